@@ -1,0 +1,39 @@
+# make setup | demo | test | check | bench | fmt     (everything lives in .venv; nothing else is touched)
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: setup demo test check bench fmt soak clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/python examples/demo.py
+
+test: check
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: setup
+	@$(BIN)/python -m benchmarks
+
+soak: setup
+	@$(BIN)/python -m tests.crash.soak
+
+fmt: setup
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

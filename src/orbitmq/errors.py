@@ -1,0 +1,107 @@
+"""Every exception OrbitMQ raises, as one tree.
+
+    OrbitError                   what happened, to what; `.code` for programs, `.hint` says what to do
+    ├── ConfigError              a setting that cannot be used
+    ├── ProtocolError            bytes that are not what the protocol says
+    │   ├── FrameError           the envelope: lengths, header codec
+    │   ├── HeaderError          the header inside it: broken JSON, missing or ill-typed fields
+    │   └── BodyError            the body: broken JSON, wrong shape, lying lengths
+    ├── MessageError             a message that cannot be encoded or decoded
+    ├── RequestFailed            an answer other than success, given or received; `.code` is its response code
+    ├── TransportError           the connection, not the request
+    │   ├── ConnectFailed        nobody listens there, or not what we expect
+    │   ├── ConnectionLost       it closed while an answer was awaited
+    │   └── CallTimeout          no answer in time
+    └── StorageError             the store cannot do what was asked
+        ├── StoreCorrupt         bytes on disk that contradict each other
+        ├── StoreLocked          another process has this directory open
+        ├── StoreFull            no room: the disk, or a limit
+        └── StoreFenced          a failed sync made further writes unsafe; reading goes on
+"""
+
+from __future__ import annotations
+
+
+class OrbitError(Exception):
+    """The root. `code` is a number other programs understand (0: none applies)."""
+
+    code: int = 0
+    hint: str = ""
+
+    def __init__(self, message: str, *, hint: str = "", code: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if hint:
+            self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ConfigError(OrbitError):
+    pass
+
+
+class ProtocolError(OrbitError):
+    pass
+
+
+class FrameError(ProtocolError):
+    pass
+
+
+class HeaderError(ProtocolError):
+    pass
+
+
+class BodyError(ProtocolError):
+    pass
+
+
+class MessageError(OrbitError):
+    pass
+
+
+class RequestFailed(OrbitError):
+    """An answer other than success. Handlers raise it; callers get it from `Connection.call`."""
+
+    def __init__(self, code: int, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint, code=code)
+
+
+class TransportError(OrbitError):
+    pass
+
+
+class ConnectFailed(TransportError):
+    pass
+
+
+class ConnectionLost(TransportError):
+    pass
+
+
+class CallTimeout(TransportError):
+    pass
+
+
+class StorageError(OrbitError):
+    pass
+
+
+class StoreCorrupt(StorageError):
+    pass
+
+
+class StoreLocked(StorageError):
+    pass
+
+
+class StoreFull(StorageError):
+    pass
+
+
+class StoreFenced(StorageError):
+    pass
