@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from orbitmq.errors import StorageError, StoreFull
+from orbitmq.storage.files import PAGE_BYTES, Disk, LocalDisk, storage_error
+from tests.storage.faulty_disk import FaultyDisk
+
+
+@pytest.fixture(params=["local", "faulty"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+    return LocalDisk() if request.param == "local" else FaultyDisk(tmp_path)
+
+
+def test_an_allocated_file_has_its_full_size_and_all_its_blocks(disk: Disk, tmp_path: Path) -> None:
+    file = disk.allocate(tmp_path / "log" / "00", 1 << 20)
+    status = (tmp_path / "log" / "00").stat()
+    assert status.st_size == 1 << 20
+    assert status.st_blocks * 512 >= 1 << 20
+    assert file.memory.nbytes == 1 << 20
+    assert not any(file.memory)
+
+
+def test_a_sparse_file_has_its_full_size_and_no_blocks(disk: Disk, tmp_path: Path) -> None:
+    file = disk.create_sparse(tmp_path / "queue", 6_000_000)
+    assert file.size == 6_000_000
+    assert (tmp_path / "queue").stat().st_blocks == 0
+    file.pwrite(b"entry", 5_999_995)
+    assert file.pread(20, 5_999_990) == bytes(5) + b"entry"
+
+
+def test_what_is_stored_through_the_map_is_in_the_file(disk: Disk, tmp_path: Path) -> None:
+    file = disk.allocate(tmp_path / "f", 8192)
+    file.memory[4090:4100] = b"0123456789"
+    file.sync()
+    assert (tmp_path / "f").read_bytes()[4090:4100] == b"0123456789"
+    assert bytes(disk.map(tmp_path / "f").memory[4090:4100]) == b"0123456789"
+
+
+def test_a_map_for_reading_cannot_be_written(disk: Disk, tmp_path: Path) -> None:
+    disk.allocate(tmp_path / "f", 4096)
+    with pytest.raises(TypeError):
+        disk.map(tmp_path / "f").memory[0:1] = b"x"
+
+
+def test_a_view_outlives_the_removal_and_the_closing_of_its_file(disk: Disk, tmp_path: Path) -> None:
+    file = disk.allocate(tmp_path / "f", 4096)
+    file.memory[:5] = b"hello"
+    view = file.memory[:5]
+    disk.remove(tmp_path / "f")
+    file.close()
+    del file
+    gc.collect()
+    assert bytes(view) == b"hello"
+    assert disk.stat(tmp_path / "f") is None
+
+
+def test_syncing_a_closed_file_does_nothing(disk: Disk, tmp_path: Path) -> None:
+    file = disk.allocate(tmp_path / "f", 4096)
+    file.close()
+    file.close()
+    assert (tmp_path / "f").exists()
+
+
+def test_warming_up_writes_every_page(tmp_path: Path) -> None:
+    file = LocalDisk().allocate(tmp_path / "f", (1 << 20) + 4096)
+    file.warm_up()
+    assert not any(file.memory)
+    assert (tmp_path / "f").stat().st_size == (1 << 20) + 4096
+
+
+def test_plain_files_beyond_the_descriptor_limit_still_work(tmp_path: Path) -> None:
+    disk = LocalDisk(open_plain_files=3)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    files = [disk.create_sparse(tmp_path / f"{number}", 100) for number in range(20)]
+    for number, file in enumerate(files):
+        file.pwrite(b"%02d" % number, 10)
+    assert len(list(Path("/proc/self/fd").iterdir())) - before <= 3
+    assert [file.pread(2, 10) for file in files] == [b"%02d" % number for number in range(20)]
+    for file in files:
+        file.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_replacing_a_file_leaves_the_new_content_and_nothing_else(disk: Disk, tmp_path: Path) -> None:
+    disk.replace(tmp_path / "config" / "topics.json", b"old")
+    disk.replace(tmp_path / "config" / "topics.json", b"new")
+    assert disk.read(tmp_path / "config" / "topics.json") == b"new"
+    assert [file.name for file in disk.list(tmp_path / "config")] == ["topics.json"]
+
+
+def test_a_listing_is_sorted_and_tells_files_from_directories(disk: Disk, tmp_path: Path) -> None:
+    disk.replace(tmp_path / "d" / "b", b"12345")
+    disk.make_directory(tmp_path / "d" / "a")
+    assert [(file.name, file.is_directory) for file in disk.list(tmp_path / "d")] == [("a", True), ("b", False)]
+    found = disk.stat(tmp_path / "d" / "b")
+    assert found is not None
+    assert found.size == 5
+    assert disk.list(tmp_path / "nowhere") == []
+    assert disk.stat(tmp_path / "nowhere") is None
+
+
+def test_renaming_and_removing(disk: Disk, tmp_path: Path) -> None:
+    disk.replace(tmp_path / "a", b"x")
+    disk.rename(tmp_path / "a", tmp_path / "b")
+    assert disk.read(tmp_path / "b") == b"x"
+    disk.remove(tmp_path / "b")
+    disk.remove(tmp_path / "b")
+    disk.make_directory(tmp_path / "empty")
+    disk.remove_directory(tmp_path / "empty")
+    assert disk.list(tmp_path) == []
+
+
+def test_errors_name_the_path_the_cause_and_what_to_do(tmp_path: Path) -> None:
+    disk = LocalDisk()
+    with pytest.raises(StorageError, match="nowhere") as missing:
+        disk.map(tmp_path / "nowhere")
+    assert isinstance(missing.value.__cause__, FileNotFoundError)
+    full = storage_error("write", tmp_path / "f", OSError(errno.ENOSPC, "No space left on device"))
+    assert isinstance(full, StoreFull)
+    assert "free disk space" in full.hint
+    with pytest.raises(StorageError, match="cannot allocate"):
+        disk.allocate(tmp_path / "f", 1 << 62)
+    assert disk.list(tmp_path) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_write_the_device_has_no_room_for_is_store_full() -> None:
+    with pytest.raises(StoreFull, match="/dev/full"):
+        LocalDisk().open(Path("/dev/full"), writable=True).pwrite(b"x", 0)
+
+
+def test_an_existing_file_is_never_allocated_over(disk: Disk, tmp_path: Path) -> None:
+    disk.allocate(tmp_path / "f", 4096).memory[:4] = b"keep"
+    with pytest.raises(StorageError, match="exists"):
+        disk.allocate(tmp_path / "f", 4096)
+    with pytest.raises(StorageError, match="exists"):
+        disk.create_sparse(tmp_path / "f", 4096)
+    assert (tmp_path / "f").read_bytes()[:4] == b"keep"
+
+
+def test_the_lock_is_refused_to_this_process_and_to_others_until_released(disk: Disk, tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = disk.lock(path, b"lock")
+    assert lock is not None
+    assert disk.lock(path, b"lock") is None
+    assert disk.lock_owner(path) == os.getpid()
+    probe = (
+        "import fcntl,sys\nf=open(sys.argv[1],'r+')\n"
+        "try: fcntl.lockf(f, fcntl.LOCK_EX|fcntl.LOCK_NB, 1, 0)\nexcept OSError: print('held')\nelse: print('free')"
+    )
+    run = [sys.executable, "-c", probe, str(path)]
+    assert subprocess.check_output(run) == b"held\n"
+    lock.release()
+    assert disk.lock_owner(path) is None
+    assert subprocess.check_output(run) == b"free\n"
+    assert path.read_bytes() == b"lock"
+
+
+def test_a_lock_held_by_another_process_is_refused_and_its_owner_named(disk: Disk, tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_bytes(b"lock")
+    hold = "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f, fcntl.LOCK_EX, 1, 0)\nprint('ok',flush=True)\nsys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ok\n"
+        assert disk.lock(path, b"lock") is None
+        assert disk.lock_owner(path) in (other.pid, 0, None)  # a sandbox may hide who holds it
+        other.communicate()
+    lock = disk.lock(path, b"lock")
+    assert lock is not None
+    lock.release()
+
+
+def test_disk_use_is_a_whole_percent_also_of_a_directory_not_made_yet(disk: Disk, tmp_path: Path) -> None:
+    assert 0 <= disk.used_percent(tmp_path / "not" / "yet") <= 100
+    assert disk.used_percent(tmp_path / "not" / "yet") == disk.used_percent(tmp_path)
+
+
+def test_the_faulty_disk_loses_what_was_not_synced(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    file = disk.allocate(tmp_path / "f", 8192)
+    file.memory[:3] = b"one"
+    file.sync()
+    file.memory[:3] = b"two"
+    unnamed = disk.create_sparse(tmp_path / "g", 10)
+    unnamed.pwrite(b"x", 0)
+    unnamed.sync()
+    disk.crash()
+    assert (tmp_path / "f").read_bytes()[:3] == b"one"
+    assert not (tmp_path / "g").exists(), "its name was never synced"
+
+
+def test_the_faulty_disk_can_keep_some_pages_and_lose_others(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    file = disk.allocate(tmp_path / "f", 64 * PAGE_BYTES)
+    file.memory[:] = b"x" * (64 * PAGE_BYTES)
+    disk.crash(Random(1))
+    pages = {bytes((tmp_path / "f").read_bytes()[page * PAGE_BYTES :][:PAGE_BYTES]) for page in range(64)}
+    assert pages == {b"x" * PAGE_BYTES, bytes(PAGE_BYTES)}
+
+
+def test_the_faulty_disk_undoes_an_unsynced_removal(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    disk.replace(tmp_path / "f", b"kept")
+    disk.remove(tmp_path / "f")
+    disk.crash()
+    assert (tmp_path / "f").read_bytes() == b"kept"
+
+
+def test_the_faulty_disk_fills_up_and_fails_to_sync(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    disk.faults.space_left = 5000
+    file = disk.allocate(tmp_path / "a", 4096)
+    with pytest.raises(StoreFull):
+        disk.allocate(tmp_path / "b", 4096)
+    disk.faults.space_left = None
+    disk.faults.steps_until_full = disk.faults.steps_taken + 1
+    disk.replace(tmp_path / "c", b"1")
+    with pytest.raises(StoreFull):
+        disk.replace(tmp_path / "c", b"2")
+    disk.faults.sync_fails = True
+    with pytest.raises(StorageError, match="sync"):
+        file.sync()
