@@ -1,0 +1,20 @@
+package orbitmq.verbs;
+
+import com.alibaba.fastjson.JSONObject;
+import orbitmq.client.Options;
+import orbitmq.client.Producer;
+import orbitmq.client.Session;
+import orbitmq.client.Verb;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+
+/** {"name", "nameServer", "group", "options"}: start a producer. */
+public final class OpenProducer implements Verb {
+    @Override
+    public Object run(Session session, JSONObject request) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"));
+        Options.apply(request, producer);
+        producer.start();
+        session.add(request.getString("name"), new Producer(producer));
+        return null;
+    }
+}

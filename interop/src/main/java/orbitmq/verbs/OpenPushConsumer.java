@@ -1,0 +1,63 @@
+package orbitmq.verbs;
+
+import com.alibaba.fastjson.JSONObject;
+import orbitmq.client.Inbox;
+import orbitmq.client.Options;
+import orbitmq.client.PushConsumer;
+import orbitmq.client.Session;
+import orbitmq.client.Verb;
+import orbitmq.release.Modes;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * {"name", "nameServer", "group", "topic", "tags", "orderly", "broadcasting", "failFirst", "options"}: start a push consumer.
+ *
+ * <p>What it receives waits in its inbox for the verb Received. It starts at the first message, and fails the first "failFirst"
+ * attempts of each message (default 0), which are in the inbox as well.
+ */
+public final class OpenPushConsumer implements Verb {
+    @Override
+    public Object run(Session session, JSONObject request) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
+        Options.apply(request, consumer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        if (request.getBooleanValue("broadcasting")) {
+            Modes.broadcast(consumer);
+        }
+        String tags = request.getString("tags");
+        consumer.subscribe(request.getString("topic"), tags == null ? "*" : tags);
+        Inbox inbox = new Inbox();
+        listen(consumer, inbox, request.getBooleanValue("orderly"), request.getIntValue("failFirst"));
+        consumer.start();
+        session.add(request.getString("name"), new PushConsumer(consumer, inbox));
+        return null;
+    }
+
+    private static void listen(DefaultMQPushConsumer consumer, Inbox inbox, boolean orderly, int failFirst) {
+        if (orderly) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                boolean fail = false;
+                for (MessageExt message : messages) {
+                    inbox.put(message);
+                    fail |= message.getReconsumeTimes() < failFirst;
+                }
+                return fail ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                boolean fail = false;
+                for (MessageExt message : messages) {
+                    inbox.put(message);
+                    fail |= message.getReconsumeTimes() < failFirst;
+                }
+                return fail ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+    }
+}
