@@ -1,0 +1,202 @@
+"""Commands: what a frame says. Requests and answers alike; the JSON header codec lives here.
+
+    {"code":105,"extFields":{"topic":"T"},"flag":0,"language":"JAVA","opaque":7,"remark":"...",
+     "serializeTypeCurrentRPC":"JSON","version":479}
+
+The custom fields stay undecoded until a handler asks for them, as one typed struct: `command.read(PullMessage)`.
+
+Java: RemotingCommand, RemotingSerializable
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from orbitmq.errors import HeaderError
+from orbitmq.protocol import versions
+from orbitmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LANGUAGES, RequestCode, ResponseCode, name_of
+from orbitmq.protocol.fields import text_fields
+from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, Frame, frame_bytes
+from orbitmq.protocol.header_binary import (
+    decode_binary_fields,
+    decode_binary_header,
+    encode_binary_fields,
+    encode_binary_header,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orbitmq.protocol.headers.base import Header
+
+H = TypeVar("H", bound="Header")
+
+_OUR_LANGUAGE: Final = "PYTHON"
+_NO_FIELDS: Final = msgspec.Raw()
+_KNOWN_LANGUAGES: Final = frozenset(LANGUAGES)
+
+
+class _JsonHeader(msgspec.Struct, gc=False):
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    version: int = 0
+    extFields: msgspec.Raw = _NO_FIELDS  # noqa: N815 - the protocol's spelling
+    language: str | int | None = None
+    remark: str | None = None
+
+
+_decode_json_header: Final = msgspec.json.Decoder(_JsonHeader, strict=False).decode
+_encode_json: Final = msgspec.json.Encoder().encode
+
+
+class Command:
+    """One request or answer."""
+
+    __slots__ = ("_fields", "_raw", "_raw_codec", "body", "code", "flag", "language", "opaque", "remark", "version")
+
+    def __init__(
+        self,
+        code: int,
+        *,
+        flag: int = 0,
+        opaque: int = 0,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        remark: str | None = None,
+        language: str = _OUR_LANGUAGE,
+        version: int = versions.OURS,
+    ) -> None:
+        self.code = code
+        self.flag = flag
+        self.opaque = opaque
+        self.body = body
+        self.remark = remark
+        self.language = language
+        self.version = version
+        self._fields = fields
+        # The fields as they came in, until somebody reads them; kept so that a forwarded command keeps its bytes.
+        self._raw: bytes | msgspec.Raw = b""
+        self._raw_codec = CODEC_JSON
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & FLAG_ONEWAY)
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """The custom fields as text. Handlers want `read`; this is for signing, forwarding and optional extras."""
+        if self._fields is None:
+            if not self._raw:
+                return {}
+            self._fields = decode_binary_fields(self._raw) if self._raw_codec else text_fields(self._raw)
+        return self._fields
+
+    def add_fields(self, **texts: str) -> None:
+        self._fields = {**self.fields, **texts}
+        self._raw = b""
+
+    def read(self, header_type: type[H]) -> H:
+        """The custom fields as one typed struct; HeaderError names the field that is missing or ill-typed."""
+        if self._fields is None and self._raw_codec == CODEC_JSON:
+            return header_type.from_json(self._raw or b"{}")
+        return header_type.from_fields(self.fields)
+
+    def __repr__(self) -> str:
+        kind: type[RequestCode] | type[ResponseCode] = ResponseCode if self.is_response else RequestCode
+        what = "answer" if self.is_response else "one-way request" if self.is_oneway else "request"
+        return f"<{what} {name_of(self.code, kind)} #{self.opaque} {self.fields} body={len(self.body)}>"
+
+
+def request(code: int, header: Header | None = None, body: bytes = b"", *, oneway: bool = False) -> Command:
+    fields = header.to_fields() if header is not None else None
+    return Command(code, flag=FLAG_ONEWAY if oneway else 0, fields=fields, body=body)
+
+
+def ok(header: Header | None = None, body: bytes = b"") -> Command:
+    """A successful answer."""
+    return answer(ResponseCode.SUCCESS, header=header, body=body)
+
+
+def answer(code: int, remark: str | None = None, header: Header | None = None, body: bytes = b"") -> Command:
+    fields = header.to_fields() if header is not None else None
+    return Command(int(code), flag=FLAG_RESPONSE, fields=fields, body=body, remark=remark)
+
+
+def decode(frame: Frame) -> Command:
+    """HeaderError when the header is not one; the connection it came from is then of no further use."""
+    codec, header, body = frame
+    if codec == CODEC_BINARY:
+        code, language, version, opaque, flag, remark, raw_fields = decode_binary_header(header)
+        command = Command(code, flag=flag, opaque=opaque, body=body, remark=remark, language=language, version=version)
+        command._raw = raw_fields
+        command._raw_codec = CODEC_BINARY
+        return command
+    try:
+        json_header = _decode_json_header(header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HeaderError(f"JSON header is broken: {error}") from None
+    command = Command.__new__(Command)
+    command.code = json_header.code
+    command.flag = json_header.flag
+    command.opaque = json_header.opaque
+    command.version = json_header.version
+    command.remark = json_header.remark
+    command.language = _language_name(json_header.language)
+    command.body = body
+    command._fields = None
+    command._raw = json_header.extFields
+    command._raw_codec = CODEC_JSON
+    return command
+
+
+def encode(command: Command, codec: int = CODEC_JSON) -> bytes:
+    """The whole frame."""
+    if codec == CODEC_BINARY:
+        raw = bytes(command._raw) if command._raw_codec == CODEC_BINARY else b""
+        header = encode_binary_header(
+            command.code,
+            command.language,
+            command.version,
+            command.opaque,
+            command.flag,
+            command.remark,
+            raw or encode_binary_fields(command.fields),
+        )
+    else:
+        header = encode_json_header(command)
+    return frame_bytes(header, command.body, codec)
+
+
+def encode_json_header(command: Command) -> bytes:
+    """Compact, keys in fastjson's alphabetical order: Go's client splits some texts by hand and needs it so."""
+    fields: bytes | msgspec.Raw = b""
+    if command._raw and command._raw_codec == CODEC_JSON:
+        fields = command._raw
+    elif command._fields is not None or command._raw:
+        fields = _encode_json(command.fields)
+    return b'{"code":%d%b,"flag":%d,"language":"%b","opaque":%d%b,"serializeTypeCurrentRPC":"JSON","version":%d}' % (
+        command.code,
+        b',"extFields":%b' % fields if fields else b"",
+        command.flag,
+        command.language.encode(),
+        command.opaque,
+        b',"remark":%b' % _encode_json(command.remark) if command.remark is not None else b"",
+        command.version,
+    )
+
+
+def _language_name(language: str | int | None) -> str:
+    """Names come in any case, ordinals as numbers, and unknown ones must not fail the command."""
+    if language == "JAVA":
+        return language
+    if isinstance(language, int):
+        return LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER"
+    name = (language or "OTHER").upper()
+    return name if name in _KNOWN_LANGUAGES else "OTHER"

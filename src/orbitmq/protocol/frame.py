@@ -1,0 +1,119 @@
+"""Frames: the length-prefixed envelope around every command. Bytes in, frames out.
+
+    offset  size  field
+    0       4     length of everything after this field
+    4       1     header codec: 0 JSON, 1 binary
+    5       3     header length H
+    8       H     header
+    8+H     ...   body, up to length
+
+Java: NettyDecoder, RemotingCommand.decode
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from orbitmq.errors import FrameError
+
+CODEC_JSON: Final = 0
+CODEC_BINARY: Final = 1
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024  # the length word included, as in Java
+
+_PREFIX: Final = struct.Struct(
+    ">I"  # length of everything after this field
+    "I"  # codec in the top byte, header length in the other three
+)
+_HEADER_LENGTH_MASK: Final = 0xFF_FFFF
+
+
+class Frame(NamedTuple):
+    codec: int
+    header: bytes
+    body: bytes
+
+
+class FrameDecoder:
+    """Cuts a byte stream into frames, however the stream itself is cut.
+
+    Frames before a malformed one are still returned; `failure` then says what is wrong, and the rest of the stream is
+    meaningless: whoever feeds must close the connection.
+    """
+
+    __slots__ = ("_chunks", "_held", "_max_bytes", "_needed", "failure")
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.failure: FrameError | None = None
+        self._max_bytes = max_frame_bytes
+        # An unfinished frame waits here as it came in, so that a large one sent in small pieces is joined only once.
+        self._chunks: list[bytes] = []
+        self._held = 0
+        self._needed = _PREFIX.size
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return self._held
+
+    def feed(self, data: bytes) -> list[Frame]:
+        if self.failure is not None:
+            return []
+        if self._held:
+            self._chunks.append(data)
+            self._held += len(data)
+            if self._held < self._needed:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+            self._held = 0
+        frames: list[Frame] = []
+        at, end = 0, len(data)
+        needed = _PREFIX.size
+        unpack = _PREFIX.unpack_from
+        while end - at >= _PREFIX.size:
+            length, header_word = unpack(data, at)
+            header_length = header_word & _HEADER_LENGTH_MASK
+            codec = header_word >> 24
+            if length + 4 > self._max_bytes or header_length + 4 > length or codec > CODEC_BINARY:
+                self.failure = _explain(length, header_length, codec, self._max_bytes)
+                return frames
+            next_at = at + 4 + length
+            if next_at > end:
+                needed = 4 + length
+                break
+            body_at = at + 8 + header_length
+            frames.append(Frame(codec, data[at + 8 : body_at], data[body_at:next_at]))
+            at = next_at
+        if at < end:
+            self._chunks.append(data[at:] if at else data)
+            self._held = end - at
+            self._needed = needed
+        return frames
+
+
+def frame_bytes(header: bytes, body: bytes, codec: int = CODEC_JSON) -> bytes:
+    """One whole frame."""
+    return b"".join((frame_prefix(len(header), len(body), codec), header, body))
+
+
+def frame_prefix(header_length: int, body_length: int, codec: int = CODEC_JSON) -> bytes:
+    """The eight bytes before the header, for writers that send a body without copying it."""
+    length = 4 + header_length + body_length
+    if length + 4 > MAX_FRAME_BYTES:
+        raise FrameError(
+            f"a frame of {length + 4:,} bytes is larger than the {MAX_FRAME_BYTES:,} that any peer accepts",
+            hint="send less at once: smaller messages, smaller batches",
+        )
+    return _PREFIX.pack(length, codec << 24 | header_length)
+
+
+def _explain(length: int, header_length: int, codec: int, max_bytes: int) -> FrameError:
+    if length + 4 > max_bytes:
+        return FrameError(
+            f"a frame announces {length:,} bytes; the limit is {max_bytes:,}",
+            hint="either the peer does not speak RocketMQ remoting, or its message is too large",
+        )
+    if length < 4 or header_length + 4 > length:
+        return FrameError(f"a frame of {length} bytes announces a header of {header_length}")
+    return FrameError(f"header codec {codec} is unknown", hint="0 is JSON, 1 is binary")

@@ -1,0 +1,16 @@
+"""Version numbers: every command carries the ordinal of its sender's release. Java: MQVersion.Version"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIRST_WITH_REGISTRATION_BODY: Final = 37  # 3.0.11: before it, REGISTER_BROKER carries the bare topic table
+FIRST_WITH_STANDARD_JSON: Final = 401  # 4.9.4: before it, clients expect integer map keys unquoted
+FIRST_WITH_QUEUE_MAPPING: Final = 413  # 5.0.0: from it on, a compressed registration ends with a mapping section
+
+OURS: Final = 479  # we behave as 5.3.3, and say so in every command
+
+
+def ordinal(major: int, minor: int, patch: int) -> int:
+    """The number of release `major.minor.patch`; each release's SNAPSHOT stands one below it. Holds for 4.0.0 to 5.9.9."""
+    return 213 + 2 * ((major - 4) * 100 + minor * 10 + patch)

@@ -1,0 +1,459 @@
+"""One connection, used in both directions: it serves the peer's requests and carries our own calls.
+
+    bytes ─> preamble ─> TLS? ─> frames ─> commands ─┬─> answers to our calls
+                                                     └─> routes[code](command, connection) ─> one write per chunk
+
+A handler's coroutine is stepped once, on the spot. One that finishes without waiting joins the single write for all
+frames of the chunk and costs no task; one that waits becomes a task and answers later, in any order. During that first
+step there is no current task, so a handler must reach its first real wait before it uses `asyncio.timeout` and the like.
+
+Back-pressure: when too many handlers wait or too many bytes are unsent, reading pauses, and frames already read wait too.
+
+Java: NettyRemotingAbstract
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from typing import Any, Final, cast
+
+from orbitmq.errors import (
+    CallTimeout,
+    ConnectionLost,
+    FrameError,
+    HeaderError,
+    MessageError,
+    OrbitError,
+    ProtocolError,
+    RequestFailed,
+    TransportError,
+)
+from orbitmq.protocol import command as commands
+from orbitmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode, name_of
+from orbitmq.protocol.command import Command
+from orbitmq.protocol.frame import Frame, FrameDecoder
+from orbitmq.transport.address import Address
+from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
+from orbitmq.transport.preamble import Preamble
+from orbitmq.transport.tls import ServerTls, TlsLayer, TlsMode
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Command, "Connection"], Coroutine[Any, Any, Command | None]]
+"""Answers a request. None: no answer now; whoever keeps the connection may call `Connection.answer` later."""
+
+Routes = Mapping[int, Handler]
+
+_FLUSH_BYTES: Final = 256 * 1024
+_OPAQUE_MASK: Final = 0x7FFF_FFFF
+_UNKNOWN_PEER: Final = Address("unknown", 0)
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "_backlog",
+        "_calls",
+        "_decoder",
+        "_flush_scheduled",
+        "_idle_timer",
+        "_in_chunk",
+        "_limits",
+        "_loop",
+        "_next_opaque",
+        "_on_close",
+        "_on_open",
+        "_out",
+        "_out_bytes",
+        "_preamble",
+        "_routes",
+        "_server_tls",
+        "_tasks",
+        "_timer",
+        "_timer_at",
+        "_tls",
+        "_transport",
+        "_write_paused",
+        "closed",
+        "last_activity",
+        "peer",
+    )
+
+    def __init__(
+        self,
+        routes: Routes,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        server_tls: ServerTls | None = None,
+        client_tls: TlsLayer | None = None,
+        on_open: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+    ) -> None:
+        """`server_tls` marks the accepting side: only there do the first bytes choose between plain and TLS."""
+        self.peer: Address = _UNKNOWN_PEER  # behind a proxy: the client that the proxy names
+        self.closed = False
+        self.last_activity = 0.0
+        self._routes = routes
+        self._limits = limits
+        self._server_tls = server_tls
+        self._preamble = Preamble() if server_tls is not None else None
+        self._tls = client_tls
+        self._on_open = on_open
+        self._on_close = on_close
+        self._decoder = FrameDecoder(limits.max_frame_bytes)
+        self._backlog: deque[Frame] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._calls: dict[int, tuple[asyncio.Future[Command], float]] = {}
+        self._next_opaque = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._in_chunk = False
+        self._flush_scheduled = False
+        self._write_paused = False
+
+    # ---- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._loop = asyncio.get_running_loop()
+        self._transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.peer = Address(peer[0], peer[1])
+        self.last_activity = self._loop.time()
+        self._idle_timer = self._loop.call_later(self._limits.idle_seconds, self._close_if_idle)
+        if self._tls is not None:
+            self._tls.start()
+            self._transport.write(self._tls.pending())
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.last_activity = self._loop.time()
+        try:
+            if self._preamble is not None:
+                data = self._choose_layers(self._preamble, data)
+            if self._tls is not None and data:
+                data = self._decrypt(self._tls, data)
+        except (FrameError, TransportError) as error:
+            self._refuse(error)
+            return
+        if not data:
+            return
+        frames = self._decoder.feed(data)
+        if self._backlog:  # reading is being paused: keep the order
+            self._backlog.extend(frames)
+        elif frames:
+            self._process(frames)
+        if self._decoder.failure is not None and not self._backlog:
+            self._refuse(self._decoder.failure)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._go_on_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        for timer in (self._timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._backlog.clear()
+        self._out.clear()
+        calls, self._calls = self._calls, {}
+        for future, _ in calls.values():
+            if not future.done():
+                future.set_exception(ConnectionLost(f"the connection to {self.peer} closed before it answered"))
+        if self._on_close is not None:
+            self._on_close(self)
+
+    # ---- what the rest of the house calls
+
+    async def call(self, request: Command, timeout_seconds: float) -> Command:
+        """Send a request and wait for its answer, whatever its code. CallTimeout, ConnectionLost."""
+        return await self.start_call(request, timeout_seconds)
+
+    def start_call(self, request: Command, timeout_seconds: float) -> asyncio.Future[Command]:
+        """As `call`, for callers that keep many in flight and want no task each."""
+        if self.closed:
+            raise ConnectionLost(f"the connection to {self.peer} is closed")
+        if len(self._calls) >= self._limits.max_calls:
+            raise TransportError(
+                f"{len(self._calls)} calls to {self.peer} are unanswered", hint="wait for some before sending more"
+            )
+        opaque = self._next_opaque
+        self._next_opaque = (opaque + 1) & _OPAQUE_MASK
+        request.opaque = opaque
+        deadline = self._loop.time() + timeout_seconds
+        future: asyncio.Future[Command] = self._loop.create_future()
+        self._calls[opaque] = (future, deadline)
+        if self._timer is None or deadline < self._timer_at:
+            self._watch_deadline(deadline)
+        self._send(commands.encode(request))
+        return future
+
+    def notify(self, request: Command) -> None:
+        """Send a one-way request: nobody answers it. Dropped when the connection is gone."""
+        if self.closed:
+            return
+        request.flag |= FLAG_ONEWAY
+        request.opaque = self._next_opaque
+        self._next_opaque = (self._next_opaque + 1) & _OPAQUE_MASK
+        self._send(commands.encode(request))
+
+    def answer(self, request: Command, answer: Command) -> None:
+        """Answer a request whose handler returned None. Dropped when the connection is gone or it was one-way."""
+        if self.closed or request.flag & FLAG_ONEWAY:
+            return
+        self._send(_encoded_answer(request, answer))
+
+    def close(self) -> None:
+        """Send what is waiting, then close."""
+        if not self.closed:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        if not self.closed:
+            self._transport.abort()
+
+    @property
+    def unfinished(self) -> set[asyncio.Task[None]]:
+        """Requests accepted and not answered yet."""
+        return self._tasks
+
+    def stop_reading(self) -> None:
+        if not self.closed:
+            self._transport.pause_reading()
+            self._backlog.clear()
+
+    # ---- bytes to frames
+
+    def _choose_layers(self, preamble: Preamble, data: bytes) -> bytes:
+        preamble.feed(data)
+        if not preamble.done:
+            return b""
+        self._preamble = None
+        if preamble.source is not None:
+            self.peer = preamble.source
+        assert self._server_tls is not None
+        mode = self._server_tls.mode
+        if preamble.is_tls:
+            context = self._server_tls.context
+            if context is None:
+                cause = "TLS is disabled here" if mode is TlsMode.DISABLED else "no certificate is configured here"
+                raise TransportError(
+                    f"a TLS client connected, but {cause}", hint="set tls.server.certPath and .keyPath"
+                )
+            self._tls = TlsLayer(context)
+        elif mode is TlsMode.ENFORCING:
+            raise TransportError(
+                "a plain client connected, but only TLS is served here", hint="tls.server.mode=permissive"
+            )
+        return preamble.rest
+
+    def _decrypt(self, tls: TlsLayer, data: bytes) -> bytes:
+        try:
+            was_handshaken = tls.handshaken
+            plain = tls.receive(data)
+        finally:
+            # Also when it failed: the alert tells the peer why.
+            if reply := tls.pending():
+                self._transport.write(reply)
+        if tls.handshaken and not was_handshaken:
+            self._flush()  # what was said before the handshake was done
+        return plain
+
+    # ---- frames to answers
+
+    def _process(self, frames: list[Frame]) -> None:
+        self._in_chunk = True
+        routes_get = self._routes.get
+        for index, frame in enumerate(frames):
+            try:
+                command = commands.decode(frame)
+            except HeaderError as error:
+                self._refuse(error)
+                break
+            if command.flag & FLAG_RESPONSE:
+                self._take_answer(command)
+                continue
+            handler = routes_get(command.code)
+            if handler is None:
+                handler = _refuse_unknown_code
+            coroutine = handler(command, self)
+            try:
+                waiting_for = coroutine.send(None)
+            except StopIteration as finished:
+                if finished.value is not None and not command.flag & FLAG_ONEWAY:
+                    self._queue(_encoded_answer(command, finished.value))
+            except Exception as error:  # whatever it is, the peer gets an answer
+                failure = failure_answer(command, error)
+                if not command.flag & FLAG_ONEWAY:
+                    self._queue(_encoded_answer(command, failure))
+            else:
+                self._finish_later(command, coroutine, waiting_for)
+            if self._out_bytes >= _FLUSH_BYTES:
+                self._flush()
+            if self._must_pause():
+                self._backlog.extend(frames[index + 1 :])
+                self._transport.pause_reading()
+                break
+        self._in_chunk = False
+        self._flush()
+
+    def _must_pause(self) -> bool:
+        return self._write_paused or len(self._tasks) >= self._limits.max_unanswered
+
+    def _go_on_reading(self) -> None:
+        if self.closed or self._must_pause():
+            return
+        if self._backlog:
+            frames = list(self._backlog)
+            self._backlog.clear()
+            self._process(frames)
+        if self._backlog or self._must_pause():
+            return
+        if self._decoder.failure is not None:
+            self._refuse(self._decoder.failure)
+        else:
+            self._transport.resume_reading()
+
+    def _finish_later(self, request: Command, coroutine: Coroutine[Any, Any, Command | None], waiting_for: Any) -> None:
+        task = self._loop.create_task(self._finish(request, coroutine, waiting_for))
+        self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
+
+    def _forget_task(self, task: asyncio.Task[None]) -> None:
+        was_full = len(self._tasks) >= self._limits.max_unanswered
+        self._tasks.discard(task)
+        if was_full:
+            self._go_on_reading()
+
+    async def _finish(self, request: Command, coroutine: Coroutine[Any, Any, Command | None], waiting_for: Any) -> None:
+        try:
+            answer = await _resumed(coroutine, waiting_for)
+        except Exception as error:  # whatever it is, the peer gets an answer
+            answer = failure_answer(request, error)
+        if answer is not None:
+            self.answer(request, answer)
+
+    def _take_answer(self, command: Command) -> None:
+        call = self._calls.pop(command.opaque, None)
+        if call is not None and not call[0].done():
+            call[0].set_result(command)
+        # Otherwise nobody waits any more: it came after its timeout.
+
+    # ---- answers to bytes
+
+    def _queue(self, frame: bytes) -> None:
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+
+    def _send(self, frame: bytes) -> None:
+        """Queue a frame; all that is queued in one turn of the loop leaves in one write."""
+        self._queue(frame)
+        if not self._in_chunk and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if not self._out or self.closed:
+            return
+        if self._tls is not None and not self._tls.handshaken:
+            return
+        data = b"".join(self._out) if len(self._out) > 1 else self._out[0]
+        self._out.clear()
+        self._out_bytes = 0
+        if self._tls is not None:
+            data = self._tls.encrypt(data)
+        self.last_activity = self._loop.time()
+        self._transport.write(data)
+        if self._write_paused and self._transport.get_write_buffer_size() > self._limits.write_abort_bytes:
+            logger.warning("closed %s: it left %d bytes unread", self.peer, self._transport.get_write_buffer_size())
+            self._transport.abort()
+
+    # ---- time
+
+    def _watch_deadline(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._expire_calls)
+
+    def _expire_calls(self) -> None:
+        """One timer serves all calls: when it fires, fail what is late and aim at the next deadline."""
+        self._timer = None
+        now = self._loop.time()
+        for opaque, (future, deadline) in list(self._calls.items()):
+            if future.done():
+                del self._calls[opaque]
+            elif deadline <= now:
+                del self._calls[opaque]
+                future.set_exception(CallTimeout(f"{self.peer} did not answer in time"))
+        if self._calls:
+            self._watch_deadline(min(deadline for _, deadline in self._calls.values()))
+
+    def _close_if_idle(self) -> None:
+        quiet = self._loop.time() - self.last_activity
+        if quiet >= self._limits.idle_seconds:
+            self._transport.close()
+        else:
+            self._idle_timer = self._loop.call_later(self._limits.idle_seconds - quiet, self._close_if_idle)
+
+    def _refuse(self, error: OrbitError) -> None:
+        """The peer does not speak our protocol: say so once, answer what was well-formed, close."""
+        logger.warning("closed %s: %s", self.peer, error)
+        self._in_chunk = False
+        self._backlog.clear()
+        self.close()
+
+
+def failure_answer(request: Command, error: Exception) -> Command:
+    """The one place where an exception becomes an answer."""
+    if isinstance(error, RequestFailed):
+        return commands.answer(error.code, str(error))
+    if isinstance(error, ProtocolError | MessageError):
+        return commands.answer(ResponseCode.INVALID_PARAMETER, str(error))
+    if isinstance(error, OrbitError):
+        return commands.answer(error.code or ResponseCode.SYSTEM_ERROR, str(error))
+    logger.error("request %s failed: %r", name_of(request.code, RequestCode), error, exc_info=error)
+    return commands.answer(ResponseCode.SYSTEM_ERROR, f"internal error: {error!r}")
+
+
+async def _refuse_unknown_code(request: Command, connection: Connection) -> Command:
+    return commands.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
+
+
+def _encoded_answer(request: Command, answer: Command) -> bytes:
+    answer.opaque = request.opaque
+    answer.flag |= FLAG_RESPONSE
+    return commands.encode(answer)
+
+
+@types.coroutine
+def _resumed(coroutine: Coroutine[Any, Any, Command | None], waiting_for: Any) -> Generator[Any, Any, Command | None]:
+    """Go on with a coroutine that was stepped once by hand: wait for what it waits for, then hand over to it."""
+    while True:
+        try:
+            sent = yield waiting_for
+        except BaseException as error:
+            try:
+                waiting_for = coroutine.throw(error)
+            except StopIteration as finished:
+                return cast("Command | None", finished.value)
+        else:
+            try:
+                waiting_for = coroutine.send(sent)
+            except StopIteration as finished:
+                return cast("Command | None", finished.value)

@@ -1,0 +1,49 @@
+"""The seam to the operating system's sockets. Tests and simulations give another one; nothing else opens a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.transport.address import Address
+
+
+class Listener(Protocol):
+    """What listens: where it does, and how to make it stop."""
+
+    def addresses(self) -> list[tuple[str, int]]: ...
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    async def listen(
+        self, accept: Callable[[], asyncio.Protocol], host: str | None, port: int, backlog: int
+    ) -> Listener: ...
+
+    async def connect(self, protocol: Callable[[], asyncio.Protocol], address: Address) -> None: ...
+
+
+class _TcpListener:
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+
+    def addresses(self) -> list[tuple[str, int]]:
+        return [socket.getsockname()[:2] for socket in self._server.sockets]
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class TcpNetwork:
+    async def listen(
+        self, accept: Callable[[], asyncio.Protocol], host: str | None, port: int, backlog: int
+    ) -> Listener:
+        loop = asyncio.get_running_loop()
+        return _TcpListener(await loop.create_server(accept, host, port, backlog=backlog))
+
+    async def connect(self, protocol: Callable[[], asyncio.Protocol], address: Address) -> None:
+        await asyncio.get_running_loop().create_connection(protocol, address.host, address.port)

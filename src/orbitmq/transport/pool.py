@@ -1,0 +1,142 @@
+"""Connections to other processes: one per address, opened when first needed, reopened after a back-off when lost.
+
+Java: NettyRemotingClient
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.errors import ConnectFailed, OrbitError
+from orbitmq.transport.connection import Connection, Routes
+from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
+from orbitmq.transport.network import Network, TcpNetwork
+from orbitmq.transport.tls import TlsLayer
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from orbitmq.protocol.command import Command
+    from orbitmq.transport.address import Address
+
+logger = logging.getLogger(__name__)
+
+_FIRST_BACK_OFF_SECONDS: Final = 0.1
+_LONGEST_BACK_OFF_SECONDS: Final = 5.0
+
+
+class Pool:
+    """`routes` answer what the other side asks on our connections: brokers ask their clients things."""
+
+    def __init__(
+        self,
+        routes: Routes | None = None,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        tls: ssl.SSLContext | None = None,
+        randomness: random.Random | None = None,
+        network: Network | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self._routes: Routes = routes or {}
+        self._limits = limits
+        self._tls = tls
+        self._random = randomness or random.Random()
+        self._network = network or TcpNetwork()
+        self._on_close = on_close
+        self._slots: dict[Address, _Slot] = {}
+        self._closed = False
+
+    async def call(self, address: Address, request: Command, timeout_seconds: float) -> Command:
+        """The answer, whatever its code. ConnectFailed, ConnectionLost, CallTimeout."""
+        connection = self._open_connection(address) or await self.connection(address)
+        return await connection.call(request, timeout_seconds)
+
+    async def notify(self, address: Address, request: Command) -> None:
+        (await self.connection(address)).notify(request)
+
+    async def connection(self, address: Address) -> Connection:
+        """The open connection to `address`. While backing off from a failure it fails at once, with that cause."""
+        slot = self._slots.setdefault(address, _Slot())
+        if slot.connection is not None and not slot.connection.closed:
+            return slot.connection
+        if self._closed:
+            raise ConnectFailed("this pool is closed")
+        if slot.connecting is None:
+            if slot.failure is not None and asyncio.get_running_loop().time() < slot.retry_at:
+                raise slot.failure
+            slot.connecting = asyncio.create_task(self._connect(address, slot))
+        # Shielded: one impatient caller must not take the connection from the others that wait for it.
+        return await asyncio.shield(slot.connecting)
+
+    async def close(self) -> None:
+        self._closed = True
+        connecting = [slot.connecting for slot in self._slots.values() if slot.connecting is not None]
+        for task in connecting:
+            task.cancel()
+        await asyncio.gather(*connecting, return_exceptions=True)
+        open_connections = [slot.connection for slot in self._slots.values() if slot.connection is not None]
+        for connection in open_connections:
+            connection.close()
+        await asyncio.sleep(0)
+        self._slots.clear()
+
+    def _open_connection(self, address: Address) -> Connection | None:
+        slot = self._slots.get(address)
+        if slot is None or slot.connection is None or slot.connection.closed:
+            return None
+        return slot.connection
+
+    async def _connect(self, address: Address, slot: _Slot) -> Connection:
+        connection = Connection(
+            self._routes,
+            limits=self._limits,
+            client_tls=TlsLayer(self._tls, server_name=address.host) if self._tls is not None else None,
+            on_close=self._on_close,
+        )
+        try:
+            async with asyncio.timeout(self._limits.connect_seconds):
+                await self._network.connect(lambda: connection, address)
+        except (OSError, TimeoutError) as error:
+            slot.failures += 1
+            slot.retry_at = asyncio.get_running_loop().time() + self._back_off_seconds(slot.failures)
+            slot.failure = _connect_failed(address, error)
+            raise slot.failure from None
+        else:
+            slot.failures = 0
+            slot.failure = None
+            slot.connection = connection
+            return connection
+        finally:
+            slot.connecting = None
+
+    def _back_off_seconds(self, failures: int) -> float:
+        longest = min(_LONGEST_BACK_OFF_SECONDS, _FIRST_BACK_OFF_SECONDS * 2 ** min(failures - 1, 10))
+        return self._random.uniform(longest / 2, longest)
+
+
+class _Slot:
+    """What is known about one address."""
+
+    __slots__ = ("connecting", "connection", "failure", "failures", "retry_at")
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.connecting: asyncio.Task[Connection] | None = None
+        self.failure: OrbitError | None = None
+        self.failures = 0
+        self.retry_at = 0.0
+
+
+def _connect_failed(address: Address, error: OSError | TimeoutError) -> ConnectFailed:
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectFailed(f"nothing listens on {address}", hint="is the server running, and is the port right?")
+    if isinstance(error, TimeoutError):
+        return ConnectFailed(
+            f"{address} does not answer", hint="is the host right, and does a firewall let us through?"
+        )
+    return ConnectFailed(f"cannot connect to {address}: {error.strerror or error}")

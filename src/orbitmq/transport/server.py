@@ -1,0 +1,105 @@
+"""A listening port and the connections it accepted. Java: NettyRemotingServer"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+from typing import TYPE_CHECKING
+
+from orbitmq.errors import ConfigError
+from orbitmq.transport.address import Address
+from orbitmq.transport.connection import Connection, Routes
+from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
+from orbitmq.transport.network import Listener, Network, TcpNetwork
+from orbitmq.transport.tls import ServerTls, TlsSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+
+class Server:
+    """Serves `routes` until stopped. `on_close` hears of every connection that is gone, for whatever reason."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        tls: TlsSettings | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+        network: Network | None = None,
+    ) -> None:
+        self.connections: set[Connection] = set()
+        self._routes = routes
+        self._limits = limits
+        self._tls = ServerTls(tls or TlsSettings())
+        self._on_close = on_close
+        self._network = network or TcpNetwork()
+        self._listener: Listener | None = None
+        self._all_gone: asyncio.Event | None = None
+
+    async def start(self, host: str, port: int) -> Address:
+        """Listen; port 0 takes a free one. Returns the address that it is."""
+        try:
+            self._listener = await self._network.listen(self._new_connection, host, port, self._limits.backlog)
+        except OSError as error:
+            raise _cannot_listen(host, port, error) from None
+        return Address(*self._listener.addresses()[0])
+
+    async def stop(self, grace_seconds: float = 5.0) -> None:
+        """Accept and read no more, answer what was accepted, close. What takes longer than the grace is cancelled."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for connection in self.connections:
+            connection.stop_reading()
+        unfinished = {task for connection in self.connections for task in connection.unfinished}
+        if unfinished:
+            _, late = await asyncio.wait(unfinished, timeout=grace_seconds)
+            for task in late:
+                task.cancel()
+            if late:
+                logger.warning("gave up on %d requests that were still waiting", len(late))
+                await asyncio.wait(late)
+        for connection in list(self.connections):
+            connection.close()
+        if self.connections:
+            self._all_gone = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), grace_seconds)
+        for connection in list(self.connections):
+            connection.abort()
+
+    def _new_connection(self) -> Connection:
+        self._tls.reload_if_changed()
+        return Connection(
+            self._routes,
+            limits=self._limits,
+            server_tls=self._tls,
+            on_open=self.connections.add,
+            on_close=self._forget,
+        )
+
+    def _forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if self._all_gone is not None and not self.connections:
+            self._all_gone.set()
+        if self._on_close is not None:
+            self._on_close(connection)
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+    where = Address(host, port)
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(
+            f"{where} is in use by another process", hint="stop it, or choose another port; 0 takes a free one"
+        )
+    if error.errno == errno.EACCES:
+        return ConfigError(f"not allowed to listen on {where}", hint="ports below 1024 need privileges")
+    return ConfigError(
+        f"cannot listen on {where}: {error.strerror or error}", hint="is the host one of this machine's?"
+    )
