@@ -58,6 +58,10 @@ class _FaultyMappedFile(MappedFile):
     disk: FaultyDisk
     node: _Node
 
+    def reserve(self, start: int, size: int) -> None:
+        self.disk.faults.take_space(size, self.path)
+        super().reserve(start, size)
+
     def sync(self) -> None:
         self.disk.faults.before_sync(self.path)
         super().sync()
@@ -87,6 +91,7 @@ class FaultyDisk:
         self.root = root
         self.faults = Faults()
         self._disk = LocalDisk()
+        self._boots = 1
         self._nodes: dict[Path, _Node] = {}
         self._durable_names: dict[Path, _Node] = {}
         for path in _plain_files(root):
@@ -107,11 +112,12 @@ class FaultyDisk:
             path.write_bytes(image)
             self._nodes[path] = _Node(image)
         self._durable_names = dict(self._nodes)
+        self._boots += 1
         self.faults = Faults()
 
-    def allocate(self, path: Path, size: int) -> MappedFile:
-        self.faults.take_space(size, path)
-        file = self._disk.allocate(path, size)
+    def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:
+        self.faults.take_space(size if reserve is None else reserve, path)
+        file = self._disk.allocate(path, size, reserve=reserve)
         node = self._nodes[path] = _Node(bytes(size))
         self.sync_directory(path.parent)
         return self._watched_map(file, node, writable=True)
@@ -176,6 +182,9 @@ class FaultyDisk:
 
     def lock_owner(self, path: Path) -> int | None:
         return self._disk.lock_owner(path)
+
+    def boot_id(self) -> str:
+        return f"boot {self._boots}"
 
     def used_percent(self, path: Path) -> int:
         return self._disk.used_percent(path)

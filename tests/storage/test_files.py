@@ -29,6 +29,23 @@ def test_an_allocated_file_has_its_full_size_and_all_its_blocks(disk: Disk, tmp_
     assert not any(file.memory)
 
 
+def test_a_file_can_be_allocated_in_part_and_the_rest_reserved_when_needed(disk: Disk, tmp_path: Path) -> None:
+    file = disk.allocate(tmp_path / "index", 4 << 20, reserve=8192)
+    assert file.memory.nbytes == 4 << 20
+    assert (tmp_path / "index").stat().st_blocks * 512 < 1 << 20
+    file.reserve(1 << 20, 1 << 20)
+    assert (tmp_path / "index").stat().st_blocks * 512 >= 1 << 20
+    assert (tmp_path / "index").stat().st_size == 4 << 20
+
+
+def test_the_boot_id_tells_a_lost_page_cache_from_a_killed_process(tmp_path: Path) -> None:
+    assert LocalDisk().boot_id() == LocalDisk().boot_id()
+    faulty = FaultyDisk(tmp_path)
+    before = faulty.boot_id()
+    faulty.crash()
+    assert faulty.boot_id() != before
+
+
 def test_a_sparse_file_has_its_full_size_and_no_blocks(disk: Disk, tmp_path: Path) -> None:
     file = disk.create_sparse(tmp_path / "queue", 6_000_000)
     assert file.size == 6_000_000

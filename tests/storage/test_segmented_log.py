@@ -156,9 +156,9 @@ class CountingDisk(LocalDisk):
         self.made_by: list[str] = []
         self.made = threading.Semaphore(0)
 
-    def allocate(self, path: Path, size: int) -> MappedFile:
+    def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:
         self.made_by.append(threading.current_thread().name)
-        file = super().allocate(path, size)
+        file = super().allocate(path, size, reserve=reserve)
         self.made.release()
         return file
 

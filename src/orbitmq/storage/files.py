@@ -84,6 +84,13 @@ class MappedFile:
             except OSError as cause:
                 raise storage_error("sync", self.path, cause) from cause
 
+    def reserve(self, start: int, size: int) -> None:
+        """Give blocks to a range of a file that was allocated in part, so that storing there cannot fail."""
+        try:
+            os.posix_fallocate(self._descriptor, start, size)
+        except OSError as cause:
+            raise storage_error("allocate", self.path, cause) from cause
+
     def warm_up(self) -> None:
         """Write zeroes over the whole (new) file, so that appending meets neither page faults nor block conversion."""
         try:
@@ -240,8 +247,11 @@ class FileLock:
 class Disk(Protocol):
     """What the store needs of a disk. Every failure is a StorageError that names the path."""
 
-    def allocate(self, path: Path, size: int) -> MappedFile:
-        """A new file of exactly `size` zero bytes, all reserved, its name durable; mapped for writing."""
+    def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:
+        """A new file of exactly `size` zero bytes, all reserved, its name durable; mapped for writing.
+
+        With `reserve` only that many first bytes have blocks; `MappedFile.reserve` the rest before storing there.
+        """
         ...
 
     def map(self, path: Path, *, writable: bool = False) -> MappedFile: ...
@@ -291,6 +301,10 @@ class Disk(Protocol):
         """The process that holds the lock, 0 if it cannot be named, None if nobody does. Opens and writes nothing."""
         ...
 
+    def boot_id(self) -> str:
+        """Changes when what was written but not synced is lost: at every start of the machine. Empty if unknown."""
+        ...
+
     def used_percent(self, path: Path) -> int:
         """Of the file system: used / (used + usable by us), rounded up to a whole percent."""
         ...
@@ -302,10 +316,10 @@ class LocalDisk:
     def __init__(self, *, open_plain_files: int = _OPEN_DESCRIPTORS) -> None:
         self._pool = _DescriptorPool(open_plain_files)
 
-    def allocate(self, path: Path, size: int) -> MappedFile:
+    def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:
         self.make_directory(path.parent)
         try:
-            descriptor = _reserve(path, size)
+            descriptor = _allocate(path, size, size if reserve is None else reserve)
         except OSError as cause:
             raise storage_error("allocate", path, cause) from cause
         self.sync_directory(path.parent)
@@ -452,6 +466,12 @@ class LocalDisk:
             raise storage_error("stat", path, cause) from cause
         return os.getpid() if FileLock.held_here(status) else _lock_holder(status)
 
+    def boot_id(self) -> str:
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
+
     def used_percent(self, path: Path) -> int:
         probe = path
         while not probe.exists() and probe != probe.parent:
@@ -465,8 +485,8 @@ class LocalDisk:
         return -(-used * 100 // (used + usable)) if used + usable else 0
 
 
-def _reserve(path: Path, size: int) -> int:
-    """A descriptor of a new, fully allocated file at `path`.
+def _allocate(path: Path, size: int, reserved: int) -> int:
+    """A descriptor of a new file at `path` whose first `reserved` bytes have blocks.
 
     It is filled while it has no name and linked when complete: a kill half way leaves nothing behind, where a file of
     the wrong length would keep a Java broker from starting.
@@ -476,9 +496,10 @@ def _reserve(path: Path, size: int) -> int:
     except OSError as cause:
         if cause.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
             raise
-        return _reserve_in_place(path, size)
+        return _allocate_in_place(path, size, reserved)
     try:
-        os.posix_fallocate(descriptor, 0, size)
+        os.ftruncate(descriptor, size)
+        os.posix_fallocate(descriptor, 0, reserved)
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # A directory descriptor makes os.link use linkat(AT_SYMLINK_FOLLOW), which this way of naming needs.
@@ -491,11 +512,12 @@ def _reserve(path: Path, size: int) -> int:
     return descriptor
 
 
-def _reserve_in_place(path: Path, size: int) -> int:
+def _allocate_in_place(path: Path, size: int, reserved: int) -> int:
     """For file systems without nameless files."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        os.posix_fallocate(descriptor, 0, size)
+        os.ftruncate(descriptor, size)
+        os.posix_fallocate(descriptor, 0, reserved)
     except OSError:
         os.close(descriptor)
         path.unlink()
