@@ -1,0 +1,118 @@
+"""Apache's name server and broker as child processes, each in a folder of its own, on free ports of the loopback address."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.interop.java import JavaBuild
+from tests.interop.processes import READY_SECONDS, Process, eventually, free_port
+from tests.interop.wire import brokers_of, is_answering, register_now
+
+BINARY_HEADERS: Final = {"rocketmq.serialize.type": "ROCKETMQ"}
+
+
+@dataclass(frozen=True, slots=True)
+class NameServer:
+    """A running name server, whoever wrote it."""
+
+    address: str
+    process: Process
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """A running Apache broker."""
+
+    name: str
+    cluster: str
+    address: str
+    process: Process
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPlan:
+    """What a test wants of a broker; `settings` are broker.conf keys and win over everything else."""
+
+    name: str
+    cluster: str
+    name_servers: Sequence[str]
+    settings: Mapping[str, str | int] = field(default_factory=dict)
+    binary_headers: bool = False
+
+
+def start_name_server(java: JavaBuild, folder: Path, settings: Mapping[str, str | int] | None = None) -> NameServer:
+    folder.mkdir(parents=True)
+    port = free_port()
+    properties = {"listenPort": port, "kvConfigPath": folder / "kvConfig.json", **(settings or {})}
+    config = write_properties(folder / "namesrv.properties", properties)
+    process = Process(
+        java.command("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config), home=folder),
+        folder / "namesrv.out",
+    )
+    process.wait_for_line("The Name Server boot success")
+    return NameServer(f"127.0.0.1:{port}", process, folder)
+
+
+def start_broker(java: JavaBuild, folder: Path, plan: BrokerPlan) -> Broker:
+    """Start a broker and wait until it has registered with every name server that answers."""
+    folder.mkdir(parents=True)
+    # Apache's broker also takes the port two below (the "fast" one) and one for replication.
+    port = free_port(-2, 1)
+    properties = {
+        "brokerClusterName": plan.cluster,
+        "brokerName": plan.name,
+        "brokerId": 0,
+        "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",
+        "listenPort": port,
+        "haListenPort": port + 1,
+        "namesrvAddr": ";".join(plan.name_servers),
+        "storePathRootDir": folder / "store",
+        "storePathCommitLog": folder / "store" / "commitlog",
+        "mappedFileSizeCommitLog": 16 << 20,
+        "mappedFileSizeConsumeQueue": 6000 * 20,
+        "maxIndexNum": 4000,
+        "maxHashSlotNum": 1000,
+        "timerWheelEnable": "false",
+        # A busy machine is no reason to refuse a message here.
+        "osPageCacheBusyTimeOutMills": 30_000,
+        "waitTimeMillsInSendQueue": 30_000,
+        "diskMaxUsedSpaceRatio": 99,
+        **plan.settings,
+    }
+    config = write_properties(folder / "broker.conf", properties)
+    system = BINARY_HEADERS if plan.binary_headers else {}
+    process = Process(
+        java.command(
+            "org.apache.rocketmq.broker.BrokerStartup", "-c", str(config), home=folder, heap_mb=512, properties=system
+        ),
+        folder / "broker.out",
+    )
+    process.wait_for_line("boot success")
+    broker = Broker(name=plan.name, cluster=plan.cluster, address=f"127.0.0.1:{port}", process=process, folder=folder)
+    wait_until_registered(broker, [address for address in plan.name_servers if is_answering(address)])
+    return broker
+
+
+def wait_until_registered(broker: Broker, name_servers: Sequence[str]) -> None:
+    """Wait until each of `name_servers` knows the broker.
+
+    A 5.x broker registers only with name servers that its scan, every 3 s, has found alive; it often misses its first
+    registration for that reason and tries again after 10 s. We do not wait that long.
+    """
+
+    def missing() -> list[str]:
+        unaware = [address for address in name_servers if broker.name not in brokers_of(address, broker.name)]
+        if unaware:
+            register_now(broker.address)
+        return unaware
+
+    eventually(missing, lambda unaware: not unaware, READY_SECONDS, f"registration of {broker.name}", every=0.2)
+
+
+def write_properties(path: Path, properties: Mapping[str, object]) -> Path:
+    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return path

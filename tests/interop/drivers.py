@@ -1,0 +1,245 @@
+"""Apache's mqadmin and Java client, each a long-running JVM that is spoken to line by line.
+
+Java: our interop/src/main/java/orbitmq/Admin.java and Client.java, where the two protocols are described.
+"""
+
+import base64
+import itertools
+import json
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from tests.interop.apache import BINARY_HEADERS
+from tests.interop.java import JavaBuild
+
+CALL_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdminAnswer:
+    """What one mqadmin command printed; `exit_status` is None when it simply returned."""
+
+    out: str
+    err: str
+    exit_status: int | None
+
+
+class MqAdmin:
+    """Apache's mqadmin. Commands run one after the other in one JVM."""
+
+    def __init__(self, java: JavaBuild, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self._command = java.command("orbitmq.Admin", home=folder)
+        self._errors = folder / "mqadmin.err"
+        self._jvm = _Jvm(self._command, self._errors)
+
+    def run(self, *command: str) -> AdminAnswer:
+        self._jvm.write(list(command))
+        answer = self._jvm.read()
+        if not answer["exited"]:
+            return AdminAnswer(answer["out"], answer["err"], None)
+        status = self._jvm.close()
+        self._jvm = _Jvm(self._command, self._errors)
+        return AdminAnswer(answer["out"], answer["err"], status)
+
+    def close(self) -> None:
+        self._jvm.close()
+
+
+class ClientError(Exception):
+    """The Java client threw: the exception's simple name, the server's response code if there was one, the message."""
+
+    def __init__(self, type_name: str, code: int | None, message: str) -> None:
+        super().__init__(f"{type_name}({code}): {message}")
+        self.type_name = type_name
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as a Java consumer saw it."""
+
+    topic: str
+    id: str
+    broker: str
+    queue: int
+    offset: int
+    tag: str | None
+    keys: str | None
+    attempt: int
+    properties: Mapping[str, str]
+    body: bytes
+
+
+class JavaClient:
+    """Apache's client library in one JVM. Calls from several threads run side by side."""
+
+    def __init__(self, java: JavaBuild, folder: Path, *, binary_headers: bool = False) -> None:
+        folder.mkdir(parents=True)
+        system = BINARY_HEADERS if binary_headers else {}
+        self._jvm = _Jvm(java.command("orbitmq.Client", home=folder, properties=system), folder / "client.err")
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, Future[Any]] = {}
+        self._reader = threading.Thread(target=self._read_answers, daemon=True)
+        self._reader.start()
+
+    def call(self, verb: str, *, seconds: float = CALL_SECONDS, **arguments: object) -> Any:
+        """Run a verb (a class of orbitmq.verbs) and return its result; ClientError when Java threw."""
+        request_id = next(self._ids)
+        answer = self._waiting[request_id] = Future()
+        self._jvm.write({"id": request_id, "verb": verb, **arguments})
+        return answer.result(seconds)
+
+    def open_producer(self, name: str, name_server: str, **options: object) -> None:
+        self.call("OpenProducer", name=name, nameServer=name_server, group=f"P_{name}", options=options)
+
+    def send(
+        self,
+        name: str,
+        topic: str,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        mode: str = "sync",
+        order_key: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """One receipt a message (one in all for a batch, none for one-way); fails when any send failed."""
+        receipts: list[dict[str, Any]] = self.call(
+            "Send", name=name, topic=topic, messages=list(messages), mode=mode, orderKey=order_key
+        )
+        failures = [receipt["error"] for receipt in receipts if "error" in receipt]
+        assert not failures, failures
+        return receipts
+
+    def open_push_consumer(
+        self,
+        name: str,
+        name_server: str,
+        topic: str,
+        *,
+        group: str | None = None,
+        tags: str = "*",
+        orderly: bool = False,
+        broadcasting: bool = False,
+        fail_first: int = 0,
+        **options: object,
+    ) -> None:
+        self.call(
+            "OpenPushConsumer",
+            name=name,
+            nameServer=name_server,
+            group=group or f"C_{name}",
+            topic=topic,
+            tags=tags,
+            orderly=orderly,
+            broadcasting=broadcasting,
+            failFirst=fail_first,
+            options=options,
+        )
+
+    def received(self, name: str, count: int, seconds: float = 30.0) -> list[Received]:
+        """What a push consumer has received since last asked, once it is `count` messages or the time is up."""
+        messages = self.call(
+            "Received", seconds=seconds + CALL_SECONDS, name=name, count=count, timeoutMillis=int(seconds * 1000)
+        )
+        return [_received(message) for message in messages]
+
+    def open_pull_consumer(self, name: str, name_server: str, topic: str, **options: object) -> None:
+        self.call(
+            "OpenPullConsumer", name=name, nameServer=name_server, group=f"C_{name}", topic=topic, options=options
+        )
+
+    def poll(self, name: str, count: int, seconds: float = 30.0) -> list[Received]:
+        """Poll a lite pull consumer until it gave `count` messages or the time is up."""
+        messages = self.call(
+            "Poll", seconds=seconds + CALL_SECONDS, name=name, count=count, timeoutMillis=int(seconds * 1000)
+        )
+        return [_received(message) for message in messages]
+
+    def open_admin_tool(self, name: str, name_server: str) -> None:
+        self.call("OpenAdminTool", name=name, nameServer=name_server)
+
+    def ask(self, name: str, method: str, *arguments: object) -> Any:
+        """Call a method of Apache's DefaultMQAdminExt."""
+        return self.call("Ask", name=name, method=method, arguments=list(arguments))
+
+    def close_one(self, name: str) -> None:
+        """Close a producer, consumer or admin tool."""
+        self.call("Close", name=name)
+
+    def close(self) -> None:
+        self._jvm.close()
+        self._reader.join()
+
+    def _read_answers(self) -> None:
+        while (answer := self._jvm.read_or_end()) is not None:
+            waiting = self._waiting.pop(answer["id"])
+            if (error := answer.get("error")) is not None:
+                waiting.set_exception(ClientError(error["type"], error.get("code"), error["message"]))
+            else:
+                waiting.set_result(answer.get("result"))
+        for waiting in self._waiting.values():
+            waiting.set_exception(AssertionError(f"the Java client ended:\n{self._jvm.printed()}"))
+
+
+def _received(message: dict[str, Any]) -> Received:
+    return Received(
+        topic=message["topic"],
+        id=message["id"],
+        broker=message["broker"],
+        queue=message["queue"],
+        offset=message["offset"],
+        tag=message.get("tag"),
+        keys=message.get("keys"),
+        attempt=message["attempt"],
+        properties=message["properties"],
+        body=base64.b64decode(message["bytes"]),
+    )
+
+
+class _Jvm:
+    """A JVM that reads JSON lines and writes JSON lines."""
+
+    def __init__(self, command: Sequence[str], errors: Path) -> None:
+        self._errors = errors
+        with errors.open("ab") as stderr:
+            self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._input: IO[bytes] = self._child.stdin
+        self._output: IO[bytes] = self._child.stdout
+        self._writing = threading.Lock()
+
+    def write(self, line: object) -> None:
+        with self._writing:
+            self._input.write(json.dumps(line).encode() + b"\n")
+            self._input.flush()
+
+    def read_or_end(self) -> dict[str, Any] | None:
+        line = self._output.readline()
+        answer: dict[str, Any] | None = json.loads(line) if line else None
+        return answer
+
+    def read(self) -> dict[str, Any]:
+        answer = self.read_or_end()
+        assert answer is not None, f"the JVM ended:\n{self.printed()}"
+        return answer
+
+    def printed(self) -> str:
+        return self._errors.read_text(errors="replace")
+
+    def close(self) -> int:
+        """End of input, which ends the JVM; killed when it does not. Its exit status."""
+        with self._writing:
+            self._input.close()
+        try:
+            return self._child.wait(20)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            return self._child.wait()
+        finally:
+            self._output.close()
