@@ -1,0 +1,242 @@
+"""One file of the key index: a hash table with chains, byte for byte Java's.
+
+    offset     size      field
+    0          8         begin: store time of the first entry, ms
+    8          8         end: store time of the last entry
+    16         8         commit-log offset of the first entry's record
+    24         8         commit-log offset of the last entry's record
+    32         4         slots in use
+    36         4         number of the next entry; the first entry is number 1
+    40         4 * S     slots: number of the newest entry of the chain, 0 for none
+    40 + 4*S   20 * N    entries, entry n at + 20*n: key hash i32, record offset i64, seconds since begin i32,
+                         number of the next older entry of the chain i32 (0 ends it)
+
+The file has its full length (420 MB by default) from birth but not its blocks: header and slots are reserved at once,
+since hashing touches them all, entries a megabyte at a time ahead of use. Stores through the map are therefore quick and
+can never meet a full disk; reserving can, and raises StoreFull before anything is changed.
+
+An entry is written before the slot that leads to it, and the header when all keys of a record are in. A killed process
+therefore leaves at most some slots that point at entries the header does not count; opening for writing takes those back.
+
+Java: IndexFile, IndexHeader
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.message.tags import java_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from orbitmq.storage.files import MappedFile
+
+HEADER: Final = struct.Struct(
+    ">q"  # begin, ms
+    "q"  # end, ms
+    "q"  # first record's offset
+    "q"  # last record's offset
+    "i"  # slots in use
+    "i"  # next entry number
+)
+SLOT: Final = struct.Struct(">i")
+ENTRY: Final = struct.Struct(
+    ">i"  # key hash
+    "q"  # record offset
+    "i"  # seconds since begin
+    "i"  # next older entry of the chain
+)
+_RESERVE_ENTRIES: Final = (1 << 20) // ENTRY.size
+_MAX_SECONDS: Final = 2**31 - 1
+
+
+def file_bytes(slots: int, entries: int) -> int:
+    return HEADER.size + SLOT.size * slots + ENTRY.size * entries
+
+
+def key_hash(topic: str, key: str) -> int:
+    """What an entry keeps of a key: never negative."""
+    return positive(java_hash(f"{topic}#{key}"))
+
+
+def positive(value: int) -> int:
+    """Java's abs(), which leaves the smallest int negative, made 0 there."""
+    return abs(value) if value != -(2**31) else 0
+
+
+class IndexFile:
+    __slots__ = (
+        "_entries_at", "_reserved", "begin_ms", "begin_offset", "capacity", "end_ms", "end_offset", "file", "memory",
+        "next_entry", "slots", "slots_used",
+    )  # fmt: skip
+
+    def __init__(self, file: MappedFile, slots: int, *, writable: bool) -> None:
+        self.file = file
+        self.memory = file.memory
+        self.slots = slots
+        self._entries_at = HEADER.size + SLOT.size * slots
+        self.capacity = (file.size - self._entries_at) // ENTRY.size
+        self._reserved = 0
+        self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = self.slots_used = 0
+        self.next_entry = 1
+        self.load()
+        if writable:
+            # A file Java wrote may have holes where slots are.
+            file.reserve(0, self._entries_at)
+            self._take_back_uncounted()
+
+    def load(self) -> None:
+        """Take the header from the file again: another process may be writing it."""
+        (self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, next_entry) = (
+            HEADER.unpack_from(self.memory)
+        )
+        self.next_entry = min(max(next_entry, 1), self.capacity)
+
+    @property
+    def is_full(self) -> bool:
+        return self.next_entry >= self.capacity
+
+    def continue_from(self, previous: IndexFile) -> None:
+        """Preset the bounds of a new file; its first entry replaces the beginning."""
+        self.begin_ms = self.end_ms = previous.end_ms
+        self.begin_offset = self.end_offset = previous.end_offset
+        self._write_header()
+
+    def put(self, hashes: Sequence[int], offset: int, stored_at_ms: int) -> None:
+        """Entries for one record. There must be room: the caller counts."""
+        memory, slots, entries_at = self.memory, self.slots, self._entries_at
+        number = self.next_entry
+        if number + len(hashes) > self._reserved:
+            self._reserve(number + len(hashes))
+        for hashed in hashes:
+            slot_at = HEADER.size + SLOT.size * (hashed % slots)
+            older = SLOT.unpack_from(memory, slot_at)[0]
+            if not 0 < older < number:
+                older = 0
+                self.slots_used += 1
+            begin_ms = self.begin_ms
+            seconds = (stored_at_ms - begin_ms) // 1000 if 0 < begin_ms < stored_at_ms else 0
+            ENTRY.pack_into(memory, entries_at + ENTRY.size * number, hashed, offset, min(seconds, _MAX_SECONDS), older)
+            SLOT.pack_into(memory, slot_at, number)
+            if number == 1:
+                self.begin_offset, self.begin_ms = offset, stored_at_ms
+            number += 1
+        self.next_entry = number
+        self.end_offset, self.end_ms = offset, stored_at_ms
+        self._write_header()
+
+    def entry(self, number: int) -> tuple[int, int, int, int]:
+        """Key hash, record offset, seconds since begin, next older entry."""
+        return ENTRY.unpack_from(self.memory, self._entries_at + ENTRY.size * number)
+
+    def chain(self, hashed: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """The entries of a slot, newest first: number, then as `entry`. Ends at the first link that makes no sense."""
+        counted = self.next_entry
+        number: int = SLOT.unpack_from(self.memory, HEADER.size + SLOT.size * (hashed % self.slots))[0]
+        # A slot may run ahead of the header: while a record is being put, and in a dead file after a kill.
+        ceiling = self.capacity
+        while 0 < number < ceiling:
+            entry_hash, offset, seconds, older = self.entry(number)
+            if number < counted:
+                yield number, entry_hash, offset, seconds, older
+            ceiling, number = number, older
+
+    def find(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Offsets of records whose key has this hash and which were stored in the range, newest first.
+
+        An entry knows its time to the second, so the edges of the range are taken generously.
+        """
+        for number, entry_hash, offset, seconds, _ in self.chain(hashed):
+            # Entry 1 began the file; its seconds were counted from the file before, as Java counts them.
+            stored_at_ms = self.begin_ms + (seconds * 1000 if number > 1 else 0)
+            if seconds < 0 or stored_at_ms + 999 < begin_ms:
+                return
+            if entry_hash == hashed and stored_at_ms <= end_ms:
+                yield offset
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        return begin_ms <= self.end_ms and self.begin_ms <= end_ms
+
+    def hashes_of_last_record(self) -> list[int]:
+        """The key hashes already entered for the record at `end_offset`."""
+        hashes = []
+        for number in range(self.next_entry - 1, 0, -1):
+            entry_hash, offset, _, _ = self.entry(number)
+            if offset != self.end_offset:
+                break
+            hashes.append(entry_hash)
+        return hashes
+
+    def truncate(self, offset: int) -> None:
+        """Take back the entries of records at or after `offset`. They are the newest, so this is an exact undo."""
+        number = self.next_entry
+        while number > 1 and self.entry(number - 1)[1] >= offset:
+            number -= 1
+            self._take_back(number)
+        if number == self.next_entry:
+            return
+        self.next_entry = number
+        if number > 1:
+            _, self.end_offset, seconds, _ = self.entry(number - 1)
+            self.end_ms = min(self.end_ms, self.begin_ms + seconds * 1000)
+        else:
+            self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = 0
+        self._write_header()
+
+    def _take_back(self, number: int) -> None:
+        entry_hash, _, _, older = self.entry(number)
+        slot_at = HEADER.size + SLOT.size * (entry_hash % self.slots)
+        if SLOT.unpack_from(self.memory, slot_at)[0] == number:
+            SLOT.pack_into(self.memory, slot_at, older)
+            if not older:
+                self.slots_used -= 1
+
+    def _take_back_uncounted(self) -> None:
+        used = self.slots_used
+        end = self.next_entry
+        while end < self.capacity and self._slot_of_entry(end) >= end:
+            end += 1
+        for number in range(end - 1, self.next_entry - 1, -1):
+            self._take_back(number)
+        self.slots_used = used  # the header never counted them
+
+    def _slot_of_entry(self, number: int) -> int:
+        slot: int = SLOT.unpack_from(self.memory, HEADER.size + SLOT.size * (self.entry(number)[0] % self.slots))[0]
+        return slot
+
+    def _reserve(self, entries: int) -> None:
+        end = min(entries + _RESERVE_ENTRIES, self.capacity)
+        start = max(self._reserved, self.next_entry)
+        self.file.reserve(self._entries_at + ENTRY.size * start, ENTRY.size * (end - start))
+        self._reserved = end
+
+    def _write_header(self) -> None:
+        HEADER.pack_into(
+            self.memory, 0,
+            self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.next_entry,
+        )  # fmt: skip
+
+
+def infer_slots(memory: memoryview) -> int | None:
+    """How many slots a file of unknown settings has, found by where its first entry stands; None if none fits.
+
+    Entry 1 holds the offset that the header repeats, and each entry's slot must lead to it or to a newer one.
+    """
+    _, _, begin_offset, _, _, next_entry = HEADER.unpack_from(memory)
+    if next_entry <= 1:
+        return None
+    wanted, image = struct.pack(">q", begin_offset), bytes(memory)
+    found = image.find(wanted, HEADER.size)
+    while found >= 0:
+        slots, odd = divmod(found - 4 - ENTRY.size - HEADER.size, SLOT.size)
+        if slots > 0 and not odd and (len(image) - HEADER.size - SLOT.size * slots) % ENTRY.size == 0:
+            entries_at = HEADER.size + SLOT.size * slots
+            sample = range(1, min(next_entry, 100))
+            hashes = [SLOT.unpack_from(image, entries_at + ENTRY.size * number)[0] for number in sample]
+            newest = [SLOT.unpack_from(image, HEADER.size + SLOT.size * (hashed % slots))[0] for hashed in hashes]
+            if all(number <= slot < next_entry for number, slot in zip(sample, newest, strict=True)):
+                return slots
+        found = image.find(wanted, found + 1)
+    return None

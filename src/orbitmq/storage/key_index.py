@@ -1,0 +1,238 @@
+"""Finding messages by key: `topic#key` -> offsets in the commit log. The files are described in index_file.py.
+
+    <directory>/20261115091529067    named by when it was begun, local time to the millisecond
+
+Every record is entered under its unique key and under each of its KEYS. When a file is full the next one begins; a full
+file is synced by `sync`, whose answer belongs into the checkpoint. Only hashes are kept, so an answer may hold offsets of
+other keys: whoever asked compares.
+
+Replaying the log must not enter a record twice. Records before the last one entered are skipped by offset; of the last
+one itself only the missing keys are entered (Java enters all of them again).
+
+Java: IndexService
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from orbitmq.message.tags import java_hash, java_hash_after
+from orbitmq.storage.index_file import IndexFile, file_bytes, key_hash, positive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orbitmq.clock import Clock
+    from orbitmq.storage.files import Disk
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SLOTS: Final = 5_000_000
+DEFAULT_ENTRIES: Final = 20_000_000
+
+_NAME_DIGITS: Final = 17
+_CHANGING_CHARACTERS: Final = 4  # of a client-made id within one millisecond: its counter
+_REMEMBERED_HASHES: Final = 10_000
+
+
+class KeyMatches(NamedTuple):
+    offsets: list[int]  # newest first
+    last_stored_at_ms: int  # of the newest record in the index, whatever its keys
+    last_offset: int
+
+
+class KeyIndex:
+    """`put`, `truncate` and `delete_below` belong to one thread at a time; `find` and `sync` may come from any."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        clock: Clock,
+        *,
+        slots: int = DEFAULT_SLOTS,
+        entries: int = DEFAULT_ENTRIES,
+        trusted_until_ms: int | None = None,
+    ) -> None:
+        """Opens what is there. After a crash of the machine pass the checkpoint's time of the last synced file as
+        `trusted_until_ms`: later files may be torn anywhere and are removed, to be filled again from `resume_offset`."""
+        self._disk = disk
+        self._directory = directory
+        self._clock = clock
+        self._slots = slots
+        self._entries = entries
+        self._hashes: dict[tuple[str, str], int] = {}
+        self._unsynced: list[IndexFile] = []
+        self.files: tuple[IndexFile, ...] = self._load(trusted_until_ms)
+
+    @property
+    def resume_offset(self) -> int:
+        """Every record before this commit-log offset is in the index; offer the log from here on."""
+        return self.files[-1].end_offset if self.files else 0
+
+    def put(
+        self, offset: int, stored_at_ms: int, topic: str, unique_key: str | None, keys: str | None, sys_flag: int = 0
+    ) -> None:
+        """Enter one record; `keys` as in its property, separated by spaces. Records must come in log order."""
+        if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            return
+        if not unique_key and not keys:
+            return
+        hashes = [self._hash(topic, unique_key)] if unique_key else []
+        if keys:
+            hashes += [self._hash(topic, key) for key in keys.split(" ") if key]
+        files = self.files
+        if files and offset <= files[-1].end_offset:
+            hashes = self._missing(hashes, offset)
+        while hashes:
+            file = self._writable()
+            room = file.capacity - file.next_entry
+            file.put(hashes[:room], offset, stored_at_ms)
+            hashes = hashes[room:]
+
+    def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> KeyMatches:
+        """Up to `limit` records stored in the range, newest first. May include records of other keys."""
+        files = self.files
+        found = find_offsets(files, topic, key, limit, begin_ms, end_ms)
+        return KeyMatches(found, files[-1].end_ms, files[-1].end_offset) if files else KeyMatches(found, 0, 0)
+
+    def sync(self) -> int:
+        """Sync the files that were filled since the last time; the store time of the last record that is now safe, or 0."""
+        safe_until_ms = 0
+        while self._unsynced:
+            full = self._unsynced[0]
+            full.file.sync()
+            self._unsynced.pop(0)
+            safe_until_ms = full.end_ms
+        return safe_until_ms
+
+    def truncate(self, offset: int) -> None:
+        """Forget records at or after `offset`: the log was cut there."""
+        while self.files and self.files[-1].end_offset >= offset:
+            last = self.files[-1]
+            last.truncate(offset)
+            if last.next_entry > 1:
+                break
+            self.files = self.files[:-1]
+            self._remove(last)
+
+    def delete_below(self, offset: int) -> int:
+        """Remove leading files that lead to nothing at or after `offset`, never the last; how many went."""
+        count = 0
+        while len(self.files) > 1 and self.files[0].end_offset < offset:
+            oldest = self.files[0]
+            self.files = self.files[1:]
+            self._remove(oldest)
+            count += 1
+        return count
+
+    def close(self) -> None:
+        """Sync everything, so that a clean stop leaves a whole index."""
+        self.sync()
+        for file in self.files[-1:]:
+            file.file.sync()
+        for file in self.files:
+            file.file.close()
+
+    def abandon(self) -> None:
+        """Give the files back as they are."""
+        for file in self.files:
+            file.file.close()
+
+    def _load(self, trusted_until_ms: int | None) -> tuple[IndexFile, ...]:
+        kept: list[IndexFile] = []
+        found = list_index_files(self._disk, self._directory)
+        for number, (path, size) in enumerate(found):
+            reason = "" if size == file_bytes(self._slots, self._entries) else f"it has {size} bytes"
+            if not reason:
+                file = IndexFile(self._disk.map(path, writable=True), self._slots, writable=True)
+                if trusted_until_ms is None or file.end_ms <= trusted_until_ms:
+                    kept.append(file)
+                    continue
+                file.file.close()
+                reason = "it was not synced before the machine stopped"
+            # What follows a removed file goes too: records are offered again from one offset on.
+            for later, _ in found[number:]:
+                logger.warning("removing %s, to be built again: %s", later, reason)
+                self._disk.remove(later)
+                reason = "it follows a removed one"
+            break
+        self._unsynced += [file for file in kept[-1:] if file.is_full]
+        return tuple(kept)
+
+    def _writable(self) -> IndexFile:
+        last = self.files[-1] if self.files else None
+        if last is not None and not last.is_full:
+            return last
+        path = self._directory / self._next_name()
+        size = file_bytes(self._slots, self._entries)
+        file = IndexFile(self._disk.allocate(path, size, reserve=size - 20 * self._entries), self._slots, writable=True)
+        if last is not None:
+            file.continue_from(last)
+            self._unsynced.append(last)
+        self.files = (*self.files, file)
+        return file
+
+    def _next_name(self) -> str:
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).astimezone()
+        name = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}"
+        last = self.files[-1].file.path.name if self.files else ""
+        # Files are ordered by name, also when the clock was set back or two begin in one millisecond.
+        return name if name > last else str(int(last) + 1)
+
+    def _missing(self, hashes: list[int], offset: int) -> list[int]:
+        """Of a record's hashes those not entered yet; all of an earlier record's are."""
+        if offset < self.files[-1].end_offset:
+            return []
+        missing = Counter(hashes)
+        for file in reversed(self.files):
+            if file.end_offset != offset:
+                break
+            missing.subtract(file.hashes_of_last_record())
+        # Kept in order: the unique key comes first, as in a file built without interruption.
+        return [hashed for hashed in dict.fromkeys(hashes) for _ in range(missing[hashed])]
+
+    def _hash(self, topic: str, key: str) -> int:
+        """As `key_hash`. Keys of one producer differ in their last characters, so the hash of all before is kept."""
+        beginning = (topic, key[:-_CHANGING_CHARACTERS])
+        known = self._hashes.get(beginning)
+        if known is None:
+            if len(self._hashes) >= _REMEMBERED_HASHES:
+                self._hashes.clear()
+            known = self._hashes[beginning] = java_hash(f"{topic}#{beginning[1]}")
+        return positive(java_hash_after(known, key[-_CHANGING_CHARACTERS:]))
+
+    def _remove(self, file: IndexFile) -> None:
+        if file in self._unsynced:
+            self._unsynced.remove(file)
+        self._disk.remove(file.file.path)
+        file.file.close()
+
+
+def find_offsets(
+    files: tuple[IndexFile, ...], topic: str, key: str, limit: int, begin_ms: int, end_ms: int
+) -> list[int]:
+    hashed = key_hash(topic, key)
+    found: list[int] = []
+    for file in reversed(files):
+        if file.overlaps(begin_ms, end_ms):
+            for offset in file.find(hashed, begin_ms, end_ms):
+                if len(found) >= limit:
+                    return found
+                found.append(offset)
+        if file.begin_ms < begin_ms:
+            break
+    return found
+
+
+def list_index_files(disk: Disk, directory: Path) -> list[tuple[Path, int]]:
+    """Paths and sizes of what is named like an index file, oldest first."""
+    return [
+        (directory / file.name, file.size)
+        for file in disk.list(directory)
+        if not file.is_directory and len(file.name) == _NAME_DIGITS and file.name.isascii() and file.name.isdigit()
+    ]
