@@ -1,0 +1,5 @@
+"""`python -m orbitmq` is the `orbitmq` command."""
+
+from orbitmq.cli.entry import main
+
+main()

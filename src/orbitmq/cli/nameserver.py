@@ -1,0 +1,54 @@
+"""`orbitmq nameserver`: run a name server until it is told to stop. Java: mqnamesrv"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from pathlib import Path
+
+import click
+
+from orbitmq.cli.logs import log_to_stderr
+from orbitmq.nameserver import settings
+from orbitmq.nameserver.server import NameServer
+from orbitmq.protocol.properties_text import format_properties
+from orbitmq.transport.loop import run
+
+logger = logging.getLogger(__name__)
+
+
+@click.command()
+@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="Properties file, Apache's keys.")
+@click.option("-p", "--print", "only_print", is_flag=True, help="Print every setting in force, and exit.")
+@click.option("--host", help="Address to listen on.  [default: bindAddress, else 0.0.0.0]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port; 0 takes a free one.  [default: listenPort, else 9876]"
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+def nameserver(file: Path | None, only_print: bool, host: str | None, port: int | None, verbose: bool) -> None:
+    """Run a name server. It prints one line to stdout once it is ready, and logs to stderr."""
+    configuration = settings.load(file, bind_address=host, listen_port=port)
+    if only_print:
+        click.echo(format_properties(configuration.as_properties()), nl=False)
+        return
+    log_to_stderr(verbose=verbose)
+    for key in configuration.unknown:
+        nearest = settings.nearest_known(key)
+        logger.warning("%s is no setting of a name server%s", key, f"; did you mean {nearest}?" if nearest else "")
+    run(_serve(configuration))
+
+
+async def _serve(configuration: settings.Configuration) -> None:
+    asked_to_stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, asked_to_stop.set)
+    async with NameServer(configuration) as server:
+        click.echo(f"name server ready on {server.address}")
+        # What lives now lives for good: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        await asked_to_stop.wait()
+        logger.info("stopping: answering what was asked, then closing")
+    logger.info("stopped")

@@ -1,0 +1,290 @@
+"""What the name server answers, one function per request. `routes.py` says which code calls which.
+
+Java: DefaultRequestProcessor, ClientRequestProcessor, ClusterTestRequestProcessor
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from orbitmq.errors import BodyError, ConfigError, RequestFailed
+from orbitmq.nameserver.kv_config import ORDER_TOPICS, KvConfig
+from orbitmq.nameserver.registry import BrokerAnnouncement, Departure, RouteRegistry
+from orbitmq.nameserver.settings import KNOWN_KEYS, Configuration, nearest_known
+from orbitmq.protocol import versions
+from orbitmq.protocol.bodies.registration import body_checksum, decode_registration
+from orbitmq.protocol.bodies.route import BrokerMembersBody, KvTable, TopicRoute
+from orbitmq.protocol.bodies.topics import DataVersion, TopicList
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.command import Command, ok
+from orbitmq.protocol.headers import nameserver as headers
+from orbitmq.protocol.properties_text import format_properties, parse_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orbitmq.clock import Clock
+    from orbitmq.nameserver.departures import Departures
+    from orbitmq.nameserver.other_cluster import OtherCluster
+    from orbitmq.nameserver.route_answers import RouteAnswers
+    from orbitmq.transport.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+
+# ---- routes, for clients
+
+
+async def get_route(
+    answers: RouteAnswers,
+    opening: Opening,
+    other_cluster: OtherCluster | None,
+    request: Command,
+    connection: Connection,
+) -> Command:
+    opening.check()
+    header = request.read(headers.GetRoute)
+    standard = wants_standard_json(request, header)
+    try:
+        if header.zone_mode and header.zone_name:
+            return ok(body=answers.body_in_zone(header.topic, header.zone_name, standard=standard))
+        return ok(body=answers.body(header.topic, standard=standard))
+    except RequestFailed:
+        if other_cluster is None:
+            raise
+        return ok(body=await other_cluster.route(header.topic))
+
+
+def wants_standard_json(request: Command, header: headers.GetRoute) -> bool:
+    return request.version >= versions.FIRST_WITH_STANDARD_JSON or bool(header.accept_standard_json_only)
+
+
+class Opening:
+    """For a while after the start the tables are still filling: with `needWaitForService`, answer nothing wrong."""
+
+    def __init__(self, clock: Clock, configuration: Configuration) -> None:
+        self._clock = clock
+        self._configuration = configuration
+        self._started_ms = clock.now_ms()
+
+    def check(self) -> None:
+        settings = self._configuration.settings
+        if not settings.need_wait_for_service:
+            return
+        if self._clock.now_ms() - self._started_ms < settings.wait_seconds_for_service * 1000:
+            raise RequestFailed(ResponseCode.SYSTEM_ERROR, "name server not ready")
+
+
+# ---- brokers
+
+
+async def register_broker(
+    registry: RouteRegistry, kv_config: KvConfig, configuration: Configuration, request: Command, connection: Connection
+) -> Command:
+    header = request.read(headers.RegisterBroker)
+    if header.body_crc32 and header.body_crc32 != body_checksum(request.body):
+        raise RequestFailed(ResponseCode.SYSTEM_ERROR, "crc32 not match", hint="the body was damaged on its way")
+    registration = decode_registration(request.body, request.version)
+    registered = registry.register(
+        BrokerAnnouncement(
+            cluster=header.cluster_name,
+            name=header.broker_name,
+            broker_id=header.broker_id,
+            address=header.broker_addr,
+            ha_address=header.ha_server_addr,
+            timeout_ms=header.heartbeat_timeout_millis,
+            acting_master=header.enable_acting_master,
+            zone=header.zone_name,
+            topics=registration.topic_config_serialize_wrapper,
+            filter_servers=registration.filter_server_list,
+        ),
+        connection,
+    )
+    if registered is None:
+        raise RequestFailed(ResponseCode.SYSTEM_ERROR, "register broker failed", hint="register all topics first")
+    answer_header = headers.BrokerRegistered(
+        ha_server_addr=registered.master_ha_address, master_addr=registered.master_address
+    )
+    order_topics = kv_config.namespace(ORDER_TOPICS)
+    if configuration.settings.return_order_topic_config_to_broker and order_topics is not None:
+        return ok(answer_header, KvTable(table=order_topics).to_json())
+    return ok(answer_header)
+
+
+async def unregister_broker(departures: Departures, request: Command, connection: Connection) -> Command:
+    header = request.read(headers.UnregisterBroker)
+    departures.add(Departure(header.cluster_name, header.broker_addr, header.broker_name, header.broker_id))
+    return ok()
+
+
+async def query_data_version(registry: RouteRegistry, request: Command, connection: Connection) -> Command:
+    header = request.read(headers.QueryDataVersion)
+    theirs = DataVersion.from_json(request.body)
+    ours = registry.data_version(header.cluster_name, header.broker_addr)
+    registry.heard_from(header.cluster_name, header.broker_addr)
+    verdict = headers.DataVersionVerdict(changed=ours != theirs)
+    return ok(verdict, ours.to_json() if ours is not None else b"")
+
+
+async def broker_heartbeat(registry: RouteRegistry, request: Command, connection: Connection) -> Command:
+    header = request.read(headers.BrokerHeartbeat)
+    registry.heard_from(header.cluster_name, header.broker_addr)
+    return ok()
+
+
+async def get_broker_members(registry: RouteRegistry, request: Command, connection: Connection) -> Command:
+    header = request.read(headers.MemberGroup)
+    body = BrokerMembersBody(broker_member_group=registry.members(header.cluster_name, header.broker_name))
+    return ok(body=body.to_json(standard=_is_modern(request)))
+
+
+async def get_cluster_info(registry: RouteRegistry, request: Command, connection: Connection) -> Command:
+    return ok(body=registry.cluster_info().to_json(standard=_is_modern(request)))
+
+
+def _is_modern(request: Command) -> bool:
+    return request.version >= versions.FIRST_WITH_STANDARD_JSON
+
+
+# ---- topics, for operators
+
+
+async def wipe_write_permission(registry: RouteRegistry, request: Command, connection: Connection) -> Command:
+    name = request.read(headers.BrokerName).broker_name
+    count = registry.wipe_write_permission(name)
+    logger.info("%s took the write permission from %d topics of %s", connection.peer, count, name)
+    return ok(headers.WritePermissionWiped(wipe_topic_count=count))
+
+
+async def add_write_permission(registry: RouteRegistry, request: Command, connection: Connection) -> Command:
+    name = request.read(headers.BrokerName).broker_name
+    count = registry.add_write_permission(name)
+    logger.info("%s gave the write permission to %d topics of %s", connection.peer, count, name)
+    return ok(headers.WritePermissionAdded(add_topic_count=count))
+
+
+async def get_all_topics(
+    registry: RouteRegistry, configuration: Configuration, request: Command, connection: Connection
+) -> Command:
+    if not configuration.settings.enable_all_topic_list:
+        raise RequestFailed(ResponseCode.SYSTEM_ERROR, "disable")
+    return ok(body=TopicList(topic_list=registry.topics()).to_json())
+
+
+async def get_cluster_topics(
+    registry: RouteRegistry, configuration: Configuration, request: Command, connection: Connection
+) -> Command:
+    _check_topic_lists_enabled(configuration)
+    cluster = request.read(headers.ClusterName).cluster
+    return ok(body=TopicList(topic_list=registry.topics_of_cluster(cluster)).to_json())
+
+
+async def get_system_topics(registry: RouteRegistry, request: Command, connection: Connection) -> Command:
+    names, broker_address = registry.system_topics()
+    return ok(body=TopicList(topic_list=names, broker_addr=broker_address).to_json())
+
+
+async def get_topics_by_flag(
+    registry: RouteRegistry,
+    configuration: Configuration,
+    flags: Mapping[str, int],
+    request: Command,
+    connection: Connection,
+) -> Command:
+    _check_topic_lists_enabled(configuration)
+    return ok(body=TopicList(topic_list=registry.topics_with_flags(**flags)).to_json())
+
+
+async def delete_topic(registry: RouteRegistry, request: Command, connection: Connection) -> Command:
+    header = request.read(headers.DeleteTopic)
+    registry.delete_topic(header.topic, header.cluster_name)
+    logger.info("%s deleted the route of topic %s", connection.peer, header.topic)
+    return ok()
+
+
+async def register_topic(registry: RouteRegistry, request: Command, connection: Connection) -> Command:
+    topic = request.read(headers.RegisterTopic).topic
+    if request.body:
+        registry.register_topic(topic, TopicRoute.from_json(request.body).queue_datas)
+    return ok()
+
+
+def _check_topic_lists_enabled(configuration: Configuration) -> None:
+    if not configuration.settings.enable_topic_list:
+        raise RequestFailed(ResponseCode.SYSTEM_ERROR, "disable")
+
+
+# ---- settings kept for operators
+
+
+async def put_kv_config(kv_config: KvConfig, request: Command, connection: Connection) -> Command:
+    header = request.read(headers.PutKvConfig)
+    await kv_config.put(header.namespace, header.key, header.value)
+    return ok()
+
+
+async def get_kv_config(kv_config: KvConfig, request: Command, connection: Connection) -> Command:
+    header = request.read(headers.KvConfigKey)
+    value = kv_config.get(header.namespace, header.key)
+    if value is None:
+        raise RequestFailed(
+            ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace} Key: {header.key}"
+        )
+    return ok(headers.KvConfigValue(value=value))
+
+
+async def delete_kv_config(kv_config: KvConfig, request: Command, connection: Connection) -> Command:
+    header = request.read(headers.KvConfigKey)
+    await kv_config.delete(header.namespace, header.key)
+    return ok()
+
+
+async def get_kv_namespace(kv_config: KvConfig, request: Command, connection: Connection) -> Command:
+    namespace = request.read(headers.KvNamespace).namespace
+    table = kv_config.namespace(namespace)
+    if table is None:
+        raise RequestFailed(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
+    return ok(body=KvTable(table=table).to_json())
+
+
+# ---- the server's own settings
+
+
+async def get_configuration(configuration: Configuration, request: Command, connection: Connection) -> Command:
+    return ok(body=format_properties(configuration.as_properties()).encode())
+
+
+async def update_configuration(configuration: Configuration, request: Command, connection: Connection) -> Command:
+    """All of it or nothing: every value is checked before any counts, and it counts once it is saved."""
+    properties = parse_properties(_utf8(request.body))
+    if not properties:
+        return ok()
+    try:
+        settings = configuration.changed(properties)
+    except PermissionError as error:
+        logger.warning("%s tried to change %s", connection.peer, error)
+        raise RequestFailed(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from None
+    except ConfigError as error:
+        raise RequestFailed(ResponseCode.INVALID_PARAMETER, str(error)) from None
+    for key in sorted(properties.keys() - KNOWN_KEYS):
+        logger.warning("%s set %s, which is no setting; nearest: %s", connection.peer, key, nearest_known(key))
+    try:
+        await asyncio.to_thread(configuration.save, settings)
+    except OSError as error:
+        raise RequestFailed(
+            ResponseCode.SYSTEM_ERROR,
+            f"cannot save {settings.config_store_path}: {error.strerror}; nothing was changed",
+            hint="make room, or make the folder writable",
+        ) from None
+    configuration.apply(settings)
+    logger.info("%s changed %s", connection.peer, ", ".join(sorted(properties.keys() & KNOWN_KEYS)) or "nothing")
+    return ok()
+
+
+def _utf8(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise BodyError(f"settings are not UTF-8: {error}") from None

@@ -1,0 +1,38 @@
+"""Small text files that must survive a crash whole: the new content replaces the old at once, the old is kept as `.bak`.
+
+Java: MixAll.string2File
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def save(path: Path, text: str) -> None:
+    """OSError when it cannot be written; the file is then as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        _replace(path.with_name(path.name + ".bak"), path.read_bytes())
+    _replace(path, text.encode())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

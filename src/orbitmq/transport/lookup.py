@@ -1,0 +1,31 @@
+"""Finding name servers by an HTTP look-up: the first line of the answer is a `;`-separated list. Java: TopAddressing"""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.error
+import urllib.request
+
+from orbitmq.errors import ConnectFailed
+from orbitmq.transport.address import Address, parse_addresses
+
+
+async def fetch_name_servers(url: str, timeout_seconds: float) -> list[Address]:
+    """ConnectFailed when the page cannot be had or names nobody."""
+    text = await asyncio.to_thread(_fetch, url, timeout_seconds)
+    lines = text.strip().splitlines()
+    addresses = parse_addresses(lines[0]) if lines else []
+    if not addresses:
+        raise ConnectFailed(f"{url} names no name server")
+    return addresses
+
+
+def _fetch(url: str, timeout_seconds: float) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise ConnectFailed(f"{url} is no HTTP address")
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_seconds) as response:  # noqa: S310 - checked above
+            body: bytes = response.read(1 << 16)
+    except (OSError, urllib.error.URLError) as error:
+        raise ConnectFailed(f"cannot look up name servers at {url}: {error}") from None
+    return body.decode("utf-8", "replace")
