@@ -43,9 +43,11 @@ class BrokerPlan:
     binary_headers: bool = False
 
 
-def start_name_server(java: JavaBuild, folder: Path, settings: Mapping[str, str | int] | None = None) -> NameServer:
-    folder.mkdir(parents=True)
-    port = free_port()
+def start_name_server(
+    java: JavaBuild, folder: Path, settings: Mapping[str, str | int] | None = None, port: int = 0
+) -> NameServer:
+    folder.mkdir(parents=True, exist_ok=True)
+    port = port or free_port()
     properties = {"listenPort": port, "kvConfigPath": folder / "kvConfig.json", **(settings or {})}
     config = write_properties(folder / "namesrv.properties", properties)
     process = Process(
@@ -76,7 +78,6 @@ def start_broker(java: JavaBuild, folder: Path, plan: BrokerPlan) -> Broker:
         "mappedFileSizeConsumeQueue": 6000 * 20,
         "maxIndexNum": 4000,
         "maxHashSlotNum": 1000,
-        "timerWheelEnable": "false",
         # A busy machine is no reason to refuse a message here.
         "osPageCacheBusyTimeOutMills": 30_000,
         "waitTimeMillsInSendQueue": 30_000,

@@ -31,6 +31,7 @@ public final class Admin {
     }
 
     public static void main(String[] args) throws IOException {
+        QuickStop.watch();
         Admin admin = new Admin(System.out);
         Runtime.getRuntime().addShutdownHook(new Thread(() -> admin.answer(true)));
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));

@@ -26,6 +26,7 @@ public final class Client {
     }
 
     public static void main(String[] args) throws IOException {
+        QuickStop.watch();
         Answers answers = new Answers(System.out);
         System.setOut(new PrintStream(System.err, true, StandardCharsets.UTF_8)); // Apache's code prints now and then
         ExecutorService threads = Executors.newCachedThreadPool();

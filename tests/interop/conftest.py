@@ -1,0 +1,93 @@
+"""Fixtures of the interop tests. All of them need Java and Maven; without, every test is skipped with the reason shown."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.interop import apache, orbit
+from tests.interop.apache import Broker, BrokerPlan, NameServer
+from tests.interop.drivers import JavaClient
+from tests.interop.java import RELEASES, JavaBuild, build, missing_tools
+from tests.interop.world import World, running_world
+
+# Set to "apache", Apache's own name server takes our place everywhere: that checks the tests, not us.
+_STAND_IN = os.environ.get("ORBITMQ_INTEROP_NAMESERVER", "orbit")
+
+
+class StartNameServer(Protocol):
+    def __call__(self, settings: Mapping[str, str | int] | None = None, port: int = 0) -> NameServer: ...
+
+
+@pytest.fixture(scope="session", autouse=True)
+def java_tools() -> None:
+    reason = missing_tools()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture(params=RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    """Each Apache release in turn."""
+    value: str = request.param
+    return value
+
+
+@pytest.fixture
+def java(release: str) -> JavaBuild:
+    return build(release)
+
+
+@pytest.fixture(scope="session")
+def world(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with running_world(tmp_path_factory.mktemp("world"), _start_name_server) as world:
+        yield world
+
+
+@pytest.fixture
+def orbit_nameserver(tmp_path: Path) -> Iterator[StartNameServer]:
+    """Starts our name server, as often as asked; a port given twice is the same server started again."""
+    with ExitStack() as stack:
+
+        def start(settings: Mapping[str, str | int] | None = None, port: int = 0) -> NameServer:
+            folder = tmp_path / f"nameserver-{len(list(tmp_path.glob('nameserver-*')))}"
+            server = _start_name_server(folder, settings, port)
+            stack.callback(server.process.kill)
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def apache_broker(java: JavaBuild, tmp_path: Path) -> Iterator[Callable[[BrokerPlan], Broker]]:
+    """Starts Apache brokers of the current release."""
+    with ExitStack() as stack:
+
+        def start(plan: BrokerPlan) -> Broker:
+            broker = apache.start_broker(java, tmp_path / plan.name, plan)
+            stack.callback(broker.process.kill)
+            return broker
+
+        yield start
+
+
+@pytest.fixture
+def java_client(java: JavaBuild, tmp_path: Path) -> Iterator[Callable[[bool], JavaClient]]:
+    """Starts Apache's client of the current release, with binary headers or without."""
+    with ExitStack() as stack:
+
+        def start(binary_headers: bool) -> JavaClient:
+            client = JavaClient(java, tmp_path / "client", binary_headers=binary_headers)
+            stack.callback(client.close)
+            return client
+
+        yield start
+
+
+def _start_name_server(folder: Path, settings: Mapping[str, str | int] | None = None, port: int = 0) -> NameServer:
+    if _STAND_IN == "apache":
+        return apache.start_name_server(build(RELEASES[0]), folder, settings, port)
+    return orbit.start_name_server(folder, settings, port)
