@@ -1,0 +1,128 @@
+"""What tools ask a broker. Java: `protocol.header`"""
+
+from __future__ import annotations
+
+import msgspec
+
+from orbitmq.protocol.headers.base import Header
+
+
+class TopicName(Header):
+    """Java: DeleteTopicRequestHeader, GetTopicStatsInfoRequestHeader, QueryTopicConsumeByWhoRequestHeader, GetTopicConfig..."""
+
+    topic: str
+    lo: bool | None = None
+
+
+class GroupName(Header):
+    """Java: GetSubscriptionGroupConfigRequestHeader, QueryTopicsByConsumerRequestHeader"""
+
+    group: str
+
+
+class ProducerGroup(Header):
+    producer_group: str
+
+
+class CreateTopic(Header):
+    topic: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_filter_type: str
+    default_topic: str = "TBW102"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: str | None = None
+    force: bool = False
+
+
+class QueryMessage(Header):
+    topic: str
+    key: str
+    max_num: int
+    begin_timestamp: int
+    end_timestamp: int
+    unique_key: bool = msgspec.field(name="_UNIQUE_KEY_QUERY", default=False)
+
+
+class MessagesFound(Header):
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
+
+
+class ViewMessage(Header):
+    offset: int
+    topic: str | None = None
+
+
+class ConfigVersion(Header):
+    version: str
+
+
+class DeleteGroup(Header):
+    group_name: str
+    clean_offset: bool = False
+
+
+class ConsumeStats(Header):
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None
+
+
+class TopicAndGroup(Header):
+    """Java: QueryConsumeTimeSpanRequestHeader, QuerySubscriptionByConsumerRequestHeader"""
+
+    group: str
+    topic: str | None = None
+
+
+class CorrectionOffset(Header):
+    compare_group: str
+    topic: str
+    filter_groups: str | None = None
+
+
+class CloneGroupOffset(Header):
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class StatsName(Header):
+    stats_name: str
+    stats_key: str
+
+
+class BrokerConsumeStats(Header):
+    is_order: bool = False
+
+
+class QueryConsumeQueue(Header):
+    topic: str
+    queue_id: int
+    index: int
+    count: int
+    consumer_group: str | None = None
+
+
+class ResumeHalfMessage(Header):
+    msg_id: str
+    topic: str | None = None
+
+
+class GroupForbidden(Header):
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+class RegisterFilterServer(Header):
+    filter_server_addr: str
+
+
+class FilterServerRegistered(Header):
+    broker_name: str
+    broker_id: int

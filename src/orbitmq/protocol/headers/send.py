@@ -1,0 +1,108 @@
+"""Sending, and sending back. Java: SendMessageRequestHeader(V2), SendMessageResponseHeader, ConsumerSendMsgBackRequestHeader"""
+
+from __future__ import annotations
+
+import msgspec
+
+from orbitmq.protocol.headers.base import Header
+
+
+class SendMessage(Header):
+    """Code 10 and 324, long names. Go's client speaks it."""
+
+    producer_group: str
+    topic: str
+    default_topic: str  # the template for a topic that does not exist yet
+    default_topic_queue_nums: int
+    queue_id: int  # negative: the broker chooses
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str = ""
+    reconsume_times: int = 0
+    unit_mode: bool = False
+    max_reconsume_times: int | None = None
+    batch: bool = False
+    bname: str | None = None
+
+
+class SendMessageV2(Header):
+    """Codes 310, 320 and 325: the same, one letter a name."""
+
+    producer_group: str = msgspec.field(name="a")
+    topic: str = msgspec.field(name="b")
+    default_topic: str = msgspec.field(name="c")
+    default_topic_queue_nums: int = msgspec.field(name="d")
+    queue_id: int = msgspec.field(name="e")
+    sys_flag: int = msgspec.field(name="f")
+    born_timestamp: int = msgspec.field(name="g")
+    flag: int = msgspec.field(name="h")
+    properties: str = msgspec.field(name="i", default="")
+    reconsume_times: int = msgspec.field(name="j", default=0)
+    unit_mode: bool = msgspec.field(name="k", default=False)
+    max_reconsume_times: int | None = msgspec.field(name="l", default=None)
+    batch: bool = msgspec.field(name="m", default=False)
+    bname: str | None = msgspec.field(name="n", default=None)
+
+
+class SendReceipt(Header):
+    """Java: SendMessageResponseHeader"""
+
+    msg_id: str  # where the record lies; comma-separated for a batch
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+    region: str | None = msgspec.field(name="MSG_REGION", default=None)
+    trace_on: str | None = msgspec.field(name="TRACE_ON", default=None)
+
+
+class SendRefused(Header):
+    """What even a refused send carries."""
+
+    region: str = msgspec.field(name="MSG_REGION")
+    trace_on: str = msgspec.field(name="TRACE_ON")
+
+
+class SendBack(Header):
+    """A consumer could not handle a message. Java: ConsumerSendMsgBackRequestHeader"""
+
+    offset: int  # in the commit log
+    group: str
+    delay_level: int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: int | None = None
+
+
+class RecallMessage(Header):
+    """Take a timer message back. Java: RecallMessageRequestHeader"""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+class MessageRecalled(Header):
+    msg_id: str
+
+
+class PushReply(Header):
+    """A reply on its way to who asked. Java: ReplyMessageRequestHeader"""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    born_host: str
+    store_host: str
+    store_timestamp: int
+    properties: str = ""
+    reconsume_times: int = 0
+    unit_mode: bool = False
