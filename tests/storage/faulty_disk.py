@@ -140,10 +140,12 @@ class FaultyDisk:
     def read(self, path: Path) -> bytes:
         return self._disk.read(path)
 
-    def replace(self, path: Path, data: bytes) -> None:
+    def replace(self, path: Path, data: bytes, *, keep: Path | None = None) -> None:
         self.faults.take_space(len(data), path)
         self.faults.before_sync(path)
-        self._disk.replace(path, data)
+        self._disk.replace(path, data, keep=keep)
+        if keep is not None and path in self._nodes:
+            self._nodes[keep] = self._nodes[path]
         self._nodes[path] = _Node(data)
         self.sync_directory(path.parent)
 

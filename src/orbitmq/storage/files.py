@@ -265,8 +265,11 @@ class Disk(Protocol):
 
     def read(self, path: Path) -> bytes: ...
 
-    def replace(self, path: Path, data: bytes) -> None:
-        """The file holds the old content or `data`, at every moment and after any crash."""
+    def replace(self, path: Path, data: bytes, *, keep: Path | None = None) -> None:
+        """The file holds the old content or `data`, at every moment and after any crash; durable on return.
+
+        With `keep` the old file, if any, lives on under that name in the same directory; for a moment it is there only.
+        """
         ...
 
     def rename(self, old: Path, new: Path) -> None:
@@ -359,7 +362,7 @@ class LocalDisk:
         except OSError as cause:
             raise storage_error("read", path, cause) from cause
 
-    def replace(self, path: Path, data: bytes) -> None:
+    def replace(self, path: Path, data: bytes, *, keep: Path | None = None) -> None:
         self.make_directory(path.parent)
         fresh = path.with_name(path.name + ".tmp")
         try:
@@ -371,6 +374,8 @@ class LocalDisk:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+            if keep is not None and path.exists():
+                path.replace(keep)
             fresh.replace(path)
         except OSError as cause:
             self.remove(fresh)
