@@ -1,0 +1,228 @@
+"""Apache's mqadmin prints the same with our name server as with Apache's own.
+
+Every command runs twice, against the two name servers, about the same brokers and topics. What may differ is taken out first, and
+only this: the address of the name server asked; the order of lines where Apache keeps names in a hash set; and what the functions
+below named `_without...` say.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from tests.interop.apache import Broker
+from tests.interop.drivers import AdminAnswer
+from tests.interop.marks import INTEROP
+from tests.interop.processes import eventually
+from tests.interop.wire import ask, brokers_of, register_now
+from tests.interop.world import World
+
+pytestmark = INTEROP
+
+GET_BROKER_RUNTIME_INFO: Final = 28
+TEMPLATE_TOPIC: Final = "TBW102"
+
+# Where each name server lives is its own affair; the keys must be there.
+OWN_SETTINGS: Final = ("bindAddress", "configStorePath", "kvConfigPath", "listenPort", "rocketmqHome")
+
+Clean = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Runs mqadmin of one release against our name server and against Apache's of that release."""
+
+    world: World
+    release: str
+
+    @property
+    def broker(self) -> str:
+        return self.world.brokers[self.release].name
+
+    @property
+    def cluster(self) -> str:
+        return self.world.brokers[self.release].cluster
+
+    def __call__(self, *command: str, clean: Clean = str) -> AdminAnswer:
+        """Our answer, once both agree. A new topic reaches the name servers one after the other, so reading may take a moment."""
+        apaches, ours = eventually(
+            lambda: (self._run(self._apache, command, clean), self._run(self._orbit, command, clean)),
+            lambda answers: answers[0] == answers[1] or command[0] not in READING,
+            5,
+            f"agreement on {' '.join(command)}",
+            every=0.2,
+        )
+        assert ours == apaches
+        return ours
+
+    def each(self, *command: str, clean: Clean = str) -> tuple[AdminAnswer, AdminAnswer]:
+        """Apache's answer and ours, whatever they are."""
+        return self._run(self._apache, command, clean), self._run(self._orbit, command, clean)
+
+    @property
+    def _apache(self) -> str:
+        return self.world.apache[self.release].address
+
+    @property
+    def _orbit(self) -> str:
+        return self.world.orbit.address
+
+    def _run(self, name_server: str, command: tuple[str, ...], clean: Clean) -> AdminAnswer:
+        answer = self.world.admins[self.release].run(*command, "-n", name_server)
+        return AdminAnswer(
+            clean(answer.out.replace(name_server, "NAMESERVER")),
+            _without_help_link(answer.err.replace(name_server, "NAMESERVER")),
+            answer.exit_status,
+        )
+
+
+READING: Final = ("clusterList", "topicList", "topicRoute", "topicClusterList", "getNamesrvConfig")
+
+
+@pytest.fixture
+def both(world: World, release: str) -> Both:
+    for broker in world.brokers.values():
+        _wait_for_figures(broker)
+    return Both(world, release)
+
+
+@pytest.fixture
+def topic(both: Both) -> Iterator[str]:
+    """A topic of the release's own cluster, known to every name server, and gone from all of them afterwards."""
+    world = both.world
+    name = f"Admin-{both.release[0]}"
+    admin = world.admins[both.release]
+    admin.run("updateTopic", "-n", world.orbit.address, "-c", both.cluster, "-t", name)
+
+    def unaware() -> list[str]:
+        return [address for address in world.name_servers if not brokers_of(address, name)]
+
+    eventually(unaware, lambda addresses: not addresses, 10, "the topic's route in every name server")
+    yield name
+    admin.run("deleteTopic", "-n", ";".join(world.name_servers), "-c", both.cluster, "-t", name)
+
+
+def _wait_for_figures(broker: Broker) -> None:
+    """A 4.9 broker cannot tell its figures in its first seconds; mqadmin then prints a stack trace."""
+    eventually(lambda: ask(broker.address, GET_BROKER_RUNTIME_INFO).code, (0).__eq__, 30, "runtime info", every=0.2)
+
+
+def test_cluster_list(both: Both) -> None:
+    answer = both("clusterList", clean=_without_load_figures)
+    assert [line.split()[1] for line in answer.out.splitlines()[1:]] == ["broker-4", "broker-5"]
+
+    assert "broker-5" in both("clusterList", "-m", clean=_sorted_lines).out
+
+
+def test_topic_list(both: Both, topic: str) -> None:
+    assert topic in both("topicList", clean=_sorted_lines).out
+    assert topic in both("topicList", "-c", clean=_sorted_lines).out
+
+
+def test_topic_route(both: Both, topic: str) -> None:
+    assert '"broker-4"' in both("topicRoute", "-t", TEMPLATE_TOPIC).out
+    assert f'"{both.broker}"' in both("topicRoute", "-t", topic).out
+    assert both.broker in both("topicRoute", "-t", topic, "-l").out
+    assert "CODE: 17" in both("topicRoute", "-t", "NoSuchTopic").err
+
+
+def test_topic_cluster_list(both: Both, topic: str) -> None:
+    assert both("topicClusterList", "-t", topic).out == f"{both.cluster}\n"
+    assert both("topicClusterList", "-t", TEMPLATE_TOPIC).out
+    assert "CODE: 17" in both("topicClusterList", "-t", "NoSuchTopic").err
+
+
+def test_kv_config(both: Both) -> None:
+    assert "success" in both("updateKvConfig", "-s", "Space", "-k", "key", "-v", "value one").out
+    assert "success" in both("updateKvConfig", "-s", "Space", "-k", "key", "-v", "value two").out
+    assert "success" in both("deleteKvConfig", "-s", "Space", "-k", "key").out
+    assert "success" in both("deleteKvConfig", "-s", "Space", "-k", "key").out
+    assert "success" in both("deleteKvConfig", "-s", "NeverSeen", "-k", "key").out
+
+
+def test_write_permission(both: Both, topic: str) -> None:
+    try:
+        assert re.search(r"OK, [1-9]", both("wipeWritePerm", "-b", both.broker).out)
+        assert '"perm":4' in both("topicRoute", "-t", topic).out
+        assert '"perm":5' in both("topicRoute", "-t", TEMPLATE_TOPIC).out
+        assert re.search(r"OK, [1-9]", both("addWritePerm", "-b", both.broker).out)
+        assert '"perm":6' in both("topicRoute", "-t", TEMPLATE_TOPIC).out
+        assert "OK, 0" in both("wipeWritePerm", "-b", "no-such-broker").out
+        assert "OK, 0" in both("addWritePerm", "-b", "no-such-broker").out
+    finally:
+        register_now(both.world.brokers[both.release].address)
+
+
+def test_name_server_configuration(both: Both) -> None:
+    known = _settings(
+        both.each("getNamesrvConfig")[0].out
+    )  # 4.9 has fewer settings than 5.x; of those it has, each must agree
+
+    def shared(text: str) -> str:
+        return "".join(f"{key}={value}\n" for key, value in sorted(_settings(text).items()) if key in known)
+
+    before = _settings(both("getNamesrvConfig", clean=shared).out)
+    assert before["productEnvName"] == "center"
+    try:
+        assert "success" in both("updateNamesrvConfig", "-k", "productEnvName", "-v", "elsewhere").out
+        assert "productEnvName=elsewhere" in both("getNamesrvConfig", clean=shared).out
+        assert "success" in both("updateNamesrvConfig", "-k", "clusterTest", "-v", "maybe").out
+        assert "success" in both("updateNamesrvConfig", "-k", "noSuchSetting", "-v", "1").out
+        both("getNamesrvConfig", clean=shared)
+    finally:
+        both("updateNamesrvConfig", "-k", "productEnvName", "-v", "center")
+    assert _settings(both("getNamesrvConfig", clean=shared).out) == before
+
+
+@pytest.mark.parametrize("key", ["kvConfigPath", "configStorePath"])
+def test_settings_that_name_files_cannot_be_changed(both: Both, key: str) -> None:
+    apaches, ours = both.each("updateNamesrvConfig", "-k", key, "-v", "elsewhere")
+    # 4.9 words its refusal differently from 5.x, which we follow for everybody.
+    assert ours.err == apaches.err.replace("Can not update config path", "Can not update config in black list.")
+    assert "CODE: 16" in ours.err
+
+
+def test_order_configuration(both: Both, topic: str) -> None:
+    assert "CODE: 22" in both("updateOrderConf", "-t", topic, "-m", "get").err
+    assert "success" in both("updateOrderConf", "-t", topic, "-m", "put", "-v", f"{both.broker}:4;broker-x:2").out
+    assert f"{both.broker}:4;broker-x:2" in both("updateOrderConf", "-t", topic, "-m", "get").out
+    assert "success" in both("updateOrderConf", "-t", topic, "-m", "delete").out
+    assert "CODE: 22" in both("updateOrderConf", "-t", topic, "-m", "get").err
+
+
+def test_topics_made_changed_and_deleted(both: Both) -> None:
+    broker, name = both.world.brokers[both.release], f"Changing-{both.release[0]}"
+    assert "success" in both("updateTopic", "-c", broker.cluster, "-t", name).out
+    assert '"writeQueueNums":8' in both("topicRoute", "-t", name).out
+
+    # An order topic: mqadmin also keeps its queue counts in the name server.
+    assert "success" in both("updateTopic", "-b", broker.address, "-t", name, "-r", "2", "-w", "3", "-o", "true").out
+    assert '"writeQueueNums":3' in both("topicRoute", "-t", name).out
+    assert f"{broker.name}:3" in both("updateOrderConf", "-t", name, "-m", "get").out
+
+    assert "success" in both("deleteTopic", "-c", broker.cluster, "-t", name).out
+    assert "CODE: 17" in both("topicRoute", "-t", name).err
+    assert "success" in both("updateOrderConf", "-t", name, "-m", "delete").out
+    assert "success" in both("deleteTopic", "-c", broker.cluster, "-t", "NoSuchTopic").out
+    assert "[error]" in both("deleteTopic", "-c", "no-such-cluster", "-t", "NoSuchTopic").out
+
+
+def _sorted_lines(text: str) -> str:
+    return "\n".join(sorted(text.splitlines()))
+
+
+def _without_help_link(text: str) -> str:
+    """Apache's name server ends the remark of code 17 with a link, another one in each release."""
+    return re.sub(r"\nSee https?://\S+ for further details\.", "", text)
+
+
+def _without_load_figures(text: str) -> str:
+    """Cluster, broker, id, address and version; the other columns are the broker's own figures, which change while we look."""
+    return _sorted_lines("\n".join(" ".join(line.split()[:5]) for line in text.splitlines()))
+
+
+def _settings(text: str) -> dict[str, str]:
+    pairs = [line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("==")]
+    return {key.strip(): "" if key.strip() in OWN_SETTINGS else value.strip() for key, value in pairs}
