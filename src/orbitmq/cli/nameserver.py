@@ -35,12 +35,12 @@ def nameserver(file: Path | None, only_print: bool, host: str | None, port: int 
         return
     log_to_stderr(verbose=verbose)
     for key in configuration.unknown:
-        nearest = settings.nearest_known(key)
+        nearest = configuration.nearest_known(key)
         logger.warning("%s is no setting of a name server%s", key, f"; did you mean {nearest}?" if nearest else "")
     run(_serve(configuration))
 
 
-async def _serve(configuration: settings.Configuration) -> None:
+async def _serve(configuration: settings.NameServerConfiguration) -> None:
     asked_to_stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, asked_to_stop.set)

@@ -9,10 +9,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from orbitmq.configuration import ForbiddenSetting
 from orbitmq.errors import BodyError, ConfigError, RequestFailed
 from orbitmq.nameserver.kv_config import ORDER_TOPICS, KvConfig
 from orbitmq.nameserver.registry import BrokerAnnouncement, Departure, RouteRegistry
-from orbitmq.nameserver.settings import KNOWN_KEYS, Configuration, nearest_known
 from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.registration import body_checksum, decode_registration
 from orbitmq.protocol.bodies.route import BrokerMembersBody, KvTable, TopicRoute
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from orbitmq.nameserver.departures import Departures
     from orbitmq.nameserver.other_cluster import OtherCluster
     from orbitmq.nameserver.route_answers import RouteAnswers
+    from orbitmq.nameserver.settings import NameServerConfiguration
     from orbitmq.transport.connection import Connection
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def wants_standard_json(request: Command, header: headers.GetRoute) -> bool:
 class Opening:
     """For a while after the start the tables are still filling: with `needWaitForService`, answer nothing wrong."""
 
-    def __init__(self, clock: Clock, configuration: Configuration) -> None:
+    def __init__(self, clock: Clock, configuration: NameServerConfiguration) -> None:
         self._clock = clock
         self._configuration = configuration
         self._started_ms = clock.now_ms()
@@ -81,7 +82,11 @@ class Opening:
 
 
 async def register_broker(
-    registry: RouteRegistry, kv_config: KvConfig, configuration: Configuration, request: Command, connection: Connection
+    registry: RouteRegistry,
+    kv_config: KvConfig,
+    configuration: NameServerConfiguration,
+    request: Command,
+    connection: Connection,
 ) -> Command:
     header = request.read(headers.RegisterBroker)
     if header.body_crc32 and header.body_crc32 != body_checksum(request.body):
@@ -166,7 +171,7 @@ async def add_write_permission(registry: RouteRegistry, request: Command, connec
 
 
 async def get_all_topics(
-    registry: RouteRegistry, configuration: Configuration, request: Command, connection: Connection
+    registry: RouteRegistry, configuration: NameServerConfiguration, request: Command, connection: Connection
 ) -> Command:
     if not configuration.settings.enable_all_topic_list:
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, "disable")
@@ -174,7 +179,7 @@ async def get_all_topics(
 
 
 async def get_cluster_topics(
-    registry: RouteRegistry, configuration: Configuration, request: Command, connection: Connection
+    registry: RouteRegistry, configuration: NameServerConfiguration, request: Command, connection: Connection
 ) -> Command:
     _check_topic_lists_enabled(configuration)
     cluster = request.read(headers.ClusterName).cluster
@@ -188,7 +193,7 @@ async def get_system_topics(registry: RouteRegistry, request: Command, connectio
 
 async def get_topics_by_flag(
     registry: RouteRegistry,
-    configuration: Configuration,
+    configuration: NameServerConfiguration,
     flags: Mapping[str, int],
     request: Command,
     connection: Connection,
@@ -211,7 +216,7 @@ async def register_topic(registry: RouteRegistry, request: Command, connection: 
     return ok()
 
 
-def _check_topic_lists_enabled(configuration: Configuration) -> None:
+def _check_topic_lists_enabled(configuration: NameServerConfiguration) -> None:
     if not configuration.settings.enable_topic_list:
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, "disable")
 
@@ -252,34 +257,42 @@ async def get_kv_namespace(kv_config: KvConfig, request: Command, connection: Co
 # ---- the server's own settings
 
 
-async def get_configuration(configuration: Configuration, request: Command, connection: Connection) -> Command:
+async def get_configuration(
+    configuration: NameServerConfiguration, request: Command, connection: Connection
+) -> Command:
     return ok(body=format_properties(configuration.as_properties()).encode())
 
 
-async def update_configuration(configuration: Configuration, request: Command, connection: Connection) -> Command:
+async def update_configuration(
+    configuration: NameServerConfiguration, request: Command, connection: Connection
+) -> Command:
     """All of it or nothing: every value is checked before any counts, and it counts once it is saved."""
     properties = parse_properties(_utf8(request.body))
     if not properties:
         return ok()
     try:
         settings = configuration.changed(properties)
-    except PermissionError as error:
-        logger.warning("%s tried to change %s", connection.peer, error)
+    except ForbiddenSetting as error:
+        logger.warning("refused %s: %s", connection.peer, error)
         raise RequestFailed(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from None
     except ConfigError as error:
         raise RequestFailed(ResponseCode.INVALID_PARAMETER, str(error)) from None
-    for key in sorted(properties.keys() - KNOWN_KEYS):
-        logger.warning("%s set %s, which is no setting; nearest: %s", connection.peer, key, nearest_known(key))
+    for key in sorted(properties.keys() - configuration.known_keys):
+        logger.warning(
+            "%s set %s, which is no setting; nearest: %s", connection.peer, key, configuration.nearest_known(key)
+        )
     try:
         await asyncio.to_thread(configuration.save, settings)
     except OSError as error:
         raise RequestFailed(
             ResponseCode.SYSTEM_ERROR,
-            f"cannot save {settings.config_store_path}: {error.strerror}; nothing was changed",
+            f"cannot save {configuration.file}: {error.strerror}; nothing was changed",
             hint="make room, or make the folder writable",
         ) from None
     configuration.apply(settings)
-    logger.info("%s changed %s", connection.peer, ", ".join(sorted(properties.keys() & KNOWN_KEYS)) or "nothing")
+    logger.info(
+        "%s changed %s", connection.peer, ", ".join(sorted(properties.keys() & configuration.known_keys)) or "nothing"
+    )
     return ok()
 
 

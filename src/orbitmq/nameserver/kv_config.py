@@ -15,8 +15,8 @@ import msgspec
 
 from orbitmq import fastjson
 from orbitmq.errors import BodyError, RequestFailed
-from orbitmq.nameserver.saved_file import save
 from orbitmq.protocol.codes import ResponseCode
+from orbitmq.saved_file import save
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from orbitmq.transport.address import Address, parse_addresses
 from orbitmq.transport.lookup import fetch_name_servers
 
 if TYPE_CHECKING:
-    from orbitmq.nameserver.settings import Configuration
+    from orbitmq.nameserver.settings import NameServerConfiguration
     from orbitmq.transport.pool import Pool
 
 _TIMEOUT_SECONDS: Final = 3.0
@@ -27,7 +27,7 @@ _DEFAULT_DOMAIN: Final = "jmenv.tbsite.net:8080"
 
 
 class OtherCluster:
-    def __init__(self, configuration: Configuration, pool: Pool) -> None:
+    def __init__(self, configuration: NameServerConfiguration, pool: Pool) -> None:
         self._configuration = configuration
         self._pool = pool
         self._found: list[Address] = []

@@ -12,12 +12,12 @@ from orbitmq.protocol.codes import ResponseCode
 if TYPE_CHECKING:
     from orbitmq.nameserver.kv_config import KvConfig
     from orbitmq.nameserver.registry import RouteRegistry
-    from orbitmq.nameserver.settings import Configuration
+    from orbitmq.nameserver.settings import NameServerConfiguration
     from orbitmq.protocol.bodies.route import TopicRoute
 
 
 class RouteAnswers:
-    def __init__(self, registry: RouteRegistry, kv_config: KvConfig, configuration: Configuration) -> None:
+    def __init__(self, registry: RouteRegistry, kv_config: KvConfig, configuration: NameServerConfiguration) -> None:
         self._registry = registry
         self._kv_config = kv_config
         self._configuration = configuration

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orbitmq.nameserver.other_cluster import OtherCluster
     from orbitmq.nameserver.registry import RouteRegistry
     from orbitmq.nameserver.route_answers import RouteAnswers
-    from orbitmq.nameserver.settings import Configuration
+    from orbitmq.nameserver.settings import NameServerConfiguration
     from orbitmq.transport.connection import Routes
 
 
@@ -26,7 +26,7 @@ def build_routes(
     answers: RouteAnswers,
     departures: Departures,
     kv_config: KvConfig,
-    configuration: Configuration,
+    configuration: NameServerConfiguration,
     opening: Opening,
     other_cluster: OtherCluster | None,
 ) -> Routes:

@@ -28,7 +28,7 @@ from orbitmq.transport.server import Server
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from orbitmq.nameserver.settings import Configuration
+    from orbitmq.nameserver.settings import NameServerConfiguration
     from orbitmq.transport.network import Network
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class NameServer:
     """`async with NameServer(configuration) as server: server.address`"""
 
     def __init__(
-        self, configuration: Configuration, *, clock: Clock | None = None, network: Network | None = None
+        self, configuration: NameServerConfiguration, *, clock: Clock | None = None, network: Network | None = None
     ) -> None:
         clock = clock or SystemClock()
         settings = configuration.settings

@@ -1,0 +1,141 @@
+"""Settings under Apache's names: from a properties file, shown to tools, and changed while a server runs.
+
+A server declares its settings as one frozen msgspec struct; this module reads, checks, shows and saves them.
+
+Java: Configuration, MixAll.properties2Object
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+
+from orbitmq.errors import BodyError, ConfigError
+from orbitmq.protocol.properties_text import format_properties, parse_properties
+from orbitmq.saved_file import save
+from orbitmq.transport.tls import ClientAuth, TlsMode, TlsSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_TLS_PREFIX: Final = "tls."
+
+
+class ForbiddenSetting(ConfigError):
+    """A setting that must not be changed from afar."""
+
+
+class Configuration(Generic[S]):
+    """The settings in force, keys of the file that we do not know, and where a change is saved."""
+
+    def __init__(
+        self,
+        settings: S,
+        *,
+        file: Path,
+        unchangeable: frozenset[str] = frozenset(),
+        unknown: Mapping[str, str] | None = None,
+        tls: TlsSettings | None = None,
+    ) -> None:
+        self.settings = settings
+        self.file = file
+        self.unknown = dict(unknown or {})
+        self.tls = tls or TlsSettings()
+        self.generation = 0
+        self._unchangeable = unchangeable
+
+    @property
+    def known_keys(self) -> frozenset[str]:
+        return known_keys(type(self.settings))
+
+    def as_properties(self) -> dict[str, str]:
+        """Every setting in force, as text. TLS settings stay out: one of them is a password."""
+        return {**self.unknown, **texts(self.settings)}
+
+    def changed(self, properties: Mapping[str, str]) -> S:
+        """What the settings would be. ConfigError for a value that does not fit; unknown keys do not matter."""
+        forbidden = sorted(self._unchangeable & properties.keys())
+        if forbidden:
+            raise ForbiddenSetting(f"{', '.join(forbidden)} cannot be changed while the server runs")
+        known = {key: value for key, value in properties.items() if key in self.known_keys}
+        for key, value in known.items():
+            if not value.isprintable():  # a line break would smuggle another key into the saved file
+                raise ConfigError(f"{key} has a control character in its value")
+        return _convert(type(self.settings), {**texts(self.settings), **known})
+
+    def apply(self, settings: S) -> None:
+        self.settings = settings
+        self.generation += 1
+
+    def save(self, settings: S) -> None:
+        """OSError when it cannot be."""
+        save(self.file, format_properties({**self.unknown, **texts(settings)}))
+
+    def nearest_known(self, key: str) -> str | None:
+        """For a message about a key that does not exist."""
+        matches = difflib.get_close_matches(key, self.known_keys, n=1)
+        return matches[0] if matches else None
+
+
+def read_properties_file(path: Path) -> dict[str, str]:
+    """ConfigError names the file and what is wrong with it."""
+    try:
+        return parse_properties(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="-c takes a file of key=value lines") from None
+    except (UnicodeDecodeError, BodyError) as error:
+        raise ConfigError(f"{path} is not a properties file: {error}") from None
+
+
+def read_settings(kind: type[S], properties: Mapping[str, str]) -> tuple[S, dict[str, str], TlsSettings]:
+    """The settings, the keys that are none, and what the `tls.` keys say."""
+    known = {key: value for key, value in properties.items() if key in known_keys(kind)}
+    tls = {key: value for key, value in properties.items() if key.startswith(_TLS_PREFIX)}
+    unknown = {key: value for key, value in properties.items() if key not in known and key not in tls}
+    return _convert(kind, known), unknown, _tls_settings(tls)
+
+
+def known_keys(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(kind.__struct_encode_fields__)
+
+
+def texts(settings: msgspec.Struct) -> dict[str, str]:
+    values: dict[str, Any] = msgspec.to_builtins(settings)
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in values.items()}
+
+
+def _convert(kind: type[S], properties: Mapping[str, str]) -> S:
+    try:
+        return msgspec.convert(dict(properties), kind, strict=False)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$.")
+        key = where.rstrip("`")
+        if not key:
+            raise ConfigError(str(error)) from None
+        raise ConfigError(f"{key}={properties[key]} cannot be: {what[0].lower()}{what[1:]}") from None
+
+
+def _tls_settings(properties: Mapping[str, str]) -> TlsSettings:
+    def path(key: str) -> Path | None:
+        return Path(properties[key]) if properties.get(key) else None
+
+    try:
+        mode = TlsMode(properties.get("tls.server.mode", TlsMode.PERMISSIVE))
+        client_auth = ClientAuth(properties.get("tls.server.need.client.auth", ClientAuth.NONE))
+    except ValueError as error:
+        raise ConfigError(
+            f"TLS: {error}", hint="modes: disabled, permissive, enforcing; client auth: none, optional, require"
+        ) from None
+    return TlsSettings(
+        mode=mode,
+        certificate=path("tls.server.certPath"),
+        key=path("tls.server.keyPath"),
+        key_password=properties.get("tls.server.keyPassword") or None,
+        trusted=path("tls.server.trustCertPath"),
+        client_auth=client_auth,
+    )
