@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from orbitmq.errors import BodyError, ConfigError
+from orbitmq.errors import BodyError, ConfigError, ForbiddenSetting
 from orbitmq.protocol.properties_text import format_properties, parse_properties
 from orbitmq.saved_file import save
 from orbitmq.transport.tls import ClientAuth, TlsMode, TlsSettings
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=msgspec.Struct)
 
 _TLS_PREFIX: Final = "tls."
-
-
-class ForbiddenSetting(ConfigError):
-    """A setting that must not be changed from afar."""
 
 
 class Configuration(Generic[S]):

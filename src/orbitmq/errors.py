@@ -2,6 +2,7 @@
 
     OrbitError                   what happened, to what; `.code` for programs, `.hint` says what to do
     ├── ConfigError              a setting that cannot be used
+    │   └── ForbiddenSetting     one that must not be changed from afar
     ├── ProtocolError            bytes that are not what the protocol says
     │   ├── FrameError           the envelope: lengths, header codec
     │   ├── HeaderError          the header inside it: broken JSON, missing or ill-typed fields
@@ -41,6 +42,10 @@ class OrbitError(Exception):
 
 
 class ConfigError(OrbitError):
+    pass
+
+
+class ForbiddenSetting(ConfigError):
     pass
 
 

@@ -9,8 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from orbitmq.configuration import ForbiddenSetting
-from orbitmq.errors import BodyError, ConfigError, RequestFailed
+from orbitmq.errors import BodyError, ConfigError, ForbiddenSetting, RequestFailed
 from orbitmq.nameserver.kv_config import ORDER_TOPICS, KvConfig
 from orbitmq.nameserver.registry import BrokerAnnouncement, Departure, RouteRegistry
 from orbitmq.protocol import versions
