@@ -40,6 +40,7 @@ class Pool:
         tls: ssl.SSLContext | None = None,
         randomness: random.Random | None = None,
         network: Network | None = None,
+        on_open: Callable[[Address, Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
         self._routes: Routes = routes or {}
@@ -47,13 +48,14 @@ class Pool:
         self._tls = tls
         self._random = randomness or random.Random()
         self._network = network or TcpNetwork()
+        self._on_open = on_open
         self._on_close = on_close
         self._slots: dict[Address, _Slot] = {}
         self._closed = False
 
     async def call(self, address: Address, request: Command, timeout_seconds: float) -> Command:
         """The answer, whatever its code. ConnectFailed, ConnectionLost, CallTimeout."""
-        connection = self._open_connection(address) or await self.connection(address)
+        connection = self.open_connection(address) or await self.connection(address)
         return await connection.call(request, timeout_seconds)
 
     async def notify(self, address: Address, request: Command) -> None:
@@ -73,6 +75,29 @@ class Pool:
         # Shielded: one impatient caller must not take the connection from the others that wait for it.
         return await asyncio.shield(slot.connecting)
 
+    def open_connection(self, address: Address) -> Connection | None:
+        """The connection to `address` if there is one now: for callers that must not wait."""
+        slot = self._slots.get(address)
+        if slot is None or slot.connection is None or slot.connection.closed:
+            return None
+        return slot.connection
+
+    def retire(self, connection: Connection) -> None:
+        """Give no more work to a connection whose server says goodbye; it closes itself once nobody uses it."""
+        for slot in self._slots.values():
+            if slot.connection is connection:
+                slot.connection = None
+
+    def drop(self, address: Address) -> None:
+        """Forget an address that is no longer in use, and close its connection."""
+        slot = self._slots.pop(address, None)
+        if slot is None:
+            return
+        if slot.connecting is not None:
+            slot.connecting.cancel()
+        if slot.connection is not None:
+            slot.connection.close()
+
     async def close(self) -> None:
         self._closed = True
         connecting = [slot.connecting for slot in self._slots.values() if slot.connecting is not None]
@@ -84,12 +109,6 @@ class Pool:
             connection.close()
         await asyncio.sleep(0)
         self._slots.clear()
-
-    def _open_connection(self, address: Address) -> Connection | None:
-        slot = self._slots.get(address)
-        if slot is None or slot.connection is None or slot.connection.closed:
-            return None
-        return slot.connection
 
     async def _connect(self, address: Address, slot: _Slot) -> Connection:
         connection = Connection(
@@ -110,6 +129,8 @@ class Pool:
             slot.failures = 0
             slot.failure = None
             slot.connection = connection
+            if self._on_open is not None:
+                self._on_open(address, connection)
             return connection
         finally:
             slot.connecting = None
