@@ -13,6 +13,8 @@
     │   ├── ConnectFailed        nobody listens there, or not what we expect
     │   ├── ConnectionLost       it closed while an answer was awaited
     │   └── CallTimeout          no answer in time
+    ├── AlreadyClosed            a client, producer or consumer used after its end
+    ├── RetryLater               raised by a handler: give me this message again, and when
     └── StorageError             the store cannot do what was asked
         ├── StoreCorrupt         bytes on disk that contradict each other
         ├── StoreLocked          another process has this directory open
@@ -90,6 +92,22 @@ class ConnectionLost(TransportError):
 
 class CallTimeout(TransportError):
     pass
+
+
+class AlreadyClosed(OrbitError):
+    pass
+
+
+class RetryLater(OrbitError):
+    """Raised by a handler that wants its message again, without the log entry that other exceptions cause.
+
+    `delay_level` counts the broker's delay levels from 1 (one second); 0 lets the broker choose, -1 gives the message up to
+    the dead-letter topic.
+    """
+
+    def __init__(self, message: str = "the handler asked for this message again", *, delay_level: int = 0) -> None:
+        super().__init__(message)
+        self.delay_level = delay_level
 
 
 class StorageError(OrbitError):
