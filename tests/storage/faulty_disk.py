@@ -37,6 +37,8 @@ class Faults:
     """The disk is full from this many space-taking operations on, whatever their size."""
     sync_fails: bool = False
     """Every sync of file contents fails with EIO."""
+    used_percent: int | None = None
+    """What the disk says of itself; None is the truth."""
     steps_taken: int = field(default=0, init=False)
 
     def take_space(self, size: int, path: Path) -> None:
@@ -189,7 +191,8 @@ class FaultyDisk:
         return f"boot {self._boots}"
 
     def used_percent(self, path: Path) -> int:
-        return self._disk.used_percent(path)
+        pretended = self.faults.used_percent
+        return self._disk.used_percent(path) if pretended is None else pretended
 
     def _watched_map(self, file: MappedFile, node: _Node, *, writable: bool) -> MappedFile:
         watched = _FaultyMappedFile(file.path, os.dup(file._descriptor), file.size, writable=writable)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from datetime import UTC, datetime
+from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
@@ -46,7 +47,7 @@ class KeyMatches(NamedTuple):
 
 
 class KeyIndex:
-    """`put`, `truncate` and `delete_below` belong to one thread at a time; `find` and `sync` may come from any."""
+    """`put` and `truncate` belong to one thread, `sync` to one, `delete_below` to one; `find` may come from any."""
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class KeyIndex:
         self._entries = entries
         self._hashes: dict[tuple[str, str], int] = {}
         self._unsynced: list[IndexFile] = []
+        self._changing = Lock()  # held to replace `files`
         self.files: tuple[IndexFile, ...] = self._load(trusted_until_ms)
 
     @property
@@ -103,11 +105,12 @@ class KeyIndex:
     def sync(self) -> int:
         """Sync the files that were filled since the last time; the store time of the last record that is now safe, or 0."""
         safe_until_ms = 0
-        while self._unsynced:
-            full = self._unsynced[0]
+        for full in list(self._unsynced):
             full.file.sync()
-            self._unsynced.pop(0)
             safe_until_ms = full.end_ms
+            with self._changing:
+                if full in self._unsynced:
+                    self._unsynced.remove(full)
         return safe_until_ms
 
     def truncate(self, offset: int) -> None:
@@ -117,15 +120,17 @@ class KeyIndex:
             last.truncate(offset)
             if last.next_entry > 1:
                 break
-            self.files = self.files[:-1]
+            with self._changing:
+                self.files = self.files[:-1]
             self._remove(last)
 
     def delete_below(self, offset: int) -> int:
         """Remove leading files that lead to nothing at or after `offset`, never the last; how many went."""
         count = 0
         while len(self.files) > 1 and self.files[0].end_offset < offset:
-            oldest = self.files[0]
-            self.files = self.files[1:]
+            with self._changing:
+                oldest = self.files[0]
+                self.files = self.files[1:]
             self._remove(oldest)
             count += 1
         return count
@@ -174,7 +179,8 @@ class KeyIndex:
         if last is not None:
             file.continue_from(last)
             self._unsynced.append(last)
-        self.files = (*self.files, file)
+        with self._changing:
+            self.files = (*self.files, file)
         return file
 
     def _next_name(self) -> str:
@@ -207,8 +213,9 @@ class KeyIndex:
         return positive(java_hash_after(known, key[-_CHANGING_CHARACTERS:]))
 
     def _remove(self, file: IndexFile) -> None:
-        if file in self._unsynced:
-            self._unsynced.remove(file)
+        with self._changing:
+            if file in self._unsynced:
+                self._unsynced.remove(file)
         self._disk.remove(file.file.path)
         file.file.close()
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from itertools import pairwise
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import StorageError, StoreCorrupt
@@ -52,7 +52,7 @@ class Segment:
 
 
 class SegmentedLog:
-    """Readers may call from any thread; `roll`, `truncate`, `delete_oldest` and `close` belong to the owner's."""
+    """Readers may call from any thread and `delete_oldest` from the cleaning one; all else belongs to the owner's."""
 
     def __init__(
         self,
@@ -70,7 +70,8 @@ class SegmentedLog:
         self._disk = disk
         self._warm_up = warm_up
         self._writable = writable
-        # Replaced as a whole, never changed in place: readers need no lock.
+        self._changing = Lock()
+        # Replaced as a whole (holding `_changing`), never changed in place: readers need no lock.
         self.segments: tuple[Segment, ...] = load_segments(disk, directory, segment_bytes, writable=writable)
         self._preparer = _Preparer(self._allocate, self._remove) if prepare_ahead and writable else None
 
@@ -120,7 +121,8 @@ class SegmentedLog:
         segment = self._preparer.take(start) if self._preparer else None
         if segment is None:
             segment = self._allocate(start)
-        self.segments = (*self.segments, segment)
+        with self._changing:
+            self.segments = (*self.segments, segment)
         if self._preparer:
             self._preparer.prepare(segment.end)
         return segment
@@ -144,20 +146,28 @@ class SegmentedLog:
         """Drop every file that begins at or after `offset`. Bytes behind it in its own file are the owner's to clear."""
         if self._preparer:
             self._preparer.discard()
-        dropped = [segment for segment in self.segments if segment.start >= offset]
-        self.segments = tuple(segment for segment in self.segments if segment.start < offset)
+        with self._changing:
+            dropped = [segment for segment in self.segments if segment.start >= offset]
+            self.segments = tuple(segment for segment in self.segments if segment.start < offset)
         # From the end, so that a kill in between leaves a run without a gap.
         for segment in reversed(dropped):
             self._remove(segment)
 
     def delete_oldest(self) -> Segment | None:
         """Remove the first file unless it is the only one. Views that readers hold of it stay valid."""
-        if len(self.segments) < 2:
-            return None
-        oldest = self.segments[0]
-        self.segments = self.segments[1:]
+        with self._changing:
+            if len(self.segments) < 2:
+                return None
+            oldest = self.segments[0]
+            self.segments = self.segments[1:]
         self._remove(oldest)
         return oldest
+
+    def reload(self) -> None:
+        """For a log opened for reading: see the files that came and went since."""
+        assert not self._writable, "the owner of a log knows its files"
+        known = {segment.start: segment for segment in self.segments}
+        self.segments = load_segments(self._disk, self.directory, self.segment_bytes, writable=False, known=known)
 
     def gaps(self) -> list[tuple[int, int]]:
         """Ranges of offsets between the first and the last file that no file holds."""
@@ -195,7 +205,9 @@ class SegmentedLog:
         segment.file.close()
 
 
-def load_segments(disk: Disk, directory: Path, segment_bytes: int, *, writable: bool) -> tuple[Segment, ...]:
+def load_segments(
+    disk: Disk, directory: Path, segment_bytes: int, *, writable: bool, known: dict[int, Segment] | None = None
+) -> tuple[Segment, ...]:
     """The files of a directory, by offset.
 
     A zero-length last file is what a killed allocation may leave: it is removed. Any other wrong length, and any plain
@@ -210,7 +222,11 @@ def load_segments(disk: Disk, directory: Path, segment_bytes: int, *, writable: 
             disk.remove(directory / empty.name)
     for file in files:
         _check(directory, file, segment_bytes)
-    segments = tuple(Segment(int(file.name), disk.map(directory / file.name, writable=writable)) for file in files)
+    opened = known or {}
+    segments = tuple(
+        opened.get(int(file.name)) or Segment(int(file.name), disk.map(directory / file.name, writable=writable))
+        for file in files
+    )
     for before, after in pairwise(segments):
         if before.end != after.start:
             logger.error("%s: no file holds offsets %d to %d", directory, before.end, after.start)
