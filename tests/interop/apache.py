@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.interop.java import JavaBuild
-from tests.interop.processes import READY_SECONDS, Process, eventually, free_port
+from tests.interop.processes import READY_SECONDS, Process, eventually, free_port, killed_on_failure
 from tests.interop.wire import brokers_of, is_answering, register_now
 
 BINARY_HEADERS: Final = {"rocketmq.serialize.type": "ROCKETMQ"}
@@ -54,7 +54,8 @@ def start_name_server(
         java.command("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config), home=folder),
         folder / "namesrv.out",
     )
-    process.wait_for_line("The Name Server boot success")
+    with killed_on_failure(process):
+        process.wait_for_line("The Name Server boot success")
     return NameServer(f"127.0.0.1:{port}", process, folder)
 
 
@@ -92,9 +93,10 @@ def start_broker(java: JavaBuild, folder: Path, plan: BrokerPlan) -> Broker:
         ),
         folder / "broker.out",
     )
-    process.wait_for_line("boot success")
     broker = Broker(name=plan.name, cluster=plan.cluster, address=f"127.0.0.1:{port}", process=process, folder=folder)
-    wait_until_registered(broker, [address for address in plan.name_servers if is_answering(address)])
+    with killed_on_failure(process):
+        process.wait_for_line("boot success")
+        wait_until_registered(broker, [address for address in plan.name_servers if is_answering(address)])
     return broker
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.interop.apache import NameServer, write_properties
-from tests.interop.processes import Process
+from tests.interop.processes import Process, killed_on_failure
 
 _READY: Final = "name server ready on "
 
@@ -33,5 +33,6 @@ def start_name_server(folder: Path, settings: Mapping[str, str | int] | None = N
         str(config),
     ]
     process = Process(command, folder / "nameserver.out", {"HOME": str(folder)})
-    address = process.wait_for_line(_READY).split(_READY, 1)[1].strip()
+    with killed_on_failure(process):
+        address = process.wait_for_line(_READY).split(_READY, 1)[1].strip()
     return NameServer(address, process, folder)

@@ -6,7 +6,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -77,6 +78,16 @@ class Process:
 
     def thaw(self) -> None:
         self._child.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def killed_on_failure(process: Process) -> Iterator[None]:
+    """Whoever starts a process and then finds it unfit leaves none behind."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
 
 
 def eventually(

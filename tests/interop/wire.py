@@ -11,6 +11,7 @@ UPDATE_BROKER_CONFIG: Final = 25
 GET_ROUTEINFO_BY_TOPIC: Final = 105
 TOPIC_NOT_EXIST: Final = 17
 _SECONDS: Final = 5.0
+_BINARY: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,32 @@ def ask(address: str, code: int, fields: Mapping[str, str] | None = None, body: 
         connection.sendall(struct.pack(">ii", 4 + len(encoded) + len(body), len(encoded)) + encoded + body)
         (length,) = struct.unpack(">i", _read(connection, 4))
         frame = _read(connection, length)
-    (header_length,) = struct.unpack_from(">i", frame)
-    answer: dict[str, Any] = json.loads(frame[4 : 4 + header_length])
-    return Answer(answer["code"], answer.get("remark"), answer.get("extFields") or {}, frame[4 + header_length :])
+    (word,) = struct.unpack_from(">I", frame)
+    codec, header_end = word >> 24, 4 + (word & 0xFFFFFF)
+    decode = _decode_binary if codec == _BINARY else _decode_json
+    return decode(frame[4:header_end], frame[header_end:])
+
+
+def _decode_json(header: bytes, body: bytes) -> Answer:
+    answer: dict[str, Any] = json.loads(header)
+    return Answer(answer["code"], answer.get("remark"), answer.get("extFields") or {}, body)
+
+
+def _decode_binary(header: bytes, body: bytes) -> Answer:
+    """A 5.x broker that runs with binary headers answers everybody in them."""
+    code, _language, _version, _opaque, _flag, remark_size = struct.unpack_from(">hbhiii", header)
+    at = struct.calcsize(">hbhiii") + remark_size
+    remark = header[at - remark_size : at].decode() or None
+    fields: dict[str, str] = {}
+    at += 4  # the size of all fields together
+    while at < len(header):
+        (key_size,) = struct.unpack_from(">h", header, at)
+        key = header[at + 2 : at + 2 + key_size].decode()
+        at += 2 + key_size
+        (value_size,) = struct.unpack_from(">i", header, at)
+        fields[key] = header[at + 4 : at + 4 + value_size].decode()
+        at += 4 + value_size
+    return Answer(code, remark, fields, body)
 
 
 def brokers_of(name_server: str, topic: str) -> dict[str, dict[str, str]]:

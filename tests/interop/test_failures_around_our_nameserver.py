@@ -1,0 +1,90 @@
+"""Name servers and brokers die or freeze; clients go on and routes follow."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.interop.apache import Broker, BrokerPlan, wait_until_registered
+from tests.interop.conftest import StartNameServer
+from tests.interop.drivers import JavaClient
+from tests.interop.marks import INTEROP
+from tests.interop.processes import eventually
+from tests.interop.wire import brokers_of
+
+pytestmark = INTEROP
+
+TEMPLATE_TOPIC = "TBW102"
+
+
+def test_clients_go_on_whichever_of_three_name_servers_is_killed(
+    orbit_nameserver: StartNameServer,
+    apache_broker: Callable[[BrokerPlan], Broker],
+    java_client: Callable[[bool], JavaClient],
+) -> None:
+    servers = [orbit_nameserver() for _ in range(3)]
+    addresses = [server.address for server in servers]
+    broker = apache_broker(BrokerPlan(name="survivor", cluster="cluster", name_servers=addresses))
+    client, all_three = java_client(False), ";".join(addresses)
+    client.open_producer("producer", all_three)
+    client.send("producer", "Standing", [{"text": "before"}])
+    client.open_push_consumer("standing", all_three, "Standing", pollNameServerInterval=1000)
+    assert [message.body for message in client.received("standing", 1)] == [b"before"]
+
+    for killed, server in enumerate(servers):
+        server.process.kill()
+        texts = [f"without {killed}: {i}" for i in range(5)]
+
+        client.send("producer", "Standing", [{"text": text} for text in texts])
+        assert sorted(message.body.decode() for message in client.received("standing", 5)) == texts
+
+        # A new topic and a new consumer need a name server, now.
+        topic = f"New-{killed}"
+        client.send("producer", topic, [{"text": text} for text in texts])
+        client.open_push_consumer(topic, all_three, topic)
+        assert sorted(message.body.decode() for message in client.received(topic, 5)) == texts
+
+        orbit_nameserver(port=int(server.address.rsplit(":", 1)[1]))
+        wait_until_registered(broker, [server.address])
+
+
+def test_the_route_of_a_killed_broker_is_gone_at_once(
+    orbit_nameserver: StartNameServer, apache_broker: Callable[[BrokerPlan], Broker]
+) -> None:
+    server = orbit_nameserver()
+    plan = BrokerPlan(name="mortal", cluster="cluster", name_servers=[server.address], binary_headers=True)
+    broker = apache_broker(plan)
+    assert brokers_of(server.address, TEMPLATE_TOPIC) == {"mortal": {"0": broker.address}}
+
+    broker.process.kill()
+
+    # The lost connection tells; expiry by silence would take two minutes.
+    eventually(lambda: brokers_of(server.address, TEMPLATE_TOPIC), lambda route: not route, 5, "the end of the route")
+
+
+@pytest.mark.parametrize("release", ["5.3.3"], indirect=True)
+def test_the_route_of_a_frozen_broker_expires_by_the_brokers_own_timeout_and_returns_when_it_wakes(
+    orbit_nameserver: StartNameServer, apache_broker: Callable[[BrokerPlan], Broker]
+) -> None:
+    timeout_ms = 3000
+    server = orbit_nameserver({"scanNotActiveBrokerInterval": 500})
+    # Only in this mode does a 5.x broker say how long its silence may last.
+    acting_master: dict[str, str | int] = {
+        "enableSlaveActingMaster": "true",
+        "skipPreOnline": "true",
+        "brokerNotActiveTimeoutMillis": timeout_ms,
+        "brokerHeartbeatInterval": 500,
+    }
+    broker = apache_broker(
+        BrokerPlan(name="sleeper", cluster="cluster", name_servers=[server.address], settings=acting_master)
+    )
+    time.sleep(timeout_ms / 1000 + 1)
+    assert brokers_of(server.address, TEMPLATE_TOPIC) == {"sleeper": {"0": broker.address}}  # heartbeats keep it
+
+    broker.process.freeze()
+    assert brokers_of(server.address, TEMPLATE_TOPIC) == {"sleeper": {"0": broker.address}}
+    eventually(lambda: brokers_of(server.address, TEMPLATE_TOPIC), lambda route: not route, 15, "the end of the route")
+
+    broker.process.thaw()
+    wait_until_registered(broker, [server.address])
+    assert brokers_of(server.address, TEMPLATE_TOPIC) == {"sleeper": {"0": broker.address}}
