@@ -73,8 +73,8 @@ def _decode_compressed(data: bytes, version: int) -> Registration:
         config = TopicConfig.from_text(_utf8(sections.next()))
         table.topic_config_table[config.topic_name] = config
     try:
-        filter_servers = msgspec.json.decode(sections.next(), type=list[str])
-    except msgspec.MsgspecError as error:
+        filter_servers = msgspec.json.decode(sections.next(), type=list[str] | None)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BodyError(f"filter server list: {error}") from None
     if version >= versions.FIRST_WITH_QUEUE_MAPPING and not sections.exhausted:
         for _ in range(sections.count()):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from orbitmq.protocol.bodies.base import Body
 from orbitmq.protocol.bodies.topics import TopicQueueMapping
+from orbitmq.protocol.integers import Int32, Int64
 
 
 class QueueData(Body):
     """The queues that one broker has of a topic."""
 
     broker_name: str
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = 6
-    topic_sys_flag: int = 0
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = 6
+    topic_sys_flag: Int32 = 0
 
 
 class BrokerData(Body):
@@ -21,7 +22,7 @@ class BrokerData(Body):
 
     cluster: str
     broker_name: str
-    broker_addrs: dict[int, str] = {}
+    broker_addrs: dict[Int64, str] = {}
     enable_acting_master: bool = False
     zone_name: str | None = None
 
@@ -44,7 +45,7 @@ class BrokerMembers(Body):
 
     cluster: str
     broker_name: str
-    broker_addrs: dict[int, str] = {}
+    broker_addrs: dict[Int64, str] = {}
 
 
 class BrokerMembersBody(Body):

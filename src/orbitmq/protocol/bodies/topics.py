@@ -8,6 +8,7 @@ import msgspec
 
 from orbitmq.errors import BodyError
 from orbitmq.protocol.bodies.base import Body
+from orbitmq.protocol.integers import Int32, Int64
 
 PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
@@ -21,18 +22,18 @@ SYS_FLAG_UNIT_SUB: Final = 2
 class DataVersion(Body):
     """Which state of a table this is: equal versions mean equal tables."""
 
-    counter: int = 0
-    state_version: int = 0
-    timestamp: int = 0
+    counter: Int64 = 0
+    state_version: Int64 = 0
+    timestamp: Int64 = 0
 
 
 class TopicConfig(Body):
     topic_name: str
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = PERM_READ | PERM_WRITE
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = PERM_READ | PERM_WRITE
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: dict[str, str] = {}
 
@@ -42,16 +43,11 @@ class TopicConfig(Body):
         parts = text.split(" ", 5)
         if len(parts) < 5:
             raise BodyError(f"topic text {text!r} has {len(parts)} parts; at least 5 are needed")
+        names = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
         try:
-            config = cls(
-                topic_name=parts[0],
-                read_queue_nums=int(parts[1]),
-                write_queue_nums=int(parts[2]),
-                perm=int(parts[3]),
-                topic_filter_type=parts[4],
-            )
-        except ValueError:
-            raise BodyError(f"topic text {text!r} has a part that is not a number") from None
+            config = msgspec.convert(dict(zip(names, parts, strict=False)), cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise BodyError(f"topic text {text!r}: {error}") from None
         if len(parts) == 6:
             try:
                 config.attributes = msgspec.json.decode(parts[5], type=dict[str, str])
@@ -73,11 +69,11 @@ class TopicQueueMapping(Body):
 
     topic: str | None = None
     scope: str | None = None
-    total_queues: int = 0
+    total_queues: Int32 = 0
     bname: str | None = None
-    epoch: int = 0
+    epoch: Int64 = 0
     dirty: bool = False
-    curr_id_map: dict[int, int] = {}
+    curr_id_map: dict[Int32, Int32] = {}
 
 
 class TopicTable(Body):

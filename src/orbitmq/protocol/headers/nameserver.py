@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from orbitmq.protocol.headers.base import Header
+from orbitmq.protocol.integers import Int32, Int64
 
 
 class PutKvConfig(Header):
@@ -41,11 +42,11 @@ class RegisterBroker(Header):
     broker_addr: str
     cluster_name: str
     ha_server_addr: str
-    broker_id: int
-    heartbeat_timeout_millis: int | None = None
+    broker_id: Int64
+    heartbeat_timeout_millis: Int64 | None = None
     enable_acting_master: bool | None = None  # absent: a broker from before acting masters
     compressed: bool = False
-    body_crc32: int = 0
+    body_crc32: Int32 = 0
     zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
 
 
@@ -62,7 +63,7 @@ class UnregisterBroker(Header):
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int
+    broker_id: Int64
 
 
 class QueryDataVersion(Header):
@@ -71,7 +72,7 @@ class QueryDataVersion(Header):
     broker_name: str
     broker_addr: str
     cluster_name: str
-    broker_id: int
+    broker_id: Int64
 
 
 class DataVersionVerdict(Header):
@@ -106,13 +107,13 @@ class BrokerName(Header):
 class WritePermissionWiped(Header):
     """Java: WipeWritePermOfBrokerResponseHeader"""
 
-    wipe_topic_count: int
+    wipe_topic_count: Int32
 
 
 class WritePermissionAdded(Header):
     """Java: AddWritePermOfBrokerResponseHeader"""
 
-    add_topic_count: int
+    add_topic_count: Int32
 
 
 class DeleteTopic(Header):
@@ -144,7 +145,7 @@ class MemberGroup(Header):
 class MinBrokerIdChanged(Header):
     """Sent by the name server to a broker's replicas. Java: NotifyMinBrokerIdChangeRequestHeader"""
 
-    min_broker_id: int | None = None
+    min_broker_id: Int64 | None = None
     broker_name: str | None = None
     min_broker_addr: str | None = None
     offline_broker_addr: str | None = None
