@@ -41,32 +41,29 @@ class FrameDecoder:
     meaningless: whoever feeds must close the connection.
     """
 
-    __slots__ = ("_chunks", "_held", "_max_bytes", "_needed", "failure")
+    __slots__ = ("_held", "_max_bytes", "_needed", "failure")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.failure: FrameError | None = None
         self._max_bytes = max_frame_bytes
-        # An unfinished frame waits here as it came in, so that a large one sent in small pieces is joined only once.
-        self._chunks: list[bytes] = []
-        self._held = 0
+        # An unfinished frame waits here. One growing buffer, not a list of pieces: a piece of one byte would cost fifty.
+        self._held = bytearray()
         self._needed = _PREFIX.size
 
     @property
     def held_bytes(self) -> int:
         """Bytes of a frame that is not complete yet."""
-        return self._held
+        return len(self._held)
 
     def feed(self, data: bytes) -> list[Frame]:
         if self.failure is not None:
             return []
         if self._held:
-            self._chunks.append(data)
-            self._held += len(data)
-            if self._held < self._needed:
+            self._held += data
+            if len(self._held) < self._needed:
                 return []
-            data = b"".join(self._chunks)
-            self._chunks.clear()
-            self._held = 0
+            data = bytes(self._held)
+            self._held = bytearray()
         frames: list[Frame] = []
         at, end = 0, len(data)
         needed = _PREFIX.size
@@ -86,8 +83,7 @@ class FrameDecoder:
             frames.append(Frame(codec, data[at + 8 : body_at], data[body_at:next_at]))
             at = next_at
         if at < end:
-            self._chunks.append(data[at:] if at else data)
-            self._held = end - at
+            self._held += memoryview(data)[at:]
             self._needed = needed
         return frames
 

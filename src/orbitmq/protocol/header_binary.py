@@ -31,6 +31,7 @@ _FIXED: Final = struct.Struct(
 )
 _I32: Final = struct.Struct(">i")
 _I16: Final = struct.Struct(">h")
+_LONGEST_KEY_BYTES: Final = 0x7FFF
 
 BinaryHeader = tuple[int, str, int, int, int, str | None, bytes]
 
@@ -84,6 +85,8 @@ def encode_binary_fields(fields: Mapping[str, str]) -> bytes:
     parts: list[bytes] = []
     for key, value in fields.items():
         key_bytes, value_bytes = key.encode(), value.encode()
+        if len(key_bytes) > _LONGEST_KEY_BYTES:
+            raise HeaderError(f"the field name {key[:40]!r}... is too long for the binary header")
         parts += (_I16.pack(len(key_bytes)), key_bytes, _I32.pack(len(value_bytes)), value_bytes)
     return b"".join(parts)
 
