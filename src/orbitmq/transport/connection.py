@@ -71,6 +71,7 @@ class Connection(asyncio.Protocol):
         "_preamble",
         "_routes",
         "_server_tls",
+        "_stopped_reading",
         "_tasks",
         "_timer",
         "_timer_at",
@@ -116,6 +117,7 @@ class Connection(asyncio.Protocol):
         self._in_chunk = False
         self._flush_scheduled = False
         self._write_paused = False
+        self._stopped_reading = False
 
     # ---- what asyncio calls
 
@@ -156,7 +158,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._transport.pause_reading()
+        self._pause_reading()
 
     def resume_writing(self) -> None:
         self._write_paused = False
@@ -193,12 +195,13 @@ class Connection(asyncio.Protocol):
         opaque = self._next_opaque
         self._next_opaque = (opaque + 1) & _OPAQUE_MASK
         request.opaque = opaque
+        frame = commands.encode(request)
         deadline = self._loop.time() + timeout_seconds
         future: asyncio.Future[Command] = self._loop.create_future()
         self._calls[opaque] = (future, deadline)
         if self._timer is None or deadline < self._timer_at:
             self._watch_deadline(deadline)
-        self._send(commands.encode(request))
+        self._send(frame)
         return future
 
     def notify(self, request: Command) -> None:
@@ -214,7 +217,7 @@ class Connection(asyncio.Protocol):
         """Answer a request whose handler returned None. Dropped when the connection is gone or it was one-way."""
         if self.closed or request.flag & FLAG_ONEWAY:
             return
-        self._send(_encoded_answer(request, answer))
+        self._send(self._encoded_answer(request, answer))
 
     def close(self) -> None:
         """Send what is waiting, then close."""
@@ -232,9 +235,11 @@ class Connection(asyncio.Protocol):
         return self._tasks
 
     def stop_reading(self) -> None:
+        """For good: what was read and not begun yet is dropped, as if it had never arrived."""
         if not self.closed:
-            self._transport.pause_reading()
+            self._stopped_reading = True
             self._backlog.clear()
+            self._pause_reading()
 
     # ---- bytes to frames
 
@@ -295,18 +300,18 @@ class Connection(asyncio.Protocol):
                 waiting_for = coroutine.send(None)
             except StopIteration as finished:
                 if finished.value is not None and not command.flag & FLAG_ONEWAY:
-                    self._queue(_encoded_answer(command, finished.value))
+                    self._queue(self._encoded_answer(command, finished.value))
             except Exception as error:  # whatever it is, the peer gets an answer
-                failure = failure_answer(command, error)
+                failure = failure_answer(command, error, self.peer)
                 if not command.flag & FLAG_ONEWAY:
-                    self._queue(_encoded_answer(command, failure))
+                    self._queue(self._encoded_answer(command, failure))
             else:
                 self._finish_later(command, coroutine, waiting_for)
             if self._out_bytes >= _FLUSH_BYTES:
                 self._flush()
             if self._must_pause():
                 self._backlog.extend(frames[index + 1 :])
-                self._transport.pause_reading()
+                self._pause_reading()
                 break
         self._in_chunk = False
         self._flush()
@@ -314,8 +319,12 @@ class Connection(asyncio.Protocol):
     def _must_pause(self) -> bool:
         return self._write_paused or len(self._tasks) >= self._limits.max_unanswered
 
+    def _pause_reading(self) -> None:
+        if not self._transport.is_closing():  # uvloop refuses to pause what is closing
+            self._transport.pause_reading()
+
     def _go_on_reading(self) -> None:
-        if self.closed or self._must_pause():
+        if self.closed or self._stopped_reading or self._transport.is_closing() or self._must_pause():
             return
         if self._backlog:
             frames = list(self._backlog)
@@ -343,7 +352,7 @@ class Connection(asyncio.Protocol):
         try:
             answer = await _resumed(coroutine, waiting_for)
         except Exception as error:  # whatever it is, the peer gets an answer
-            answer = failure_answer(request, error)
+            answer = failure_answer(request, error, self.peer)
         if answer is not None:
             self.answer(request, answer)
 
@@ -354,6 +363,17 @@ class Connection(asyncio.Protocol):
         # Otherwise nobody waits any more: it came after its timeout.
 
     # ---- answers to bytes
+
+    def _encoded_answer(self, request: Command, answer: Command) -> bytes:
+        answer.opaque = request.opaque
+        answer.flag |= FLAG_RESPONSE
+        try:
+            return commands.encode(answer)
+        except ProtocolError as error:  # above all: larger than a frame may be
+            logger.warning("cannot answer %s to %s: %s", name_of(request.code, RequestCode), self.peer, error)
+            failure = commands.answer(ResponseCode.SYSTEM_ERROR, str(error))
+            failure.opaque = request.opaque
+            return commands.encode(failure)
 
     def _queue(self, frame: bytes) -> None:
         self._out.append(frame)
@@ -406,10 +426,16 @@ class Connection(asyncio.Protocol):
 
     def _close_if_idle(self) -> None:
         quiet = self._loop.time() - self.last_activity
-        if quiet >= self._limits.idle_seconds:
-            self._transport.close()
-        else:
+        if quiet < self._limits.idle_seconds:
             self._idle_timer = self._loop.call_later(self._limits.idle_seconds - quiet, self._close_if_idle)
+        elif unsent := self._transport.get_write_buffer_size():
+            # An orderly close waits until the peer has read the rest, and this one does not read.
+            logger.warning("closed %s: it left %d bytes unread", self.peer, unsent)
+            self._transport.abort()
+        else:
+            if self._decoder.held_bytes:
+                logger.warning("closed %s: half a frame, and nothing more for %.0f s", self.peer, quiet)
+            self._transport.close()
 
     def _refuse(self, error: OrbitError) -> None:
         """The peer does not speak our protocol: say so once, answer what was well-formed, close."""
@@ -419,26 +445,23 @@ class Connection(asyncio.Protocol):
         self.close()
 
 
-def failure_answer(request: Command, error: Exception) -> Command:
-    """The one place where an exception becomes an answer."""
+def failure_answer(request: Command, error: Exception, peer: Address) -> Command:
+    """The one place where an exception becomes an answer. What the peer did wrong, and what we did, is worth a line."""
     if isinstance(error, RequestFailed):
         return commands.answer(error.code, str(error))
+    name = name_of(request.code, RequestCode)
     if isinstance(error, ProtocolError | MessageError):
+        logger.warning("refused %s from %s: %s", name, peer, error)
         return commands.answer(ResponseCode.INVALID_PARAMETER, str(error))
     if isinstance(error, OrbitError):
         return commands.answer(error.code or ResponseCode.SYSTEM_ERROR, str(error))
-    logger.error("request %s failed: %r", name_of(request.code, RequestCode), error, exc_info=error)
+    logger.error("request %s failed: %r", name, error, exc_info=error)
     return commands.answer(ResponseCode.SYSTEM_ERROR, f"internal error: {error!r}")
 
 
 async def _refuse_unknown_code(request: Command, connection: Connection) -> Command:
+    logger.warning("refused request code %d from %s: nobody serves it", request.code, connection.peer)
     return commands.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
-
-
-def _encoded_answer(request: Command, answer: Command) -> bytes:
-    answer.opaque = request.opaque
-    answer.flag |= FLAG_RESPONSE
-    return commands.encode(answer)
 
 
 @types.coroutine

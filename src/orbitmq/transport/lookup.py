@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import urllib.error
 import urllib.request
 
-from orbitmq.errors import ConnectFailed
+from orbitmq.errors import ConfigError, ConnectFailed
 from orbitmq.transport.address import Address, parse_addresses
 
 
@@ -14,7 +15,10 @@ async def fetch_name_servers(url: str, timeout_seconds: float) -> list[Address]:
     """ConnectFailed when the page cannot be had or names nobody."""
     text = await asyncio.to_thread(_fetch, url, timeout_seconds)
     lines = text.strip().splitlines()
-    addresses = parse_addresses(lines[0]) if lines else []
+    try:
+        addresses = parse_addresses(lines[0]) if lines else []
+    except ConfigError as error:
+        raise ConnectFailed(f"{url} names no name server: {error}") from None
     if not addresses:
         raise ConnectFailed(f"{url} names no name server")
     return addresses
@@ -26,6 +30,6 @@ def _fetch(url: str, timeout_seconds: float) -> str:
     try:
         with urllib.request.urlopen(url, timeout=timeout_seconds) as response:  # noqa: S310 - checked above
             body: bytes = response.read(1 << 16)
-    except (OSError, urllib.error.URLError) as error:
+    except (OSError, urllib.error.URLError, http.client.HTTPException) as error:
         raise ConnectFailed(f"cannot look up name servers at {url}: {error}") from None
     return body.decode("utf-8", "replace")

@@ -70,8 +70,10 @@ class Pool:
             raise ConnectFailed("this pool is closed")
         if slot.connecting is None:
             if slot.failure is not None and asyncio.get_running_loop().time() < slot.retry_at:
-                raise slot.failure
+                # A new one each time: an exception that is raised again keeps every frame it passed through.
+                raise ConnectFailed(slot.failure.message, hint=slot.failure.hint)
             slot.connecting = asyncio.create_task(self._connect(address, slot))
+            slot.connecting.add_done_callback(_look_at_failure)
         # Shielded: one impatient caller must not take the connection from the others that wait for it.
         return await asyncio.shield(slot.connecting)
 
@@ -120,7 +122,7 @@ class Pool:
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
                 await self._network.connect(lambda: connection, address)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, UnicodeError) as error:  # the last: a name that is no host's
             slot.failures += 1
             slot.retry_at = asyncio.get_running_loop().time() + self._back_off_seconds(slot.failures)
             slot.failure = _connect_failed(address, error)
@@ -153,11 +155,18 @@ class _Slot:
         self.retry_at = 0.0
 
 
-def _connect_failed(address: Address, error: OSError | TimeoutError) -> ConnectFailed:
+def _look_at_failure(task: asyncio.Task[Connection]) -> None:
+    """Everyone who waited may have given up; asyncio must not report the failure as overlooked."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _connect_failed(address: Address, error: OSError | TimeoutError | UnicodeError) -> ConnectFailed:
     if isinstance(error, ConnectionRefusedError):
         return ConnectFailed(f"nothing listens on {address}", hint="is the server running, and is the port right?")
     if isinstance(error, TimeoutError):
         return ConnectFailed(
             f"{address} does not answer", hint="is the host right, and does a firewall let us through?"
         )
-    return ConnectFailed(f"cannot connect to {address}: {error.strerror or error}")
+    reason = error.strerror if isinstance(error, OSError) else None
+    return ConnectFailed(f"cannot connect to {address}: {reason or error}")

@@ -8,12 +8,13 @@ Java: NettyRemotingServer.HandshakeHandler and TlsModeHandler, netty's HAProxyMe
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import struct
 from typing import Final
 
-from orbitmq.errors import FrameError
-from orbitmq.transport.address import Address
+from orbitmq.errors import ConfigError, FrameError
+from orbitmq.transport.address import Address, parse_address
 
 _TLS_HANDSHAKE: Final = 0x16
 _V1_START: Final = b"PROXY "
@@ -68,9 +69,13 @@ class Preamble:
         parts = data[:end].decode("latin-1").split(" ")
         if parts[:2] == ["PROXY", "UNKNOWN"]:
             return end + 2
-        if len(parts) != 6 or parts[0] != "PROXY" or parts[1] not in ("TCP4", "TCP6") or not parts[4].isdigit():
-            raise FrameError(f"broken PROXY header: {data[:end]!r}")
-        self.source = Address(parts[2], int(parts[4]))
+        try:
+            start, family, source, _, port, _ = parts
+            if start != "PROXY" or family not in ("TCP4", "TCP6"):
+                raise ValueError(family)
+            self.source = parse_address(f"{ipaddress.ip_address(source)}:{port}")
+        except (ValueError, ConfigError):
+            raise FrameError(f"broken PROXY header: {data[:end]!r}") from None
         return end + 2
 
     def _take_v2(self, data: bytes) -> int:

@@ -67,12 +67,17 @@ class Server:
                 await asyncio.wait(late)
         for connection in list(self.connections):
             connection.close()
+        if not await self._wait_until_all_are_gone(grace_seconds):
+            for connection in list(self.connections):
+                connection.abort()
+            await self._wait_until_all_are_gone(grace_seconds)
+
+    async def _wait_until_all_are_gone(self, seconds: float) -> bool:
         if self.connections:
             self._all_gone = asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), grace_seconds)
-        for connection in list(self.connections):
-            connection.abort()
+                await asyncio.wait_for(self._all_gone.wait(), seconds)
+        return not self.connections
 
     def _new_connection(self) -> Connection:
         self._tls.reload_if_changed()
@@ -80,9 +85,14 @@ class Server:
             self._routes,
             limits=self._limits,
             server_tls=self._tls,
-            on_open=self.connections.add,
+            on_open=self._admit,
             on_close=self._forget,
         )
+
+    def _admit(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        if self._listener is None:  # the system had accepted it before we stopped listening
+            connection.abort()
 
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)

@@ -93,7 +93,14 @@ class ServerTls:
 
     def _read_stamps(self) -> tuple[float, ...]:
         paths = (self._settings.certificate, self._settings.key, self._settings.trusted)
-        return tuple(path.stat().st_mtime if path.exists() else 0.0 for path in paths if path is not None)
+        return tuple(_modified(path) for path in paths if path is not None)
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -101,7 +108,8 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(settings.certificate, settings.key, settings.key_password)
+        # Without any password OpenSSL would ask for one on the terminal, and the server would wait there.
+        context.load_cert_chain(settings.certificate, settings.key, settings.key_password or "")
         if settings.trusted is not None:
             context.load_verify_locations(settings.trusted)
     except (OSError, ssl.SSLError) as error:
