@@ -18,7 +18,7 @@ from orbitmq.errors import HeaderError
 from orbitmq.protocol import versions
 from orbitmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LANGUAGES, RequestCode, ResponseCode, name_of
 from orbitmq.protocol.fields import text_fields
-from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, Frame, frame_bytes
+from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, Frame, frame_bytes, frame_prefix
 from orbitmq.protocol.header_binary import (
     decode_binary_fields,
     decode_binary_header,
@@ -27,7 +27,7 @@ from orbitmq.protocol.header_binary import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from orbitmq.protocol.headers.base import Header
 
@@ -55,7 +55,19 @@ _encode_json: Final = msgspec.json.Encoder().encode
 class Command:
     """One request or answer."""
 
-    __slots__ = ("_fields", "_raw", "_raw_codec", "body", "code", "flag", "language", "opaque", "remark", "version")
+    __slots__ = (
+        "_fields",
+        "_raw",
+        "_raw_codec",
+        "body",
+        "code",
+        "flag",
+        "language",
+        "opaque",
+        "parts",
+        "remark",
+        "version",
+    )
 
     def __init__(
         self,
@@ -73,6 +85,8 @@ class Command:
         self.flag = flag
         self.opaque = opaque
         self.body = body
+        # More of the body, sent behind `body` without being copied together first.
+        self.parts: Sequence[memoryview] = ()
         self.remark = remark
         self.language = language
         self.version = version
@@ -124,6 +138,13 @@ def ok(header: Header | None = None, body: bytes = b"") -> Command:
     return answer(ResponseCode.SUCCESS, header=header, body=body)
 
 
+def ok_with_raw_fields(fields: bytes) -> Command:
+    """A successful answer whose fields are JSON already: for answers given a hundred thousand times a second."""
+    command = Command(0, flag=FLAG_RESPONSE)
+    command._raw = fields
+    return command
+
+
 def answer(code: int, remark: str | None = None, header: Header | None = None, body: bytes = b"") -> Command:
     fields = header.to_fields() if header is not None else None
     return Command(int(code), flag=FLAG_RESPONSE, fields=fields, body=body, remark=remark)
@@ -150,6 +171,7 @@ def decode(frame: Frame) -> Command:
     command.remark = json_header.remark
     command.language = _language_name(json_header.language)
     command.body = body
+    command.parts = ()
     command._fields = None
     command._raw = json_header.extFields
     command._raw_codec = CODEC_JSON
@@ -172,6 +194,15 @@ def encode(command: Command, codec: int = CODEC_JSON) -> bytes:
     else:
         header = encode_json_header(command)
     return frame_bytes(header, command.body, codec)
+
+
+def encode_pieces(command: Command) -> list[bytes | memoryview]:
+    """As `encode` with the JSON header, for writers that can send several pieces at once."""
+    header = encode_json_header(command)
+    if not command.parts:
+        return [frame_bytes(header, command.body)]
+    body_length = len(command.body) + sum(map(len, command.parts))
+    return [frame_prefix(len(header), body_length) + header + command.body, *command.parts]
 
 
 def encode_json_header(command: Command) -> bytes:

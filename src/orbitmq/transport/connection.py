@@ -49,6 +49,7 @@ Handler = Callable[[Command, "Connection"], Coroutine[Any, Any, Command | None]]
 Routes = Mapping[int, Handler]
 
 _FLUSH_BYTES: Final = 256 * 1024
+_GATHER_BYTES: Final = 64 * 1024  # above it, the kernel gathers the pieces; below, copying them together is cheaper
 _OPAQUE_MASK: Final = 0x7FFF_FFFF
 _UNKNOWN_PEER: Final = Address("unknown", 0)
 
@@ -112,7 +113,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._in_chunk = False
         self._flush_scheduled = False
@@ -195,13 +196,13 @@ class Connection(asyncio.Protocol):
         opaque = self._next_opaque
         self._next_opaque = (opaque + 1) & _OPAQUE_MASK
         request.opaque = opaque
-        frame = commands.encode(request)
+        pieces = commands.encode_pieces(request)
         deadline = self._loop.time() + timeout_seconds
         future: asyncio.Future[Command] = self._loop.create_future()
         self._calls[opaque] = (future, deadline)
         if self._timer is None or deadline < self._timer_at:
             self._watch_deadline(deadline)
-        self._send(frame)
+        self._send(pieces)
         return future
 
     def notify(self, request: Command) -> None:
@@ -211,7 +212,7 @@ class Connection(asyncio.Protocol):
         request.flag |= FLAG_ONEWAY
         request.opaque = self._next_opaque
         self._next_opaque = (self._next_opaque + 1) & _OPAQUE_MASK
-        self._send(commands.encode(request))
+        self._send(commands.encode_pieces(request))
 
     def answer(self, request: Command, answer: Command) -> None:
         """Answer a request whose handler returned None. Dropped when the connection is gone or it was one-way."""
@@ -364,24 +365,25 @@ class Connection(asyncio.Protocol):
 
     # ---- answers to bytes
 
-    def _encoded_answer(self, request: Command, answer: Command) -> bytes:
+    def _encoded_answer(self, request: Command, answer: Command) -> list[bytes | memoryview]:
         answer.opaque = request.opaque
         answer.flag |= FLAG_RESPONSE
         try:
-            return commands.encode(answer)
+            return commands.encode_pieces(answer)
         except ProtocolError as error:  # above all: larger than a frame may be
             logger.warning("cannot answer %s to %s: %s", name_of(request.code, RequestCode), self.peer, error)
             failure = commands.answer(ResponseCode.SYSTEM_ERROR, str(error))
             failure.opaque = request.opaque
-            return commands.encode(failure)
+            return commands.encode_pieces(failure)
 
-    def _queue(self, frame: bytes) -> None:
-        self._out.append(frame)
-        self._out_bytes += len(frame)
+    def _queue(self, pieces: list[bytes | memoryview]) -> None:
+        self._out += pieces
+        for piece in pieces:
+            self._out_bytes += len(piece)
 
-    def _send(self, frame: bytes) -> None:
+    def _send(self, pieces: list[bytes | memoryview]) -> None:
         """Queue a frame; all that is queued in one turn of the loop leaves in one write."""
-        self._queue(frame)
+        self._queue(pieces)
         if not self._in_chunk and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -392,13 +394,15 @@ class Connection(asyncio.Protocol):
             return
         if self._tls is not None and not self._tls.handshaken:
             return
-        data = b"".join(self._out) if len(self._out) > 1 else self._out[0]
-        self._out.clear()
-        self._out_bytes = 0
-        if self._tls is not None:
-            data = self._tls.encrypt(data)
+        pieces, self._out = self._out, []
+        size, self._out_bytes = self._out_bytes, 0
         self.last_activity = self._loop.time()
-        self._transport.write(data)
+        if self._tls is not None:
+            self._transport.write(self._tls.encrypt(b"".join(pieces)))
+        elif size > _GATHER_BYTES:
+            self._transport.writelines(pieces)
+        else:
+            self._transport.write(b"".join(pieces))
         if self._write_paused and self._transport.get_write_buffer_size() > self._limits.write_abort_bytes:
             logger.warning("closed %s: it left %d bytes unread", self.peer, self._transport.get_write_buffer_size())
             self._transport.abort()
