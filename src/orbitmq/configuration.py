@@ -36,11 +36,14 @@ class Configuration(Generic[S]):
         file: Path,
         unchangeable: frozenset[str] = frozenset(),
         unknown: Mapping[str, str] | None = None,
+        without_effect: Mapping[str, str] | None = None,
         tls: TlsSettings | None = None,
     ) -> None:
+        """`without_effect`: settings of Apache's that mean nothing here but are shown as they were given."""
         self.settings = settings
         self.file = file
         self.unknown = dict(unknown or {})
+        self.without_effect = dict(without_effect or {})
         self.tls = tls or TlsSettings()
         self.generation = 0
         self._unchangeable = unchangeable
@@ -51,7 +54,7 @@ class Configuration(Generic[S]):
 
     def as_properties(self) -> dict[str, str]:
         """Every setting in force, as text. TLS settings stay out: one of them is a password."""
-        return {**self.unknown, **texts(self.settings)}
+        return {**self.without_effect, **self.unknown, **texts(self.settings)}
 
     def changed(self, properties: Mapping[str, str]) -> S:
         """What the settings would be. ConfigError for a value that does not fit; unknown keys do not matter."""

@@ -1,0 +1,116 @@
+"""How far each group has come in each queue. Java: ConsumerOffsetManager"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orbitmq.broker.saved_table import SavedTable
+from orbitmq.storage.tables import DataVersion, OffsetTable
+
+if TYPE_CHECKING:
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.clock import Clock
+    from orbitmq.storage.json_file import JsonFile
+
+_AT = "@"
+
+
+class ConsumerOffsets:
+    """Offsets are "next to consume". A pending reset hides a group's commits until it has been taken up."""
+
+    def __init__(self, file: JsonFile[OffsetTable], configuration: BrokerConfiguration, clock: Clock) -> None:
+        table = file.load()
+        self.version = table.data_version
+        self._offsets = table.offset_table  # `topic@group` -> queue -> offset
+        self._unknown = table.unknown
+        self._resets: dict[tuple[str, str, int], int] = {}  # (topic, group, queue) -> offset
+        self._pulled: dict[tuple[str, str, int], int] = {}
+        self._configuration = configuration
+        self._clock = clock
+        self._commits = 0
+        self._saved = SavedTable(file, self._snapshot)
+
+    # ---- committed
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        queues = self._offsets.get(f"{topic}{_AT}{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Stored as it is, also when it goes back: a consumer may have its reasons."""
+        self._offsets.setdefault(f"{topic}{_AT}{group}", {})[queue_id] = offset
+        self._commits += 1
+        if self._commits % self._configuration.settings.consumer_offset_update_version_step == 0:
+            self._bump()
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        return self._offsets.get(f"{topic}{_AT}{group}", {})
+
+    def topics_of(self, group: str) -> list[str]:
+        return [topic for topic, of in map(_parts, self._offsets) if of == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        return [group for of, group in map(_parts, self._offsets) if of == topic]
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        queues = self._offsets.get(f"{topic}{_AT}{source}")
+        if queues is not None:
+            self._offsets[f"{topic}{_AT}{target}"] = dict(queues)
+
+    def forget_topic(self, topic: str) -> None:
+        for key in [key for key in self._offsets if _parts(key)[0] == topic]:
+            del self._offsets[key]
+
+    def forget_group(self, group: str) -> None:
+        for key in [key for key in self._offsets if _parts(key)[1] == group]:
+            del self._offsets[key]
+
+    def minimum(self, topic: str, filtered_groups: set[str]) -> dict[int, int]:
+        """The smallest offset of each queue over all groups but the filtered."""
+        lowest: dict[int, int] = {}
+        for key, queues in self._offsets.items():
+            of, group = _parts(key)
+            if of == topic and group not in filtered_groups:
+                for queue_id, offset in queues.items():
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+        return lowest
+
+    # ---- where a reset sends a group next
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self._resets[topic, group, queue_id] = offset
+        self.commit(group, topic, queue_id, offset)
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        return self._resets.get((topic, group, queue_id)) if self._resets else None
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset to send the group to, once."""
+        return self._resets.pop((topic, group, queue_id), None) if self._resets else None
+
+    # ---- where it last pulled to (memory only)
+
+    def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        self._pulled[topic, group, queue_id] = next_offset
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
+        return self._pulled.get((topic, group, queue_id))
+
+    def table(self) -> OffsetTable:
+        return self._snapshot()
+
+    async def save(self) -> None:
+        await self._saved.save_or_log()
+
+    def _bump(self) -> None:
+        self.version = DataVersion(counter=self.version.counter + 1, timestamp=self._clock.now_ms())
+
+    def _snapshot(self) -> OffsetTable:
+        offsets = {key: dict(queues) for key, queues in self._offsets.items()}
+        return OffsetTable(data_version=self.version, offset_table=offsets, unknown=self._unknown)
+
+
+def _parts(key: str) -> tuple[str, str]:
+    """Topic and group. Keys of three parts belong to Apache's proxy; they are kept and otherwise left alone."""
+    topic, _, group = key.partition(_AT)
+    return (topic, group) if _AT not in group else ("", "")

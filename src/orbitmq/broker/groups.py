@@ -1,0 +1,140 @@
+"""The consumer groups of this broker, and how each may consume. Java: SubscriptionGroupManager"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.broker import names
+from orbitmq.broker.saved_table import SavedTable
+from orbitmq.errors import RequestFailed
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.storage.tables import DataVersion, GroupConfig, GroupTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.clock import Clock
+    from orbitmq.storage.json_file import JsonFile
+
+logger = logging.getLogger(__name__)
+
+_SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+_READ_FORBIDDEN_BIT: Final = 1 << 2
+
+
+class Groups:
+    def __init__(self, file: JsonFile[GroupTable], configuration: BrokerConfiguration, clock: Clock) -> None:
+        table = file.load()
+        self.version = table.data_version
+        self._groups = table.subscription_group_table
+        self._forbidden = table.forbidden_table
+        self._unknown = table.unknown
+        self._configuration = configuration
+        self._clock = clock
+        self._saved = SavedTable(file, self._snapshot)
+        for group in _SYSTEM_GROUPS:
+            if group not in self._groups:
+                self._groups[group] = GroupConfig(group_name=group)
+
+    def all(self) -> dict[str, GroupConfig]:
+        return self._groups
+
+    def get(self, group: str) -> GroupConfig | None:
+        return self._groups.get(group)
+
+    def find(self, group: str) -> GroupConfig | None:
+        """The group, made if that is allowed."""
+        config = self._groups.get(group)
+        if config is None and (
+            self._configuration.settings.auto_create_subscription_group or names.is_system_group(group)
+        ):
+            names.check_group_name(group)
+            config = GroupConfig(group_name=group)
+            self._groups[group] = config
+            self._bump()
+            self._saved.save_soon()
+            logger.info("created group %s at its first use", group)
+        return config
+
+    def require(self, group: str) -> GroupConfig:
+        config = self.find(group)
+        if config is None:
+            raise RequestFailed(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group[:300]}] does not exist",
+                hint="create it, or start the broker with autoCreateSubscriptionGroup=true",
+            )
+        return config
+
+    async def update(self, configs: Iterable[GroupConfig]) -> None:
+        wanted = list(configs)
+        for config in wanted:
+            names.check_group_name(config.group_name)
+            if config.retry_queue_nums < 0 or config.retry_max_times < -1:
+                raise RequestFailed(
+                    ResponseCode.INVALID_PARAMETER, f"group {config.group_name}: negative retry numbers"
+                )
+        for config in wanted:
+            self._groups[config.group_name] = config
+        self._bump()
+        await self._saved.save()
+
+    async def delete(self, group: str) -> None:
+        if self._groups.pop(group, None) is not None:
+            self._forbidden.pop(group, None)
+            self._bump()
+            logger.info("deleted group %s", group)
+            await self._saved.save()
+
+    def disable(self, group: str) -> None:
+        """Stop a group that reads too slowly from reading."""
+        config = self._groups.get(group)
+        if config is not None and config.consume_enable:
+            config.consume_enable = False
+            self._bump()
+            self._saved.save_soon()
+
+    def may_read(self, group: str, topic: str) -> bool:
+        return not self._forbidden.get(group, {}).get(topic, 0) & _READ_FORBIDDEN_BIT
+
+    async def set_may_read(self, group: str, topic: str, readable: bool) -> None:
+        topics = self._forbidden.setdefault(group, {})
+        if readable:
+            topics.pop(topic, None)
+        else:
+            topics[topic] = topics.get(topic, 0) | _READ_FORBIDDEN_BIT
+        if not topics:
+            del self._forbidden[group]
+        self._bump()
+        await self._saved.save()
+
+    def table(self) -> GroupTable:
+        return self._snapshot()
+
+    async def save(self) -> None:
+        await self._saved.save_or_log()
+
+    async def settle(self) -> None:
+        await self._saved.settle()
+
+    def _bump(self) -> None:
+        self.version = DataVersion(counter=self.version.counter + 1, timestamp=self._clock.now_ms())
+
+    def _snapshot(self) -> GroupTable:
+        return GroupTable(
+            data_version=self.version,
+            subscription_group_table=dict(self._groups),
+            forbidden_table={group: dict(topics) for group, topics in self._forbidden.items()},
+            unknown=self._unknown,
+        )

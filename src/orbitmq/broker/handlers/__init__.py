@@ -1,0 +1,1 @@
+"""What the broker answers: functions only, grouped by subject. `routes.py` says which request calls which."""

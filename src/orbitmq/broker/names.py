@@ -1,0 +1,87 @@
+"""Names: what a topic or group may be called, and which names have a meaning of their own.
+
+Java: TopicValidator, MixAll, KeyBuilder
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from orbitmq.errors import RequestFailed
+from orbitmq.protocol.codes import ResponseCode
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+AUTO_CREATE_TOPIC: Final = "TBW102"  # the template of topics that are created by the first send
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF_OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+DISCARDED_HALF_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+
+NOT_SENDABLE: Final = frozenset(
+    {DELAY_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, DISCARDED_HALF_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+SYSTEM_TOPICS: Final = NOT_SENDABLE | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
+
+MAX_TOPIC_LENGTH: Final = 127
+MAX_INTERNAL_TOPIC_LENGTH: Final = 255  # retry and dead-letter topics, which hold a group's name
+MAX_GROUP_LENGTH: Final = 120
+
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    return DLQ_PREFIX + group
+
+
+def group_of_retry_topic(topic: str) -> str:
+    """Also of a lease consumer's `%RETRY%<group>+<topic>`."""
+    return topic[len(RETRY_PREFIX) :].partition("+")[0]
+
+
+def is_system_group(group: str) -> bool:
+    return group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def check_topic_name(topic: str) -> None:
+    """RequestFailed when no topic can have this name."""
+    if not topic.strip():
+        raise RequestFailed(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+    if _NAME.fullmatch(topic) is None:
+        raise RequestFailed(
+            ResponseCode.INVALID_PARAMETER,
+            f"The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$: {topic[:130]!r}",
+        )
+    limit = MAX_INTERNAL_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
+    if len(topic) > limit:
+        raise RequestFailed(
+            ResponseCode.INVALID_PARAMETER, f"The specified topic is longer than topic max length {limit}: {len(topic)}"
+        )
+
+
+def check_group_name(group: str) -> None:
+    """RequestFailed when no group can have this name."""
+    if not group.strip():
+        raise RequestFailed(ResponseCode.INVALID_PARAMETER, "The specified group is blank.")
+    if _NAME.fullmatch(group) is None:
+        raise RequestFailed(
+            ResponseCode.INVALID_PARAMETER,
+            f"The specified group contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$: {group[:130]!r}",
+        )
+    if len(group) > MAX_GROUP_LENGTH:
+        raise RequestFailed(
+            ResponseCode.INVALID_PARAMETER,
+            f"The specified group is longer than group max length {MAX_GROUP_LENGTH}: {len(group)}",
+        )

@@ -1,0 +1,44 @@
+"""Who may consume a queue in order: one client at a time, until it unlocks or falls silent. Java: RebalanceLockManager"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from orbitmq.clock import Clock
+    from orbitmq.protocol.bodies.groups import QueueKey
+
+LOCK_LIVES_MS: Final = 60_000
+
+
+class QueueLocks:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._owners: dict[str, dict[QueueKey, tuple[str, int]]] = {}  # group -> queue -> (client, since when)
+
+    def lock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> list[QueueKey]:
+        """Those of `queues` that the client holds now; each is its own for another minute."""
+        owners = self._owners.setdefault(group, {})
+        now_ms = self._clock.now_ms()
+        held = []
+        for queue in queues:
+            owner = owners.get(queue)
+            if owner is None or owner[0] == client_id or now_ms - owner[1] > LOCK_LIVES_MS:
+                owners[queue] = (client_id, now_ms)
+                held.append(queue)
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
+        owners = self._owners.get(group, {})
+        for queue in queues:
+            owner = owners.get(queue)
+            if owner is not None and owner[0] == client_id:
+                del owners[queue]
+        if not owners:
+            self._owners.pop(group, None)
+
+    def is_any_held(self, group: str) -> bool:
+        now_ms = self._clock.now_ms()
+        return any(now_ms - since <= LOCK_LIVES_MS for _, since in self._owners.get(group, {}).values())

@@ -1,0 +1,49 @@
+"""A table in memory and its file: changes are written by a thread, one write at a time, never by the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from orbitmq.errors import StorageError
+from orbitmq.storage.java_object import JavaObject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.storage.json_file import JsonFile
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=JavaObject)
+
+
+class SavedTable(Generic[T]):
+    def __init__(self, file: JsonFile[T], snapshot: Callable[[], T]) -> None:
+        """`snapshot` gives a table that nobody changes while it is being written."""
+        self._file = file
+        self._snapshot = snapshot
+        self._writing = asyncio.Lock()
+        self._soon: asyncio.Task[None] | None = None
+
+    async def save(self) -> None:
+        """On disk on return, with everything that was so when it was called. StorageError when it cannot be."""
+        async with self._writing:
+            await asyncio.to_thread(self._file.save, self._snapshot())
+
+    def save_soon(self) -> None:
+        """Many changes in a row are written once; a failure is logged, and the next periodic save tries again."""
+        if self._soon is None or self._soon.done():
+            self._soon = asyncio.create_task(self.save_or_log())
+
+    async def save_or_log(self) -> None:
+        try:
+            await self.save()
+        except StorageError as error:
+            logger.error("cannot save %s: %s", self._file.path, error)
+
+    async def settle(self) -> None:
+        """Wait for what `save_soon` began."""
+        if self._soon is not None:
+            await self._soon

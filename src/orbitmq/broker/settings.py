@@ -1,0 +1,266 @@
+"""The broker's settings, under Apache's names. `java_settings.py` lists those that have no meaning here.
+
+Java: BrokerConfig, MessageStoreConfig, NettyServerConfig
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from orbitmq.broker.java_settings import WITHOUT_EFFECT
+from orbitmq.configuration import Configuration, read_properties_file, read_settings
+from orbitmq.errors import ConfigError
+from orbitmq.storage.config import FlushMode, StorageConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Whoever could change these from afar could make the broker read or write files of their choice, or be someone else.
+NEVER_CHANGEABLE: Final = frozenset(
+    {
+        "brokerConfigPath",
+        "configBlackList",
+        "storePathRootDir",
+        "storePathCommitLog",
+        "rocketmqHome",
+        "brokerName",
+        "brokerClusterName",
+        "brokerId",
+        "brokerRole",
+        "listenPort",
+        "bindAddress",
+    }
+)
+
+_DELAY_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DELAY_LEVEL: Final = re.compile(r"(\d+)([smhd])")
+
+
+class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    # Who and where
+    broker_cluster_name: str = "DefaultCluster"
+    broker_name: str = msgspec.field(default_factory=socket.gethostname)
+    broker_id: int = 0
+    broker_role: str = "ASYNC_MASTER"
+    namesrv_addr: str = msgspec.field(default_factory=lambda: os.environ.get("NAMESRV_ADDR", ""))
+    fetch_namesrv_addr_by_address_server: bool = False
+    fetch_name_srv_addr_by_dns_lookup: bool = False
+    broker_ip1: str = msgspec.field(name="brokerIP1", default="")
+    broker_ip2: str = msgspec.field(name="brokerIP2", default="")
+    bind_address: str = "0.0.0.0"  # noqa: S104 - Apache's default; clients come from other machines
+    listen_port: int = 10911
+    ha_listen_port: int = 0  # 0: listenPort + 1
+    broker_permission: int = 6
+    region_id: str = "DefaultRegion"
+    config_black_list: str = "configBlackList;brokerConfigPath"
+    rocketmq_home: str = msgspec.field(default_factory=lambda: os.environ.get("ROCKETMQ_HOME", ""))
+    # Registration
+    register_name_server_period: int = 30_000
+    register_broker_timeout_mills: int = 24_000
+    force_register: bool = True
+    compressed_register: bool = False
+    # Topics and groups
+    auto_create_topic_enable: bool = True
+    default_topic_queue_nums: int = 8
+    auto_create_subscription_group: bool = True
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    trace_on: bool = True
+    clear_retry_topic_when_delete_topic: bool = True
+    max_topic_length: int = 127
+    # Sending
+    max_message_size: int = 4 << 20
+    start_accept_send_request_time_stamp: int = 0
+    reject_transaction_message: bool = False
+    store_reply_message_enable: bool = True
+    # Pulling
+    long_polling_enable: bool = True
+    short_polling_time_mills: int = 1000
+    lite_pull_message_enable: bool = True
+    slave_read_enable: bool = False
+    enable_property_filter: bool = False
+    use_server_side_reset_offset: bool = True
+    max_msgs_num_batch: int = 64
+    default_query_max_num: int = 32
+    # Clients
+    notify_consumer_ids_changed_enable: bool = True
+    channel_expired_timeout: int = 120_000
+    flush_consumer_offset_interval: int = 5000
+    flush_delay_offset_interval: int = 10_000
+    consumer_offset_update_version_step: int = 500
+    disable_consume_if_consumer_read_slowly: bool = False
+    consumer_fallbehind_threshold: int = 16 << 30
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    # Connections
+    server_channel_max_idle_time_seconds: int = 120
+    server_socket_backlog: int = 1024
+    # Store
+    store_path_root_dir: str = msgspec.field(default_factory=lambda: str(Path.home() / "store"))
+    store_path_commit_log: str = ""
+    store_type: str = "default"
+    mapped_file_size_commit_log: int = 1 << 30
+    mapped_file_size_consume_queue: int = 6_000_000
+    mapped_file_size_consume_queue_ext: int = 48 << 20
+    mapper_file_size_batch_consume_queue: int = 13_800_000
+    max_hash_slot_num: int = 5_000_000
+    max_index_num: int = 20_000_000
+    message_index_enable: bool = True
+    message_index_safe: bool = False
+    flush_disk_type: str = "ASYNC_FLUSH"
+    flush_interval_commit_log: int = 500
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval: int = 10_000
+    flush_interval_consume_queue: int = 1000
+    flush_consume_queue_least_pages: int = 2
+    flush_consume_queue_thorough_interval: int = 60_000
+    sync_flush_timeout: int = 5000
+    transient_store_pool_enable: bool = False
+    transient_store_pool_size: int = 5
+    commit_interval_commit_log: int = 200
+    warm_maped_file_enable: bool = False
+    check_crc_on_recover: bool = msgspec.field(name="checkCRCOnRecover", default=True)
+    enabled_append_prop_crc: bool = msgspec.field(name="enabledAppendPropCRC", default=False)
+    force_verify_prop_crc: bool = msgspec.field(name="forceVerifyPropCRC", default=False)
+    enable_lmq: bool = False
+    enable_multi_dispatch: bool = False
+    max_lmq_consume_queue_num: int = 20_000
+    max_filter_message_size: int = 16_000
+    max_transfer_bytes_on_message_in_memory: int = 256 << 10
+    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_disk: int = 64 << 10
+    max_transfer_count_on_message_in_disk: int = 8
+    access_message_in_memory_max_ratio: int = 40
+    file_reserved_time: int = 72
+    delete_when: str = "04"
+    clean_resource_interval: int = 10_000
+    clean_file_forcibly_enable: bool = True
+    delete_commit_log_files_interval: int = 100
+    delete_file_batch_max: int = 10
+    disk_max_used_space_ratio: int = 75
+    disk_space_clean_forcibly_ratio: int = 85
+    disk_space_warning_level_ratio: int = 90
+    # Metrics
+    metrics_exporter_type: str = "DISABLE"
+    metrics_prom_exporter_port: int = 5557
+    metrics_prom_exporter_host: str = ""
+
+    def __post_init__(self) -> None:
+        for name, least, most in _RANGES:
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ConfigError(f"{_JAVA_NAMES[name]}={value} is out of range", hint=f"from {least} to {most}")
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ConfigError(f"{_JAVA_NAMES[name]}={value} cannot be", hint=f"one of {', '.join(choices)}")
+        if not self.broker_name:
+            raise ConfigError("brokerName is empty")
+        self.delay_levels_ms()
+
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """What delay level 1, 2, ... means."""
+        levels = []
+        for part in self.message_delay_level.split():
+            match = _DELAY_LEVEL.fullmatch(part)
+            if match is None:
+                raise ConfigError(f"messageDelayLevel has {part!r}", hint="write each level as 10s, 5m, 2h or 1d")
+            levels.append(int(match[1]) * _DELAY_UNITS_MS[match[2]])
+        return tuple(levels)
+
+    def storage_config(self) -> StorageConfig:
+        hours = tuple(int(hour) for hour in self.delete_when.split(";") if hour.strip().isdigit())
+        return StorageConfig(
+            directory=Path(self.store_path_root_dir),
+            commit_log_directory=Path(self.store_path_commit_log) if self.store_path_commit_log else None,
+            segment_bytes=self.mapped_file_size_commit_log,
+            queue_file_bytes=self.mapped_file_size_consume_queue,
+            batch_queue_file_bytes=self.mapper_file_size_batch_consume_queue,
+            queue_extension_file_bytes=self.mapped_file_size_consume_queue_ext,
+            index_slots=self.max_hash_slot_num,
+            index_entries=self.max_index_num,
+            warm_up_segments=self.warm_maped_file_enable,
+            max_message_bytes=self.max_message_size,
+            delay_levels_ms=self.delay_levels_ms(),
+            record_crc=self.enabled_append_prop_crc,
+            light_queues=self.enable_lmq and self.enable_multi_dispatch,
+            max_light_queues=self.max_lmq_consume_queue_num,
+            key_index=self.message_index_enable,
+            flush_mode=FlushMode(self.flush_disk_type),
+            flush_every_ms=self.flush_interval_commit_log,
+            flush_least_pages=self.flush_commit_log_least_pages,
+            flush_thorough_every_ms=self.flush_commit_log_thorough_interval,
+            queue_flush_every_ms=self.flush_interval_consume_queue,
+            queue_flush_least_pages=self.flush_consume_queue_least_pages,
+            queue_flush_thorough_every_ms=self.flush_consume_queue_thorough_interval,
+            write_pool_buffers=self.transient_store_pool_size if self.transient_store_pool_enable else 0,
+            commit_every_ms=self.commit_interval_commit_log,
+            check_crc_on_recover=self.check_crc_on_recover,
+            verify_record_crc=self.force_verify_prop_crc,
+            index_safe=self.message_index_safe,
+            max_filtered_entries=max(1, self.max_filter_message_size // 20),
+            max_read_bytes_in_memory=self.max_transfer_bytes_on_message_in_memory,
+            max_read_count_in_memory=self.max_transfer_count_on_message_in_memory,
+            max_read_bytes_on_disk=self.max_transfer_bytes_on_message_in_disk,
+            max_read_count_on_disk=self.max_transfer_count_on_message_in_disk,
+            memory_percent=self.access_message_in_memory_max_ratio,
+            keep_hours=self.file_reserved_time,
+            delete_at_hours=hours or (4,),
+            clean_every_ms=self.clean_resource_interval,
+            delete_pause_ms=self.delete_commit_log_files_interval,
+            delete_at_most=self.delete_file_batch_max,
+            disk_clean_percent=self.disk_max_used_space_ratio,
+            disk_force_percent=self.disk_space_clean_forcibly_ratio,
+            disk_refuse_percent=self.disk_space_warning_level_ratio,
+            clean_forcibly=self.clean_file_forcibly_enable,
+        )
+
+
+BrokerConfiguration = Configuration[Settings]
+
+_JAVA_NAMES: Final = {field.name: field.encode_name for field in msgspec.structs.fields(Settings)}
+_RANGES: Final = (
+    ("listen_port", 0, 65535),
+    ("broker_id", 0, 1 << 40),
+    ("broker_permission", 0, 7),
+    ("default_topic_queue_nums", 1, 65535),
+    ("max_message_size", 1, 512 << 20),
+    ("short_polling_time_mills", 10, 3_600_000),
+    ("register_broker_timeout_mills", 1, 3_600_000),
+    ("server_channel_max_idle_time_seconds", 1, 86_400),
+    ("channel_expired_timeout", 1000, 86_400_000),
+    ("flush_consumer_offset_interval", 10, 3_600_000),
+    ("flush_delay_offset_interval", 10, 3_600_000),
+    ("sync_flush_timeout", 1, 3_600_000),
+    ("max_msgs_num_batch", 1, 100_000),
+    ("default_query_max_num", 1, 100_000),
+)
+_CHOICES: Final = {
+    "flush_disk_type": ("ASYNC_FLUSH", "SYNC_FLUSH"),
+    "broker_role": ("ASYNC_MASTER", "SYNC_MASTER"),
+    "store_type": ("default",),
+    "metrics_exporter_type": ("DISABLE", "PROM"),
+}
+
+
+def load(path: Path | None, overrides: Mapping[str, str] | None = None) -> BrokerConfiguration:
+    """Defaults, then the file, then `overrides` under Java's names. ConfigError names the file and the key."""
+    properties = read_properties_file(path) if path is not None else {}
+    properties |= overrides or {}
+    settings, unknown, tls = read_settings(Settings, properties)
+    inert = {**WITHOUT_EFFECT, **{key: value for key, value in unknown.items() if key in WITHOUT_EFFECT}}
+    return Configuration(
+        settings,
+        file=path if path is not None else Path(settings.store_path_root_dir) / "config" / "broker.conf",
+        unchangeable=NEVER_CHANGEABLE | {key.strip() for key in settings.config_black_list.split(";")},
+        unknown={key: value for key, value in unknown.items() if key not in WITHOUT_EFFECT},
+        without_effect=inert,
+        tls=tls,
+    )

@@ -1,0 +1,239 @@
+"""The topics of this broker: their queues, permissions and attributes. Java: TopicConfigManager"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from orbitmq.broker import names
+from orbitmq.broker.saved_table import SavedTable
+from orbitmq.errors import RequestFailed
+from orbitmq.protocol.bodies.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.storage.tables import DataVersion, TopicConfig, TopicTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.clock import Clock
+    from orbitmq.storage.json_file import JsonFile
+
+logger = logging.getLogger(__name__)
+
+_READ_WRITE: Final = PERM_READ | PERM_WRITE
+_ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
+_BENCHMARK_QUEUES: Final = 1024
+_CLUSTER_QUEUES: Final = 16
+_REVIVE_QUEUES: Final = 8
+
+# attribute -> its values; None: any text. Java: TopicAttributes
+_ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {
+    "queue.type": ("SimpleCQ", "BatchCQ"),
+    "cleanup.policy": ("DELETE", "COMPACTION"),
+    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+}
+_FIXED_AT_CREATION: Final = frozenset({"queue.type", "cleanup.policy"})
+
+
+class Topics:
+    def __init__(self, file: JsonFile[TopicTable], configuration: BrokerConfiguration, clock: Clock) -> None:
+        table = file.load()
+        self.version = table.data_version
+        self._topics = table.topic_config_table
+        self._unknown = table.unknown
+        self._configuration = configuration
+        self._clock = clock
+        self._saved = SavedTable(file, self._snapshot)
+        self._on_change: Callable[[list[TopicConfig]], None] = lambda topics: None
+        self._system: set[str] = set(names.SYSTEM_TOPICS)
+        self._create_system_topics()
+
+    def when_changed(self, listener: Callable[[list[TopicConfig]], None]) -> None:
+        """`listener` hears of created and changed topics, so that it can tell the name servers."""
+        self._on_change = listener
+
+    # ---- questions
+
+    def get(self, topic: str) -> TopicConfig | None:
+        return self._topics.get(topic)
+
+    def require(self, topic: str) -> TopicConfig:
+        config = self._topics.get(topic)
+        if config is None:
+            raise RequestFailed(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {topic[:300]!r} does not exist on this broker",
+                hint="create it, or start the broker with autoCreateTopicEnable=true",
+            )
+        return config
+
+    def all(self) -> dict[str, TopicConfig]:
+        return self._topics
+
+    def is_system(self, topic: str) -> bool:
+        return topic in self._system or topic.startswith(names.SYSTEM_TOPIC_PREFIX)
+
+    def system_topics(self) -> list[str]:
+        return sorted(self._system)
+
+    def is_batch(self, topic: str) -> bool:
+        config = self._topics.get(topic)
+        return config is not None and config.attributes.get("queue.type") == "BatchCQ"
+
+    # ---- changes
+
+    def create_for_send(self, topic: str, template_name: str, wanted_queues: int) -> TopicConfig | None:
+        """A topic made by the first send to it, after its template; None when that is not allowed."""
+        template = self._topics.get(template_name)
+        if template is None:
+            return None
+        if template_name == names.AUTO_CREATE_TOPIC and not self._configuration.settings.auto_create_topic_enable:
+            return None
+        if not template.perm & PERM_INHERIT or wanted_queues <= 0:
+            return None
+        queues = min(wanted_queues, template.write_queue_nums)
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=template.perm & ~PERM_INHERIT,
+            topic_filter_type=template.topic_filter_type,
+            topic_sys_flag=template.topic_sys_flag,
+        )
+        self._put(config)
+        logger.info("created topic %s with %d queues, after %s, at its first message", topic, queues, template_name)
+        return config
+
+    def create_internal(self, topic: str, queues: int, perm: int = _READ_WRITE) -> TopicConfig:
+        """The topic, made if need be: retry and dead-letter topics, replies."""
+        config = self._topics.get(topic)
+        if config is None:
+            config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+            self._put(config)
+        return config
+
+    async def update(self, wanted: Iterable[TopicConfig], attribute_changes: str | None = None) -> None:
+        """Create or change topics as an operator asks; all are checked before any is changed."""
+        checked = [self._checked(config, attribute_changes) for config in wanted]
+        for config in checked:
+            self._topics[config.topic_name] = config
+        self._bump()
+        self._on_change(checked)
+        await self._saved.save()
+
+    async def delete(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            if self._topics.pop(topic, None) is not None:
+                logger.info("deleted topic %s", topic)
+        self._bump()
+        await self._saved.save()
+
+    def mark_ordered(self, ordered: Iterable[str]) -> None:
+        """What a name server says: these topics are ordered, the others are not."""
+        wanted = set(ordered)
+        changed = False
+        for topic, config in list(self._topics.items()):
+            if config.order != (topic in wanted):
+                self._topics[topic] = msgspec.structs.replace(config, order=topic in wanted)
+                changed = True
+        if changed:
+            self._bump()
+            self._saved.save_soon()
+
+    async def save(self) -> None:
+        await self._saved.save_or_log()
+
+    async def settle(self) -> None:
+        await self._saved.settle()
+
+    def _put(self, config: TopicConfig) -> None:
+        self._topics[config.topic_name] = config
+        self._bump()
+        self._saved.save_soon()
+        self._on_change([config])
+
+    def _bump(self) -> None:
+        self.version = DataVersion(counter=self.version.counter + 1, timestamp=self._clock.now_ms())
+
+    def _snapshot(self) -> TopicTable:
+        # A config is replaced, never changed in place, so a copy of the map is enough.
+        return TopicTable(data_version=self.version, topic_config_table=dict(self._topics), unknown=self._unknown)
+
+    def _checked(self, wanted: TopicConfig, attribute_changes: str | None) -> TopicConfig:
+        topic = wanted.topic_name
+        names.check_topic_name(topic)
+        if self.is_system(topic):
+            raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
+        if wanted.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
+            raise RequestFailed(
+                ResponseCode.INVALID_PARAMETER,
+                f"topicFilterType {wanted.topic_filter_type!r} is unknown",
+                hint="SINGLE_TAG or MULTI_TAG",
+            )
+        if not 0 <= wanted.perm <= _ALL:
+            raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"perm {wanted.perm} is none", hint="2 W, 4 R, 6 RW")
+        if not (0 <= wanted.read_queue_nums <= 65536 and 0 <= wanted.write_queue_nums <= 65536):
+            raise RequestFailed(ResponseCode.INVALID_PARAMETER, "queue numbers go from 0 to 65536")
+        current = self._topics.get(topic)
+        if attribute_changes is None:
+            return wanted
+        attributes = alter_attributes(current.attributes if current is not None else None, attribute_changes)
+        return msgspec.structs.replace(wanted, attributes=attributes)
+
+    def _create_system_topics(self) -> None:
+        """What every broker has from the start. Queues and permissions as Java makes them."""
+        settings = self._configuration.settings
+        cluster, broker = settings.broker_cluster_name, settings.broker_name
+        wanted = [
+            (names.SELF_TEST_TOPIC, 1, _READ_WRITE),
+            (names.BENCHMARK_TOPIC, _BENCHMARK_QUEUES, _READ_WRITE),
+            (cluster, _CLUSTER_QUEUES, _ALL if settings.cluster_topic_enable else PERM_INHERIT),
+            (broker, 1, _ALL if settings.broker_topic_enable else PERM_INHERIT),
+            (names.OFFSET_MOVED_TOPIC, 1, _READ_WRITE),
+            (names.DELAY_TOPIC, len(settings.delay_levels_ms()), _READ_WRITE),
+            (f"{cluster}_REPLY_TOPIC", 1, _READ_WRITE),
+            (f"{names.SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}", _REVIVE_QUEUES, _READ_WRITE),
+            (f"{names.SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
+            (names.HALF_TOPIC, 1, _READ_WRITE),
+            (names.HALF_OP_TOPIC, 1, _READ_WRITE),
+            (names.TIMER_TOPIC, 1, _READ_WRITE),
+        ]
+        if settings.auto_create_topic_enable:
+            wanted.append((names.AUTO_CREATE_TOPIC, settings.default_topic_queue_nums, _ALL))
+        if settings.trace_topic_enable:
+            wanted.append((settings.msg_trace_topic_name, 1, _READ_WRITE))
+        for topic, queues, perm in wanted:
+            self._system.add(topic)
+            if topic not in self._topics:
+                self._topics[topic] = TopicConfig(
+                    topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+                )
+
+
+def alter_attributes(current: dict[str, str] | None, changes: str) -> dict[str, str]:
+    """Apply `+key=value,-key`. `current` is None for a new topic, which can only be given attributes."""
+    attributes = dict(current or {})
+    for change in filter(None, (part.strip() for part in changes.split(","))):
+        key, _, value = change[1:].partition("=")
+        if change[0] not in "+-" or key not in _ATTRIBUTES:
+            raise RequestFailed(
+                ResponseCode.SYSTEM_ERROR,
+                f"attribute change {change!r} is not understood",
+                hint=f"+key=value or -key, with key one of {', '.join(_ATTRIBUTES)}",
+            )
+        if change[0] == "-":
+            if current is None:
+                raise RequestFailed(ResponseCode.SYSTEM_ERROR, "only add attribute is supported while creating topic")
+            attributes.pop(key, None)
+            continue
+        if value not in _ATTRIBUTES[key]:
+            raise RequestFailed(
+                ResponseCode.SYSTEM_ERROR, f"{key}={value} cannot be", hint=f"one of {', '.join(_ATTRIBUTES[key])}"
+            )
+        if current is not None and key in _FIXED_AT_CREATION and current.get(key, _ATTRIBUTES[key][0]) != value:
+            raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"attempt to update an unchangeable attribute: {key}")
+        attributes[key] = value
+    return attributes
