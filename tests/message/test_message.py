@@ -6,9 +6,9 @@ from orbitmq.message import Message, QueueRef
 
 
 def test_tags_and_keys_live_in_the_properties() -> None:
-    message = Message("T", b"body", tags="A", keys=["k1", "k2"], properties={"mine": "1"})
+    message = Message("T", b"body", tag="A", keys=["k1", "k2"], properties={"mine": "1"})
     assert message.properties == {"mine": "1", "TAGS": "A", "KEYS": "k1 k2"}
-    assert message.tags == "A"
+    assert message.tag == "A"
     assert message.keys == ["k1", "k2"]
     assert Message("T", b"").keys == []
 
@@ -19,12 +19,12 @@ def test_keys_may_be_given_as_one_text() -> None:
 
 def test_a_message_does_not_share_the_map_it_was_made_from() -> None:
     given = {"a": "b"}
-    Message("T", b"", tags="x", properties=given)
+    Message("T", b"", tag="x", properties=given)
     assert given == {"a": "b"}
 
 
 def test_messages_are_equal_by_what_they_hold_and_cannot_be_hashed() -> None:
-    assert Message("T", b"1", tags="a") == Message("T", b"1", tags="a")
+    assert Message("T", b"1", tag="a") == Message("T", b"1", tag="a")
     assert Message("T", b"1") != Message("T", b"2")
     assert Message("T", b"1") != "T"
     with pytest.raises(TypeError):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Message:
-    """A message to send. Tags, keys and delay live in `properties`, as they do on the wire."""
+    """A message to send. Tag, keys and delay live in `properties`, as they do on the wire."""
 
     __slots__ = ("body", "flag", "properties", "topic")
 
@@ -27,7 +27,7 @@ class Message:
         topic: str,
         body: bytes,
         *,
-        tags: str = "",
+        tag: str = "",
         keys: str | Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
@@ -37,13 +37,14 @@ class Message:
         self.flag = flag
         self.properties: dict[str, str] = dict(properties or {})
         joined = keys if isinstance(keys, str) else names.KEY_SEPARATOR.join(keys)
-        if tags:
-            self.properties[names.TAGS] = tags
+        if tag:
+            self.properties[names.TAGS] = tag
         if joined:
             self.properties[names.KEYS] = joined
 
     @property
-    def tags(self) -> str:
+    def tag(self) -> str:
+        """A message has one tag, though its property is called TAGS."""
         return self.properties.get(names.TAGS, "")
 
     @property
