@@ -83,6 +83,26 @@ def test_a_stray_file_is_refused_by_name(tmp_path: Path, stray: str) -> None:
         SegmentedLog(LocalDisk(), tmp_path, SIZE)
 
 
+def test_a_reader_passes_over_what_is_no_segment(tmp_path: Path) -> None:
+    with_files(tmp_path, 2).close()
+    (tmp_path / "README").write_bytes(b"hello")
+    (tmp_path / segment_name(SIZE)).write_bytes(b"short")
+    log = SegmentedLog(LocalDisk(), tmp_path, SIZE, writable=False)
+    assert [segment.start for segment in log.segments] == [0]
+
+
+def test_a_reader_sees_files_come_and_go(tmp_path: Path) -> None:
+    log = with_files(tmp_path, 2)
+    reader = SegmentedLog(LocalDisk(), tmp_path, SIZE, writable=False)
+    first, second = reader.segments
+    log.roll()
+    log.delete_oldest()
+    reader.reload()
+    assert [segment.start for segment in reader.segments] == [SIZE, 2 * SIZE]
+    assert reader.segments[0] is second
+    assert bytes(first.memory[:1]) == b"0"
+
+
 def test_sub_directories_are_ignored(tmp_path: Path) -> None:
     with_files(tmp_path, 1).close()
     (tmp_path / "sub").mkdir()

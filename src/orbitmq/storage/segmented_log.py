@@ -212,7 +212,7 @@ def load_segments(
 
     A zero-length last file is what a killed allocation may leave: it is removed. Any other wrong length, and any plain
     file that is no segment, is refused, because Apache's broker refuses it too and because nobody but the owner can say
-    what it is. A missing middle file is only logged: what is there is served.
+    what it is. A missing middle file is only logged: what is there is served. A reader passes over what it cannot use.
     """
     files = [file for file in disk.list(directory) if not file.is_directory]
     if files and files[-1].size == 0:
@@ -220,17 +220,21 @@ def load_segments(
         if writable:
             logger.warning("removing %s: it is empty, left by an interrupted allocation", directory / empty.name)
             disk.remove(directory / empty.name)
+    segments: list[Segment] = []
     for file in files:
-        _check(directory, file, segment_bytes)
-    opened = known or {}
-    segments = tuple(
-        opened.get(int(file.name)) or Segment(int(file.name), disk.map(directory / file.name, writable=writable))
-        for file in files
-    )
+        try:
+            _check(directory, file, segment_bytes)
+            opened = known.get(int(file.name)) if known else None
+            path = directory / file.name
+            segments.append(opened or Segment(int(file.name), disk.map(path, writable=writable)))
+        except StorageError as error:
+            if writable:
+                raise
+            logger.warning("passing over a file of the log: %s", error)
     for before, after in pairwise(segments):
         if before.end != after.start:
             logger.error("%s: no file holds offsets %d to %d", directory, before.end, after.start)
-    return segments
+    return tuple(segments)
 
 
 def _check(directory: Path, file: FileStat, segment_bytes: int) -> None:

@@ -1,0 +1,117 @@
+"""Walking the commit log from record to record, also over damage, without an index and without changing anything.
+
+Bytes that are no record are damage if a record that names its own offset follows them in the same file; if none does, they are
+the unwritten rest of the file. Either way the walk goes on behind them, in the next file if need be.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from orbitmq.errors import MessageError
+from orbitmq.message.record import END_OF_FILE, MAGIC_V1, MAGIC_V2, check_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from orbitmq.storage.segmented_log import Segment
+
+_LONG: Final = struct.Struct(">q")
+_OWN_OFFSET_AT: Final = 28
+_MAGIC_AT: Final = 4
+_MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2))
+_WINDOW_BYTES: Final = 1 << 20
+_ZEROES: Final = bytes(_WINDOW_BYTES)
+_ZERO_WINDOWS: Final = 16  # behind so many zeroes nothing was ever written
+
+
+class LogRecord(NamedTuple):
+    segment: Segment
+    offset: int
+    size: int
+
+    @property
+    def data(self) -> memoryview:
+        position = self.offset - self.segment.start
+        return self.segment.memory[position : position + self.size]
+
+
+class NoRecord(NamedTuple):
+    """Bytes [start, end) of one file that are no records."""
+
+    segment: Segment
+    start: int
+    end: int
+    reason: str
+
+    @property
+    def is_rest_of_file(self) -> bool:
+        """Nothing follows in this file: it was written to here, or all behind is lost."""
+        return self.end == self.segment.end
+
+    def is_blank(self) -> bool:
+        """All zeroes: never written."""
+        memory, position = self.segment.memory, self.start - self.segment.start
+        end = self.end - self.segment.start
+        return all(
+            bytes(memory[at : min(at + _WINDOW_BYTES, end)]) == _ZEROES[: min(_WINDOW_BYTES, end - at)]
+            for at in range(position, end, _WINDOW_BYTES)
+        )
+
+
+def walk(
+    segments: Iterable[Segment], start: int = 0, *, check_crc: bool = True, property_crc: bool = False
+) -> Iterator[LogRecord | NoRecord]:
+    """Everything from offset `start` on, which must be where a record begins, or the start of a file."""
+    for segment in segments:
+        if segment.end <= start:
+            continue
+        memory, length = segment.memory, len(segment.memory)
+        position = max(0, start - segment.start)
+        while position < length:
+            try:
+                size = check_record(memory, position, length, check_crc=check_crc, property_crc=property_crc)
+            except MessageError as error:
+                resumed = next_record(segment, position + 1)
+                yield NoRecord(segment, segment.start + position, segment.start + resumed, error.message)
+                position = resumed
+                continue
+            if size == END_OF_FILE:
+                break
+            yield LogRecord(segment, segment.start + position, size)
+            position += size
+
+
+def next_record(segment: Segment, position: int) -> int:
+    """Where, from `position` on, a whole record begins that says itself that it belongs there; else the file's length."""
+    memory, length = segment.memory, len(segment.memory)
+    zero_windows = 0
+    for at in range(position, length, _WINDOW_BYTES):
+        window = bytes(memory[at : at + _WINDOW_BYTES + _MAGIC_AT + 3])
+        zero_windows = zero_windows + 1 if window == _ZEROES[: len(window)] else 0
+        if zero_windows == _ZERO_WINDOWS:
+            break
+        for found in sorted(_magics_in(window)):
+            candidate = at + found - _MAGIC_AT
+            if candidate >= position and is_record(segment, candidate):
+                return candidate
+    return length
+
+
+def is_record(segment: Segment, position: int) -> bool:
+    """Whether a whole record with the right CRC and the right offset begins there."""
+    try:
+        size = check_record(segment.memory, position, len(segment.memory))
+    except MessageError:
+        return False
+    own_offset: int = _LONG.unpack_from(segment.memory, position + _OWN_OFFSET_AT)[0]
+    return size != END_OF_FILE and own_offset == segment.start + position
+
+
+def _magics_in(window: bytes) -> Iterator[int]:
+    for magic in _MAGICS:
+        found = window.find(magic)
+        while found >= 0:
+            yield found
+            found = window.find(magic, found + 1)

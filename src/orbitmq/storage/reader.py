@@ -1,0 +1,304 @@
+"""A store directory without a broker, live or dead, ours or Apache's: for tools and for Spark. It never writes.
+
+    reader = StoreReader(Path("/var/lib/orbitmq/store"))
+    for queue in reader.queues():
+        print(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
+        for message in reader.messages(queue.topic, queue.queue_id):
+            ...
+
+A broker that runs or was killed has not yet written the newest entries of its queues. The reader finds those messages in the
+log itself, from where the checkpoint says that log and queues agree, so it shows what the broker would show after a restart.
+`refresh` shows what came since; a view of a record stays valid whatever the broker does meanwhile.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from orbitmq.errors import MessageError, StorageError
+from orbitmq.message.properties import INNER_BASE, INNER_NUM, KEYS, UNIQUE_KEY, find_property
+from orbitmq.message.record import check_record, decode_entry, decode_record, stored_at_ms
+from orbitmq.message.sysflags import INNER_BATCH, TRANSACTION_PREPARED
+from orbitmq.storage.checkpoint import read_checkpoint
+from orbitmq.storage.files import LocalDisk
+from orbitmq.storage.index_file import IndexFile, infer_slots
+from orbitmq.storage.java_object import JavaObject
+from orbitmq.storage.json_file import read_table_or_backup
+from orbitmq.storage.key_index import DEFAULT_SLOTS, find_offsets, list_index_files
+from orbitmq.storage.lock import ABORT_NAME, LOCK_NAME
+from orbitmq.storage.log_walk import LogRecord, walk
+from orbitmq.storage.queue_view import Place, QueueView
+from orbitmq.storage.segmented_log import SegmentedLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from orbitmq.message.message import StoredMessage
+    from orbitmq.message.record import RecordEntry
+    from orbitmq.storage.files import Disk
+
+T = TypeVar("T", bound=JavaObject)
+
+_INNER_BASE: Final = INNER_BASE.encode()
+_INNER_NUM: Final = INNER_NUM.encode()
+_FOREVER_MS: Final = 2**63 - 1
+_DEFAULT_INDEX_BYTES: Final = 420_000_040
+_QUEUES_TO_ASK: Final = 16  # the busiest ones, for where log and queues agree
+_QUEUE_DIRECTORIES: Final = (("consumequeue", False), ("batchconsumequeue", True))
+
+
+class QueueRange(NamedTuple):
+    """Messages [min_offset, max_offset) of a queue can be read."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    is_batch: bool
+
+
+class RecordSlice(NamedTuple):
+    """A record as it stands in the log. The view keeps its file's memory alive: do not hoard."""
+
+    queue_offset: int
+    commit_log_offset: int
+    data: memoryview
+
+
+class StoreReader:
+    """Not thread-safe; open one per thread or task. Opening costs a listing and a few reads a queue."""
+
+    def __init__(self, directory: Path, *, commit_log_directory: Path | None = None, disk: Disk | None = None) -> None:
+        self.directory = directory
+        self._disk: Disk = disk or LocalDisk()
+        log_directory = commit_log_directory or directory / "commitlog"
+        files = [file for file in self._disk.list(log_directory) if not file.is_directory]
+        if not files and not self._disk.list(directory):
+            raise StorageError(f"there is no store in {directory}", hint="name the broker's storePathRootDir")
+        sizes = [file.size for file in files if file.size]
+        # Of files of several lengths the most usual counts: a single wrong one is then refused by name.
+        segment_bytes = max(sizes, key=sizes.count, default=0)
+        self.log = SegmentedLog(self._disk, log_directory, segment_bytes, writable=False)
+        self._views: dict[tuple[str, int], QueueView] = {}
+        self._unindexed: dict[tuple[str, int], list[Place]] = {}
+        self._log_end = 0
+        self._look()
+
+    def refresh(self) -> None:
+        """See what the broker wrote and deleted since."""
+        self.log.reload()
+        for view in self._views.values():
+            view.close()
+        self._look()
+
+    def close(self) -> None:
+        for view in self._views.values():
+            view.close()
+        self.log.close()
+
+    def __enter__(self) -> StoreReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def owner(self) -> int | None:
+        """The process that has this directory open; 0 if it cannot be named, None if nobody does."""
+        return self._disk.lock_owner(self.directory / LOCK_NAME)
+
+    @property
+    def is_clean(self) -> bool:
+        """Nobody runs on it and the last one stopped properly."""
+        return self._disk.stat(self.directory / ABORT_NAME) is None
+
+    @property
+    def log_range(self) -> tuple[int, int]:
+        """The offsets of the commit log, up to the end of the last record."""
+        return self.log.start, self._log_end
+
+    def topics(self) -> list[str]:
+        """Every topic that has a queue on disk, sorted."""
+        return sorted({topic for topic, _ in self._queue_keys()})
+
+    def queues(self, topic: str | None = None) -> list[QueueRange]:
+        keys = sorted(key for key in self._queue_keys() if topic in (None, key[0]))
+        return [self.queue(*key) for key in keys]
+
+    def queue(self, topic: str, queue_id: int) -> QueueRange:
+        """An empty range for a queue that is not there."""
+        view = self._views.get((topic, queue_id))
+        unindexed = self._unindexed.get((topic, queue_id), [])
+        low = high = 0
+        if view is not None:
+            low, high = view.min_offset(self.log.start), view.max_offset
+        if unindexed:
+            low = low if view is not None and view.next > view.first else unindexed[0].queue_offset
+            high = unindexed[-1].queue_offset + unindexed[-1].messages
+        return QueueRange(topic, queue_id, low, high, view is not None and view.is_batch)
+
+    def slices(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[RecordSlice]:
+        """The records of messages [start, stop), without decoding. A record that is not where its entry says is left out."""
+        for place in self.places(topic, queue_id, start, stop):
+            data = self._record(place.commit_log_offset, place.size)
+            if data is not None:
+                yield RecordSlice(place.queue_offset, place.commit_log_offset, data)
+
+    def places(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[Place]:
+        """Where the records of messages [start, stop) are in the log."""
+        end = _FOREVER_MS if stop is None else stop
+        view = self._views.get((topic, queue_id))
+        if view is not None:
+            yield from view.places(max(start, view.min_offset(self.log.start)), end)
+        for place in self._unindexed.get((topic, queue_id), []):
+            if place.queue_offset + place.messages > start and place.queue_offset < end:
+                yield place
+
+    def messages(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
+        for record in self.slices(topic, queue_id, start, stop):
+            with suppress(MessageError):
+                message = decode_record(record.data)
+                if (message.topic, message.queue_id) == (topic, queue_id) or topic.startswith("%LMQ%"):
+                    yield message
+
+    def records(self, start: int | None = None, stop: int | None = None) -> Iterator[RecordSlice]:
+        """The log itself, all topics, from a record's offset on. Damaged bytes are stepped over."""
+        begin = self.log.start if start is None else start
+        for found in walk(self.log.segments, begin, check_crc=False):
+            if isinstance(found, LogRecord):
+                if stop is not None and found.offset >= stop:
+                    return
+                data = found.data
+                yield RecordSlice(decode_entry(data, 0, found.offset).queue_offset, found.offset, data)
+
+    def at(self, commit_log_offset: int) -> StoredMessage | None:
+        """The message whose record begins there; None if none does."""
+        segment = self.log.segment_of(commit_log_offset)
+        if segment is None:
+            return None
+        try:
+            message = decode_record(segment.memory, commit_log_offset - segment.start)
+        except MessageError:
+            return None
+        return message if message.commit_log_offset == commit_log_offset else None
+
+    def find(
+        self, topic: str, key: str, *, limit: int = 64, begin_ms: int = 0, end_ms: int = _FOREVER_MS
+    ) -> list[StoredMessage]:
+        """Messages that carry `key` among their keys or as their unique key, newest first; the key is compared."""
+        found: list[StoredMessage] = []
+        # Hashes collide and the newest messages may not be in the index: ask for more than are wanted.
+        offsets = find_offsets(self._index_files(), topic, key, 10 * limit, begin_ms, end_ms)
+        unindexed = {place.commit_log_offset for places in self._unindexed.values() for place in places}
+        for offset in sorted({*offsets, *unindexed}, reverse=True):
+            message = self.at(offset)
+            if message is not None and message.topic == topic and _carries(message, key):
+                if begin_ms <= message.stored_at_ms <= end_ms:
+                    found.append(message)
+                if len(found) == limit:
+                    break
+        return found
+
+    def table(self, name: str, shape: type[T]) -> T:
+        """One of the tables in `config/` (see tables.py), as last saved."""
+        return read_table_or_backup(self._disk, self.directory / "config" / name, shape)
+
+    def _look(self) -> None:
+        self._views = {}
+        for name, is_batch in _QUEUE_DIRECTORIES:
+            for topic in self._disk.list(self.directory / name):
+                for queue in self._disk.list(self.directory / name / topic.name) if topic.is_directory else []:
+                    if queue.is_directory and queue.name.isdecimal():
+                        path = self.directory / name / topic.name / queue.name
+                        view = QueueView(self._disk, path, topic.name, int(queue.name), is_batch=is_batch)
+                        self._views[topic.name, int(queue.name)] = view
+        self._unindexed = {}
+        self._log_end = self.log.start
+        self._follow_log()
+
+    def _follow_log(self) -> None:
+        """Find the end of the log and, behind a stop that was not clean, what the queues' files do not have yet."""
+        clean = self.is_clean
+        start = self._indexed_to(clean)
+        for found in walk(self.log.segments, start, check_crc=False):
+            if not isinstance(found, LogRecord):
+                continue
+            self._log_end = found.offset + found.size
+            entry = decode_entry(found.data, 0, found.offset)
+            key = (entry.topic, entry.queue_id)
+            view = self._views.get(key)
+            known = view.max_offset if view is not None and view.next > view.first else -1
+            first, count = _numbers(entry)
+            if first >= known and not entry.sys_flag & TRANSACTION_PREPARED:
+                self._unindexed.setdefault(key, []).append(Place(first, count, found.offset, found.size, 0))
+        self._log_end = max(self._log_end, start)
+
+    def _indexed_to(self, clean: bool) -> int:
+        """A record's offset in the log before which every record is in the queues' files."""
+        newest = [(place.commit_log_offset, view) for view in self._views.values() if (place := view.last) is not None]
+        newest = [(offset, view) for offset, view in newest if self.at(offset) is not None]
+        if not newest:
+            return self.log.start
+        newest.sort(key=lambda pair: pair[0], reverse=True)
+        if clean:
+            return newest[0][0]
+        safe_until_ms = read_checkpoint(self._disk, self.directory / "checkpoint", _FOREVER_MS // 2).safe_until_ms
+        return max(self._stored_until(view, safe_until_ms) for _, view in newest[:_QUEUES_TO_ASK])
+
+    def _stored_until(self, view: QueueView, until_ms: int) -> int:
+        """The offset of the queue's last record stored at or before a time; the log's start if there is none."""
+        low, high = view.first, view.next
+        found = self.log.start
+        while low < high:
+            middle = (low + high) // 2
+            place = next(iter(view.read(middle, 1)), None)
+            data = self._record(place.commit_log_offset, place.size) if place is not None else None
+            if place is None or data is None:
+                low = middle + 1
+            elif stored_at_ms(data) <= until_ms:
+                found, low = place.commit_log_offset, middle + 1
+            else:
+                high = middle
+        return found
+
+    def _record(self, offset: int, size: int) -> memoryview | None:
+        """The bytes at `offset` if they are a record of that size."""
+        segment = self.log.segment_of(offset)
+        if segment is None:
+            return None
+        position = offset - segment.start
+        try:
+            if check_record(segment.memory, position, len(segment.memory), check_crc=False) != size:
+                return None
+        except MessageError:
+            return None
+        return segment.memory[position : position + size]
+
+    def _queue_keys(self) -> set[tuple[str, int]]:
+        return {*self._views, *self._unindexed}
+
+    def _index_files(self) -> tuple[IndexFile, ...]:
+        files = []
+        for path, size in list_index_files(self._disk, self.directory / "index"):
+            file = self._disk.map(path)
+            slots = DEFAULT_SLOTS if size == _DEFAULT_INDEX_BYTES else infer_slots(file.memory)
+            if slots is not None:
+                files.append(IndexFile(file, slots, writable=False))
+            file.close()  # the memory stays as long as it is looked at
+        return tuple(files)
+
+
+def _numbers(entry: RecordEntry) -> tuple[int, int]:
+    """The queue offset of the first message in a record, and how many it holds."""
+    if entry.sys_flag & INNER_BATCH:
+        base, count = find_property(entry.properties, _INNER_BASE), find_property(entry.properties, _INNER_NUM)
+        if base is not None and count is not None and base.isdigit() and count.isdigit():
+            return int(base), int(count)
+    return entry.queue_offset, 1
+
+
+def _carries(message: StoredMessage, key: str) -> bool:
+    properties: dict[str, Any] = message.properties
+    return key == properties.get(UNIQUE_KEY) or key in properties.get(KEYS, "").split(" ")
