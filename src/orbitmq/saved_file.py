@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def save(path: Path, text: str) -> None:
+def save(path: Path, text: str, *, keep_old: bool = True) -> None:
     """OSError when it cannot be written; the file is then as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
+    if keep_old and path.exists():
         _replace(path.with_name(path.name + ".bak"), path.read_bytes())
     _replace(path, text.encode())
 

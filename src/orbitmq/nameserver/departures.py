@@ -25,15 +25,22 @@ class Departures:
         self._capacity = capacity
         self._waiting: dict[Departure, None] = {}
 
-    def add(self, departure: Departure) -> None:
+    def ask(self, departure: Departure) -> None:
+        """A broker says that it leaves. RequestFailed when too many do at once."""
         if len(self._waiting) >= self._capacity():
             raise RequestFailed(
                 ResponseCode.SYSTEM_ERROR, f"{len(self._waiting)} brokers are leaving already; try again"
             )
+        self.add(departure)
+
+    def add(self, departure: Departure) -> None:
+        """A broker is gone. There is no refusing that, so no limit either: at most all known brokers are."""
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
         self._waiting[departure] = None
 
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        self._registry.unregister(waiting)
+    def flush(self) -> None:
+        """Forget them now: before a broker is registered again that left a moment ago."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            self._registry.unregister(waiting)

@@ -82,6 +82,7 @@ class Opening:
 
 async def register_broker(
     registry: RouteRegistry,
+    departures: Departures,
     kv_config: KvConfig,
     configuration: NameServerConfiguration,
     request: Command,
@@ -91,6 +92,7 @@ async def register_broker(
     if header.body_crc32 and header.body_crc32 != body_checksum(request.body):
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, "crc32 not match", hint="the body was damaged on its way")
     registration = decode_registration(request.body, request.version)
+    departures.flush()
     registered = registry.register(
         BrokerAnnouncement(
             cluster=header.cluster_name,
@@ -119,7 +121,7 @@ async def register_broker(
 
 async def unregister_broker(departures: Departures, request: Command, connection: Connection) -> Command:
     header = request.read(headers.UnregisterBroker)
-    departures.add(Departure(header.cluster_name, header.broker_addr, header.broker_name, header.broker_id))
+    departures.ask(Departure(header.cluster_name, header.broker_addr, header.broker_name, header.broker_id))
     return ok()
 
 
@@ -269,28 +271,31 @@ async def update_configuration(
     properties = parse_properties(_utf8(request.body))
     if not properties:
         return ok()
-    try:
-        settings = configuration.changed(properties)
-    except ForbiddenSetting as error:
-        logger.warning("refused %s: %s", connection.peer, error)
-        raise RequestFailed(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from None
-    except ConfigError as error:
-        raise RequestFailed(ResponseCode.INVALID_PARAMETER, str(error)) from None
-    for key in sorted(properties.keys() - configuration.known_keys):
-        logger.warning(
-            "%s set %s, which is no setting; nearest: %s", connection.peer, key, configuration.nearest_known(key)
-        )
-    try:
-        await asyncio.to_thread(configuration.save, settings)
-    except OSError as error:
-        raise RequestFailed(
-            ResponseCode.SYSTEM_ERROR,
-            f"cannot save {configuration.file}: {error.strerror}; nothing was changed",
-            hint="make room, or make the folder writable",
-        ) from None
-    configuration.apply(settings)
+    async with configuration.changing:
+        try:
+            settings = configuration.changed(properties)
+            await asyncio.to_thread(configuration.save, settings)
+        except ForbiddenSetting as error:
+            logger.warning("refused %s: %s", connection.peer, error)
+            raise RequestFailed(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from None
+        except ConfigError as error:
+            logger.warning("refused %s: %s", connection.peer, error)
+            raise RequestFailed(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        except OSError as error:
+            logger.error("cannot save %s: %s", configuration.file, error.strerror)
+            raise RequestFailed(
+                ResponseCode.SYSTEM_ERROR,
+                f"cannot save {configuration.file}: {error.strerror}; nothing was changed",
+                hint="make room, or make the folder writable",
+            ) from None
+        configuration.apply(settings)
+    changed = sorted(properties.keys() & configuration.known_keys)
+    unknown = len(properties) - len(changed)
     logger.info(
-        "%s changed %s", connection.peer, ", ".join(sorted(properties.keys() & configuration.known_keys)) or "nothing"
+        "%s changed %s%s",
+        connection.peer,
+        ", ".join(changed) or "nothing",
+        f", and named {unknown} keys that are no settings" if unknown else "",
     )
     return ok()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from orbitmq import fastjson
-from orbitmq.errors import BodyError, RequestFailed
+from orbitmq.errors import BodyError, ConfigError, RequestFailed
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.saved_file import save
 
@@ -37,6 +37,7 @@ class KvConfig:
         self.generation = 0
         self._path = path
         self._table: Table = {}
+        self._came_from_backup = False
         self._saving = asyncio.Lock()
 
     def load(self) -> None:
@@ -46,9 +47,12 @@ class KvConfig:
                 continue
             try:
                 self._table = msgspec.convert(fastjson.loads(path.read_bytes()), _SavedForm).configTable
+            except OSError as error:
+                raise ConfigError(f"cannot read {path}: {error.strerror}", hint="see kvConfigPath") from None
             except (BodyError, msgspec.ValidationError) as error:
                 logger.warning("cannot read %s, trying what was saved before it: %s", path, error)
             else:
+                self._came_from_backup = path is not self._path
                 return
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -79,12 +83,14 @@ class KvConfig:
         """The change counts only once it is on disk."""
         text = msgspec.json.encode({"configTable": table}).decode()
         try:
-            await asyncio.to_thread(save, self._path, text)
+            # The backup is the only good copy while the file itself is torn: then leave it alone.
+            await asyncio.to_thread(save, self._path, text, keep_old=not self._came_from_backup)
         except OSError as error:
             raise RequestFailed(
                 ResponseCode.SYSTEM_ERROR,
                 f"cannot save {self._path}: {error.strerror}; nothing was changed",
                 hint="make room, or make the folder writable",
             ) from None
+        self._came_from_backup = False
         self._table = table
         self.generation += 1

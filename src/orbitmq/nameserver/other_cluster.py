@@ -35,7 +35,12 @@ class OtherCluster:
     async def route(self, topic: str) -> bytes:
         """The route's body as the other cluster gave it. RequestFailed when it has none, or cannot be asked."""
         problems = []
-        for address in await self._name_servers():
+        try:
+            addresses = await self._name_servers()
+        except TransportError as error:
+            addresses = []
+            problems.append(str(error))
+        for address in addresses:
             query = new_request(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic=topic, accept_standard_json_only=True)
             )

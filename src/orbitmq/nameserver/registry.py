@@ -89,14 +89,14 @@ class MinimumIdChange:
 
 
 class _Live:
-    __slots__ = ("channel", "data_version", "ha_address", "last_heard_ms", "timeout_ms")
+    __slots__ = ("broker_id", "broker_name", "channel", "data_version", "ha_address", "last_heard_ms", "timeout_ms")
 
-    def __init__(
-        self, channel: Hashable, data_version: DataVersion, ha_address: str, last_heard_ms: int, timeout_ms: int
-    ) -> None:
+    def __init__(self, broker: BrokerAnnouncement, channel: Hashable, last_heard_ms: int, timeout_ms: int) -> None:
+        self.broker_name = broker.name
+        self.broker_id = broker.broker_id
+        self.data_version = broker.topics.data_version
+        self.ha_address = broker.ha_address
         self.channel = channel
-        self.data_version = data_version
-        self.ha_address = ha_address
         self.last_heard_ms = last_heard_ms
         self.timeout_ms = timeout_ms
 
@@ -140,6 +140,7 @@ class RouteRegistry:
         if broker.broker_id not in addresses and len(broker.topics.topic_config_table) == 1:
             logger.warning("refused %s of %s: its first registration has one topic only", broker.address, broker.name)
             return None
+        self._forget_former_name(broker)
         data, is_new = self._update_broker(broker)
         if self._may_name_topics(broker, data):
             self._take_topics(broker, data, is_new)
@@ -170,6 +171,13 @@ class RouteRegistry:
             current_address,
         )
         return True
+
+    def _forget_former_name(self, broker: BrokerAnnouncement) -> None:
+        """A process that comes back under another name takes its address with it; nobody else will ever take it away."""
+        key = BrokerKey(broker.cluster, broker.address)
+        former = self._live.get(key)
+        if former is not None and former.broker_name != broker.name:
+            self.unregister([self.departure(key)])
 
     def _update_broker(self, broker: BrokerAnnouncement) -> tuple[BrokerData, bool]:
         """The broker's entry, and whether this id is new in it."""
@@ -248,9 +256,7 @@ class RouteRegistry:
         elif previous.channel is not channel:
             self._forget_channel(previous.channel, key)
         timeout_ms = broker.timeout_ms if broker.timeout_ms is not None else self._silent_ms()
-        self._live[key] = _Live(
-            channel, broker.topics.data_version, broker.ha_address, self._clock.now_ms(), timeout_ms
-        )
+        self._live[key] = _Live(broker, channel, self._clock.now_ms(), timeout_ms)
         self._keys_by_channel.setdefault(channel, set()).add(key)
         if broker.filter_servers is not None and self._filters.get(key, []) != broker.filter_servers:
             self.generation += 1
@@ -276,13 +282,9 @@ class RouteRegistry:
         ]
 
     def departure(self, key: BrokerKey) -> Departure:
-        """Which broker lives at this address."""
-        for data in self._brokers.values():
-            if data.cluster == key.cluster:
-                for broker_id, address in data.broker_addrs.items():
-                    if address == key.address:
-                        return Departure(key.cluster, key.address, data.broker_name, broker_id)
-        return Departure(key.cluster, key.address, "", -1)
+        """The leaving of the broker that lives at this address."""
+        live = self._live[key]
+        return Departure(key.cluster, key.address, live.broker_name, live.broker_id)
 
     def departures_with(self, channel: Hashable) -> list[Departure]:
         """The brokers that registered over this channel, now that it is gone."""
@@ -302,12 +304,12 @@ class RouteRegistry:
                 continue
             self._remove_address(data, departure.address)
             if not data.broker_addrs:
-                self._remove_broker(departure)
+                self._remove_broker(departure.broker_name)
                 removed.add(departure.broker_name)
             elif data.enable_acting_master and MASTER_ID not in data.broker_addrs:
                 without_master.add(departure.broker_name)
         if removed:
-            for topic in list(self._topics):
+            for topic in [*self._topics, *(self._mappings.keys() - self._topics.keys())]:
                 self._remove_queues(topic, removed)
         for name in without_master - removed:
             self._set_permissions(name, lambda perm: perm & ~PERM_WRITE)
@@ -328,13 +330,13 @@ class RouteRegistry:
                 MinimumIdChange(data.broker_name, lowest, addresses[lowest], address, None, tuple(addresses.values()))
             )
 
-    def _remove_broker(self, departure: Departure) -> None:
-        del self._brokers[departure.broker_name]
-        names = self._clusters.get(departure.cluster)
-        if names is not None:
-            names.discard(departure.broker_name)
+    def _remove_broker(self, broker_name: str) -> None:
+        del self._brokers[broker_name]
+        # From every cluster: its replicas may have named different ones.
+        for cluster, names in list(self._clusters.items()):
+            names.discard(broker_name)
             if not names:
-                del self._clusters[departure.cluster]
+                del self._clusters[cluster]
 
     def _drop_live(self, key: BrokerKey) -> None:
         live = self._live.pop(key, None)
@@ -349,14 +351,15 @@ class RouteRegistry:
                 del self._keys_by_channel[channel]
 
     def _remove_queues(self, topic: str, broker_names: Iterable[str]) -> None:
-        queues = self._topics.get(topic)
-        if queues is None:
-            return
-        for name in broker_names:
-            if queues.pop(name, None) is not None:
-                self.generation += 1
-        if not queues:
-            del self._topics[topic]
+        for table in (self._topics, self._mappings):
+            by_broker = table.get(topic)
+            if by_broker is None:
+                continue
+            for name in broker_names:
+                if by_broker.pop(name, None) is not None:
+                    self.generation += 1
+            if not by_broker:
+                del table[topic]
 
     # ---- operators' wishes
 
@@ -371,8 +374,8 @@ class RouteRegistry:
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         if cluster:
             self._remove_queues(topic, self._clusters.get(cluster, ()))
-        elif self._topics.pop(topic, None) is not None:
-            self.generation += 1
+        else:
+            self._remove_queues(topic, [*self._topics.get(topic, ()), *self._mappings.get(topic, ())])
 
     def wipe_write_permission(self, broker_name: str) -> int:
         """How many topics it touched."""

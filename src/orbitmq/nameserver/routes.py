@@ -33,7 +33,7 @@ def build_routes(
     by_flag = partial(handlers.get_topics_by_flag, registry, configuration)
     return {
         RequestCode.GET_ROUTEINFO_BY_TOPIC: partial(handlers.get_route, answers, opening, other_cluster),
-        RequestCode.REGISTER_BROKER: partial(handlers.register_broker, registry, kv_config, configuration),
+        RequestCode.REGISTER_BROKER: partial(handlers.register_broker, registry, departures, kv_config, configuration),
         RequestCode.UNREGISTER_BROKER: partial(handlers.unregister_broker, departures),
         RequestCode.QUERY_DATA_VERSION: partial(handlers.query_data_version, registry),
         RequestCode.BROKER_HEARTBEAT: partial(handlers.broker_heartbeat, registry),

@@ -73,6 +73,7 @@ class NameServer:
             routes, limits=limits, tls=configuration.tls, on_close=self._connection_closed, network=network
         )
         self._jobs: set[asyncio.Task[None]] = set()
+        self._stopping = False
         self.address: Address | None = None
 
     async def start(self) -> Address:
@@ -84,6 +85,7 @@ class NameServer:
         return self.address
 
     async def stop(self) -> None:
+        self._stopping = True
         for job in list(self._jobs):
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
@@ -105,6 +107,8 @@ class NameServer:
                 channel.close()
 
     def _connection_closed(self, connection: Connection) -> None:
+        if self._stopping:  # it is we who close them all; the brokers are well
+            return
         for departure in self.registry.departures_with(connection):
             logger.warning("lost the connection to broker %s: its routes are gone", departure.address)
             self._departures.add(departure)

@@ -15,6 +15,7 @@ import msgspec
 
 from orbitmq.configuration import Configuration, read_properties_file, read_settings
 from orbitmq.errors import ConfigError
+from orbitmq.transport.address import parse_addresses
 
 # Whoever could change these could make the server write or read a file of their choice (CVE-2023-37582).
 NEVER_CHANGEABLE: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
@@ -49,8 +50,6 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     # Connections
     server_channel_max_idle_time_seconds: int = 120
     server_socket_backlog: int = 1024
-    enable_shutdown_gracefully: bool = False
-    shutdown_wait_time_seconds: int = 30
     # Ours
     broker_silent_millis: int = msgspec.field(default=120_000, name="orbitmq.brokerSilentMillis")
     cluster_test_namesrv_addr: str = msgspec.field(default="", name="orbitmq.clusterTestNamesrvAddr")
@@ -60,6 +59,7 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     default_thread_pool_nums: int = 16
     default_thread_pool_queue_capacity: int = 10000
     enable_controller_in_namesrv: bool = False
+    enable_shutdown_gracefully: bool = False  # stopping always answers what was asked
     server_async_semaphore_value: int = 64
     server_callback_executor_threads: int = 0
     server_netty_worker_group_enable: bool = True
@@ -69,6 +69,7 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     server_socket_rcv_buf_size: int = 0
     server_socket_snd_buf_size: int = 0
     server_worker_threads: int = 8
+    shutdown_wait_time_seconds: int = 30
     use_epoll_native_selector: bool = False
     write_buffer_high_water_mark: int = 0
     write_buffer_low_water_mark: int = 0
@@ -78,6 +79,7 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
             value = getattr(self, name)
             if not least <= value <= most:
                 raise ConfigError(f"{_JAVA_NAMES[name]}={value} is out of range", hint=f"from {least} to {most}")
+        parse_addresses(self.cluster_test_namesrv_addr)
         if self.enable_controller_in_namesrv:
             raise ConfigError(
                 "enableControllerInNamesrv=true: this name server has no controller",
@@ -92,7 +94,6 @@ _RANGES: Final = (
     ("server_channel_max_idle_time_seconds", 1, 86_400),
     ("server_socket_backlog", 1, 65535),
     ("wait_seconds_for_service", 0, 3600),
-    ("shutdown_wait_time_seconds", 0, 3600),
     ("un_register_broker_queue_capacity", 1, 10_000_000),
 )
 
