@@ -7,6 +7,7 @@ Java: Configuration, MixAll.properties2Object
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 
 from orbitmq.errors import BodyError, ConfigError, ForbiddenSetting
-from orbitmq.protocol.properties_text import format_properties, parse_properties
+from orbitmq.protocol.properties_text import parse_properties, properties_file
 from orbitmq.saved_file import save
 from orbitmq.transport.tls import ClientAuth, TlsMode, TlsSettings
 
@@ -46,6 +47,7 @@ class Configuration(Generic[S]):
         self.without_effect = dict(without_effect or {})
         self.tls = tls or TlsSettings()
         self.generation = 0
+        self.changing = asyncio.Lock()  # held from `changed` to `apply`, or one of two changes would be lost
         self._unchangeable = unchangeable
 
     @property
@@ -72,8 +74,12 @@ class Configuration(Generic[S]):
         self.generation += 1
 
     def save(self, settings: S) -> None:
-        """OSError when it cannot be."""
-        save(self.file, format_properties({**self.unknown, **texts(settings)}))
+        """OSError when it cannot be. What the file says about TLS stays in it, unseen by `as_properties` as it is."""
+        about_tls = {}
+        if self.file.exists():
+            read = read_properties_file(self.file)
+            about_tls = {key: value for key, value in read.items() if key.startswith(_TLS_PREFIX)}
+        save(self.file, properties_file({**about_tls, **self.without_effect, **self.unknown, **texts(settings)}))
 
     def nearest_known(self, key: str) -> str | None:
         """For a message about a key that does not exist."""

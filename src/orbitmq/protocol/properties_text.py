@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.|$)", re.DOTALL)
 _CONTROL_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPED_CONTROLS: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
+# Java reads files as Latin-1, so beyond ASCII only escapes are safe.
+_IN_KEY: Final = re.compile(r"[\\=:#! ]|[^ -~]")
+_IN_VALUE: Final = re.compile(r"\\|^ |[^ -~]")
 # A key ends at the first separator that is not escaped.
 _ENTRY: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 
@@ -32,8 +36,13 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """`key=value` lines sorted by key, unescaped, as Apache's servers answer and store them."""
+    """`key=value` lines sorted by key, unescaped: what Apache's servers answer, and people like to read."""
     return "".join(f"{key}={properties[key]}\n" for key in sorted(properties))
+
+
+def properties_file(properties: Mapping[str, str]) -> str:
+    """The same lines, escaped so that whoever reads them gets the same map. Java: Properties.store"""
+    return "".join(f"{_escape(key, _IN_KEY)}={_escape(properties[key], _IN_VALUE)}\n" for key in sorted(properties))
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -52,8 +61,26 @@ def _logical_lines(text: str) -> Iterator[str]:
         yield pending
 
 
+def _escape(text: str, special: re.Pattern[str]) -> str:
+    return special.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match.group()
+    if character in _ESCAPED_CONTROLS:
+        return _ESCAPED_CONTROLS[character]
+    if " " <= character <= "~":
+        return "\\" + character
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
 def _unescape(text: str) -> str:
-    return _ESCAPE.sub(_unescaped, text) if "\\" in text else text
+    if "\\" not in text:
+        return text
+    # Escapes name UTF-16 units: join the pairs.
+    units = _ESCAPE.sub(_unescaped, text).encode("utf-16-le", "surrogatepass")
+    return units.decode("utf-16-le", "replace")
 
 
 def _unescaped(match: re.Match[str]) -> str:
