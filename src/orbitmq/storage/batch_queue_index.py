@@ -1,0 +1,164 @@
+"""One queue of a topic with `queue.type=BatchCQ`: an entry leads to a record that may hold many messages.
+
+    offset  size  field
+    0       8     commit-log offset
+    8       4     record size
+    12      8     tag hash; 0 for an inner batch
+    20      8     stored at, ms
+    28      8     queue offset of the record's first message
+    36      2     messages in the record
+    38      4     compacted offset, -1
+    42      4     reserved, 0
+
+Entries are found by bisection over the queue offset, not by position. A read that starts inside a batch gets its record.
+
+Java: BatchConsumeQueue
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from orbitmq.storage.entry_log import EntryLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.storage.entry_log import EntryFiles
+
+ENTRY: Final = struct.Struct(
+    ">q"  # offset in the commit log
+    "i"  # record size
+    "q"  # tag hash
+    "q"  # stored at
+    "q"  # queue offset of the first message
+    "h"  # messages in the record
+    "i"  # compacted offset
+    "i"  # reserved
+)
+ENTRY_BYTES: Final = ENTRY.size
+NOWHERE_SIZE: Final = 0x7FFFFFFF  # of an entry that leads nowhere
+_NOT_COMPACTED: Final = -1
+
+
+class BatchEntry(NamedTuple):
+    physical: int
+    size: int
+    tags_code: int
+    stored_at_ms: int
+    base: int
+    messages: int
+
+
+class BatchQueueIndex:
+    """Guarded like QueueIndex, and with the same face where the two are used alike."""
+
+    __slots__ = ("log", "max_physical", "min_offset", "next_offset", "queue_id", "topic")
+
+    def __init__(self, topic: str, queue_id: int, files: EntryFiles) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.log = EntryLog(files, ENTRY_BYTES)
+        self.min_offset = 0
+        self.next_offset = 0
+        self.max_physical = -1
+
+    def put(self, base: int, physical: int, size: int, tags_code: int, stored_at_ms: int, count: int) -> bool:
+        """Add a record of `count` messages. False if it is there already."""
+        if physical + size <= self.max_physical or base < self.next_offset:
+            return False
+        if self.log.next == self.log.first:
+            self.min_offset = base
+        self.log.tail += ENTRY.pack(physical, size, tags_code, stored_at_ms, base, count, _NOT_COMPACTED, 0)
+        self.max_physical = physical + size
+        self.next_offset = base + count
+        return True
+
+    def entries_from(self, offset: int, count: int) -> list[BatchEntry]:
+        """Up to `count` entries, the first one that which holds message `offset`."""
+        number = self.search(lambda entry: entry.base + entry.messages <= offset)
+        data = self.log.read(number, count)
+        return [BatchEntry(*fields[:6]) for fields in ENTRY.iter_unpack(data)]
+
+    def last_record(self) -> tuple[int, int]:
+        last = self._entry(self.log.next - 1)
+        return last.physical, last.size
+
+    def drop_last(self) -> None:
+        self.log.cut(self.log.next - 1)
+        self._find_ends()
+
+    def lead_nowhere(self, start: int, end: int) -> None:
+        """Let the entries of records in [start, end) of the log lead to no byte at all: size 0x7FFFFFFF at offset 0."""
+        number = self.search(lambda entry: entry.physical < start)
+        while number < self.log.next:
+            entry = self._entry(number)
+            if entry.physical >= end:
+                break
+            nowhere = ENTRY.pack(0, NOWHERE_SIZE, 0, entry.stored_at_ms, entry.base, entry.messages, _NOT_COMPACTED, 0)
+            self.log.overwrite(number, nowhere)
+            number += 1
+
+    def base_of(self, number: int) -> int:
+        """The queue offset of the first message of an entry; behind the last entry, the next offset."""
+        return self._entry(number).base if number < self.log.next else self.next_offset
+
+    def load(self, *, trust: bool) -> None:
+        self.log.load(valid_entries, trust=trust)
+        self._find_ends()
+
+    def truncate(self, physical: int) -> None:
+        if self.max_physical > physical:
+            self.log.cut(self.search(lambda entry: entry.physical < physical))
+            self._find_ends()
+
+    def correct_min(self, log_start: int) -> None:
+        number = self.search(lambda entry: entry.physical < log_start)
+        self.min_offset = self.base_of(number)
+
+    def delete_below(self, log_start: int) -> int:
+        count = 0
+        files = self.log.files
+        while len(files.starts) > 1:
+            last_of_file = self.log.first + self.log.per_file - 1
+            if last_of_file >= self.log.written or self._entry(last_of_file).physical >= log_start:
+                break
+            files.drop(files.starts[0])
+            count += 1
+        self.correct_min(log_start)
+        return count
+
+    def search(self, before: Callable[[BatchEntry], bool]) -> int:
+        """The number of the first entry for which `before` is false; entries must be sorted by it."""
+        low, high = self.log.first, self.log.next
+        while low < high:
+            middle = (low + high) // 2
+            if before(self._entry(middle)):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _entry(self, number: int) -> BatchEntry:
+        return BatchEntry(*ENTRY.unpack(self.log.read(number, 1))[:6])
+
+    def _find_ends(self) -> None:
+        self.max_physical = -1
+        if self.log.next > self.log.first:
+            last = self._entry(self.log.next - 1)
+            self.max_physical = last.physical + last.size
+            self.next_offset = last.base + last.messages
+            self.min_offset = self._entry(self.log.first).base
+        else:
+            self.next_offset = self.min_offset = 0
+
+
+def valid_entries(data: bytes) -> int:
+    """How many entries at the start of `data` are written ones."""
+    count = 0
+    for physical, size, _, _, base, messages, _, _ in ENTRY.iter_unpack(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]):
+        if physical < 0 or size <= 0 or base < 0 or messages <= 0:
+            break
+        count += 1
+    return count

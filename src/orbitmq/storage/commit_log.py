@@ -1,0 +1,373 @@
+"""The commit log: every message of a broker, one behind the other, in the order of arrival.
+
+Appending is a critical section without a lock: one thread appends (in the broker, the event loop's). In it, in this order:
+the queue offset is looked up, a place is found (a blank record closes a file that has no room), the store time is taken, the
+record is written, and only then the queue offset counts as used. The eight bytes that make a record a record are stored last,
+so a process killed half way leaves nothing that could be taken for a message.
+
+`recent` holds what was appended and not yet indexed; the indexer takes it from there instead of decoding it again.
+
+Java: CommitLog
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import msgspec
+
+from orbitmq.errors import MessageError
+from orbitmq.message.ids import offset_message_id
+from orbitmq.message.properties import (
+    INNER_BASE,
+    INNER_NUM,
+    MAX_PROPERTIES_BYTES,
+    MULTI_DISPATCH,
+    MULTI_DISPATCH_SEPARATOR,
+    MULTI_QUEUE_OFFSET,
+    WAIT,
+    decode_properties,
+    encode_properties,
+    find_property,
+)
+from orbitmq.message.record import (
+    BLANK_BYTES,
+    TopicField,
+    encode_blank,
+    encode_record,
+    fill_record_crc,
+    record_size,
+    topic_field,
+    with_crc_room,
+)
+from orbitmq.message.sysflags import BORN_HOST_IPV6, INNER_BATCH, STORE_HOST_IPV6, TRANSACTION_PREPARED
+from orbitmq.storage.segmented_log import SegmentedLog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orbitmq.clock import Clock
+    from orbitmq.message.batch import BatchMember
+    from orbitmq.storage.config import StorageConfig
+    from orbitmq.storage.files import Disk
+    from orbitmq.storage.segmented_log import Segment
+
+LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
+LIGHT_QUEUE_ID: Final = 0
+DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+
+_CRC_MASK: Final = 0x7FFFFFFF
+_MULTI_DISPATCH_NAME: Final = MULTI_DISPATCH.encode()
+_INNER_NUM_NAME: Final = INNER_NUM.encode()
+
+# Set in prepared and rolled-back records alone: neither has a place in its queue.
+NO_QUEUE_ENTRY: Final = TRANSACTION_PREPARED
+
+
+class AppendCode(IntEnum):
+    """Why an append was refused, as the response code a client understands. Java: PutMessageStatus"""
+
+    SYSTEM_ERROR = 1
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+
+
+class Appended(msgspec.Struct, gc=False):
+    """Where a message (or the first of a batch) went."""
+
+    commit_log_offset: int
+    end: int  # durable once the log is flushed to here
+    queue_offset: int
+    stored_at_ms: int
+
+
+class AppendedBatch(msgspec.Struct):
+    commit_log_offsets: list[int]
+    end: int
+    queue_offset: int  # of the first; the others follow without a gap
+    stored_at_ms: int
+
+    def message_ids(self, store_host: bytes) -> list[str]:
+        return [offset_message_id(store_host, offset) for offset in self.commit_log_offsets]
+
+
+class LogEntry(msgspec.Struct, gc=False):
+    """What the indexes need to know of a record."""
+
+    queue: tuple[str, int]  # topic and queue id
+    commit_log_offset: int
+    size: int
+    queue_offset: int
+    sys_flag: int
+    stored_at_ms: int
+    properties: bytes
+
+
+class CommitLog:
+    """Appends come from one thread; `read` and `stored_at_ms` from any."""
+
+    def __init__(self, disk: Disk, config: StorageConfig, clock: Clock, store_host: bytes) -> None:
+        self.files = SegmentedLog(
+            disk,
+            config.commit_log_path,
+            config.segment_bytes,
+            prepare_ahead=config.prepare_next_segment,
+            warm_up=config.warm_up_segments,
+        )
+        self.store_host = store_host
+        self.next_queue_offsets: dict[tuple[str, int], int] = {}
+        self.recent: deque[LogEntry] = deque()
+        self.end = 0  # of the last record; `place_end` sets it once recovery knows
+        self.last_stored_at_ms = 0
+        self._clock = clock
+        self._config = config
+        self._store_host_flag = STORE_HOST_IPV6 if len(store_host) > 8 else 0
+        self._topic_fields: dict[str, TopicField] = {}
+        self._light_queues = 0
+        self._memory = memoryview(b"")
+        self._segment_start = 0
+        self._segment_end = 0
+
+    @property
+    def start(self) -> int:
+        return self.files.start
+
+    def place_end(self, end: int) -> None:
+        """Go on appending at `end`: recovery's last word. Files behind it must be gone already."""
+        self.end = end
+        segment = self.files.last
+        if segment is None:
+            self._segment_start = self._segment_end = end
+        else:
+            assert segment.start <= end <= segment.end, f"{end} is not in the last file, {segment}"
+            self._write_to(segment)
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        born_at_ms: int,
+        born_host: bytes,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+    ) -> Appended:
+        """Write one message. Raises MessageError (it can never be stored) or StoreFull (it cannot be now)."""
+        field = self._topic_fields.get(topic) or self._learn_topic(topic)
+        sys_flag |= self._store_host_flag if len(born_host) == 8 else self._store_host_flag | BORN_HOST_IPV6
+        queue = (topic, queue_id)
+        queue_offset = 0 if sys_flag & NO_QUEUE_ENTRY else self.next_queue_offsets.get(queue, 0)
+        taken = 1
+        light_queues: list[str] = []
+        if sys_flag & INNER_BATCH:
+            taken, properties = _number_inner_batch(properties, queue_offset)
+        if self._config.light_queues and _MULTI_DISPATCH_NAME in properties and _may_multi_dispatch(topic):
+            light_queues, properties = self._number_light_queues(properties)
+        if self._config.record_crc:
+            properties = with_crc_room(properties)
+        size = record_size(field, sys_flag, len(body), len(properties))
+        if len(body) > self._config.max_message_bytes or len(properties) > MAX_PROPERTIES_BYTES:
+            _refuse_size(len(body), self._config.max_message_bytes, len(properties))
+        at = self.end
+        if at + size + BLANK_BYTES > self._segment_end:
+            at = self._roll(size)
+        stored_at_ms = self._clock.now_ms()
+        record = encode_record(
+            field, queue_id, flag, queue_offset, at, sys_flag, born_at_ms, born_host, stored_at_ms, self.store_host,
+            reconsume_times, prepared_transaction_offset, body, zlib.crc32(body) & _CRC_MASK, properties,
+        )  # fmt: skip
+        if self._config.record_crc:
+            record = fill_record_crc(record)
+        self._write(at, record)
+        self.last_stored_at_ms = stored_at_ms
+        if not sys_flag & NO_QUEUE_ENTRY:
+            self.next_queue_offsets[queue] = queue_offset + taken
+        if light_queues:
+            self._advance_light_queues(light_queues)
+        self.recent.append(LogEntry(queue, at, size, queue_offset, sys_flag, stored_at_ms, properties))
+        return Appended(at, at + size, queue_offset, stored_at_ms)
+
+    def append_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        members: Sequence[BatchMember],
+        properties: bytes,
+        born_at_ms: int,
+        born_host: bytes,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+    ) -> AppendedBatch:
+        """Write all members as records of their own, or none. `properties` are the batch's, added to each member's."""
+        if not members:
+            raise MessageError("a batch needs at least one message", code=AppendCode.MESSAGE_ILLEGAL)
+        field = self._topic_fields.get(topic) or self._learn_topic(topic)
+        sys_flag |= self._store_host_flag if len(born_host) == 8 else self._store_host_flag | BORN_HOST_IPV6
+        member_properties = [_joined(member.properties, properties) for member in members]
+        if self._config.record_crc:
+            member_properties = [with_crc_room(text) for text in member_properties]
+        sizes = []
+        for member, text in zip(members, member_properties, strict=True):
+            sizes.append(record_size(field, sys_flag, len(member.body), len(text)))
+            if len(text) > MAX_PROPERTIES_BYTES:
+                _refuse_size(len(member.body), self._config.max_message_bytes, len(text))
+        total = sum(sizes)
+        bodies = sum(len(member.body) for member in members)
+        if bodies > self._config.max_message_bytes:
+            _refuse_size(bodies, self._config.max_message_bytes, 0)
+        at = self.end
+        if at + total + BLANK_BYTES > self._segment_end:
+            at = self._roll(total)
+        queue = (topic, queue_id)
+        first = self.next_queue_offsets.get(queue, 0)
+        stored_at_ms = self._clock.now_ms()
+        records: list[bytes] = []
+        entries: list[LogEntry] = []
+        offset = at
+        for number, (member, text, size) in enumerate(zip(members, member_properties, sizes, strict=True)):
+            record = encode_record(
+                field, queue_id, member.flag, first + number, offset, sys_flag, born_at_ms, born_host, stored_at_ms,
+                self.store_host, reconsume_times, 0, member.body, zlib.crc32(member.body) & _CRC_MASK, text,
+            )  # fmt: skip
+            records.append(fill_record_crc(record) if self._config.record_crc else record)
+            entries.append(LogEntry(queue, offset, size, first + number, sys_flag, stored_at_ms, text))
+            offset += size
+        self._write(at, b"".join(records))
+        self.last_stored_at_ms = stored_at_ms
+        self.next_queue_offsets[queue] = first + len(members)
+        self.recent.extend(entries)
+        return AppendedBatch([entry.commit_log_offset for entry in entries], offset, first, stored_at_ms)
+
+    def read(self, offset: int, size: int) -> memoryview | None:
+        """The bytes of a record that begins at `offset`; None if they are deleted, or not there yet."""
+        if offset + size > self.end:
+            return None
+        data = self.files.slice(offset, size)
+        return data if data is not None and len(data) == size else None
+
+    def next_file(self, offset: int) -> int:
+        """Where the file after the one that holds (or held) `offset` begins."""
+        return offset - offset % self._config.segment_bytes + self._config.segment_bytes
+
+    def forget_topic(self, topic: str) -> None:
+        """The next message of this topic starts its queues at 0 again."""
+        for queue in [queue for queue in self.next_queue_offsets if queue[0] == topic]:
+            del self.next_queue_offsets[queue]
+        self._topic_fields.pop(topic, None)
+        if topic.startswith(LIGHT_QUEUE_PREFIX):
+            self._light_queues = max(0, self._light_queues - 1)
+
+    def set_queue_offsets(self, offsets: dict[tuple[str, int], int]) -> None:
+        """What each queue's next message gets, as recovery found it."""
+        self.next_queue_offsets = offsets
+        self._light_queues = sum(1 for topic, _ in offsets if topic.startswith(LIGHT_QUEUE_PREFIX))
+
+    def _write(self, at: int, record: bytes) -> None:
+        # The size and magic go in last: until then, nothing at `at` looks like a record.
+        memory = self._memory
+        position = at - self._segment_start
+        end = position + len(record)
+        memory[position + 8 : end] = record[8:]
+        memory[position : position + 8] = record[:8]
+        self.end = at + len(record)
+
+    def _roll(self, size: int) -> int:
+        """Close the file with a blank record, begin the next, and return where it begins."""
+        if size + BLANK_BYTES > self._config.segment_bytes:
+            raise MessageError(
+                f"a record of {size} bytes does not fit into a file of {self._config.segment_bytes}",
+                hint="raise mappedFileSizeCommitLog, or send smaller messages",
+                code=AppendCode.MESSAGE_ILLEGAL,
+            )
+        left = self._segment_end - self.end
+        position = self.end - self._segment_start
+        segment = self.files.roll()  # first: if the disk is full, the log stays as it is
+        if left:
+            self._memory[position : position + BLANK_BYTES] = encode_blank(left)
+        self._write_to(segment)
+        self.end = segment.start
+        return segment.start
+
+    def _write_to(self, segment: Segment) -> None:
+        self._memory = segment.memory
+        self._segment_start = segment.start
+        self._segment_end = segment.end
+
+    def _learn_topic(self, topic: str) -> TopicField:
+        try:
+            field = topic_field(topic)
+        except MessageError as error:
+            raise MessageError(error.message, code=AppendCode.MESSAGE_ILLEGAL) from None
+        if not topic or "/" in topic or topic in (".", ".."):
+            raise MessageError(f"{topic!r} cannot be a topic", code=AppendCode.MESSAGE_ILLEGAL)
+        self._topic_fields[topic] = field
+        return field
+
+    def _number_light_queues(self, properties: bytes) -> tuple[list[str], bytes]:
+        """The light queues this message goes to as well, and the properties that say at which offsets."""
+        decoded = decode_properties(properties)
+        names = decoded.get(MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
+        offsets = []
+        fresh = 0
+        for name in names:
+            if not name.startswith(LIGHT_QUEUE_PREFIX) or "/" in name:
+                raise MessageError(f"{name!r} is not a light queue", code=AppendCode.MESSAGE_ILLEGAL)
+            known = self.next_queue_offsets.get((name, LIGHT_QUEUE_ID))
+            fresh += known is None
+            offsets.append(str(known or 0))
+        if self._light_queues + fresh > self._config.max_light_queues:
+            raise MessageError(
+                f"there are {self._light_queues} light queues already",
+                hint="raise maxLmqConsumeQueueNum",
+                code=AppendCode.SERVICE_NOT_AVAILABLE,
+            )
+        decoded[MULTI_QUEUE_OFFSET] = MULTI_DISPATCH_SEPARATOR.join(offsets)
+        decoded.pop(WAIT, None)  # as Java does when it writes the map anew
+        return names, encode_properties(decoded)
+
+    def _advance_light_queues(self, names: list[str]) -> None:
+        for name in names:
+            queue = (name, LIGHT_QUEUE_ID)
+            known = self.next_queue_offsets.get(queue)
+            self._light_queues += known is None
+            self.next_queue_offsets[queue] = (known or 0) + 1
+
+
+def _may_multi_dispatch(topic: str) -> bool:
+    return not topic.startswith(("%RETRY%", "rmq_sys_")) and topic != DELAY_TOPIC
+
+
+def _number_inner_batch(properties: bytes, base: int) -> tuple[int, bytes]:
+    """How many messages an inner batch holds, and its properties with the queue offset of the first."""
+    count = find_property(properties, _INNER_NUM_NAME)
+    if count is None or not count.isdigit() or not 0 < int(count) <= 0x7FFF:
+        raise MessageError(
+            "an inner batch must say in INNER_NUM how many messages it holds", code=AppendCode.MESSAGE_ILLEGAL
+        )
+    return int(count), _joined(properties, f"{INNER_BASE}\x01{base}\x02".encode())
+
+
+def _joined(first: bytes, second: bytes) -> bytes:
+    """Two property texts as one; later entries win."""
+    if first and second and not first.endswith(b"\x02"):
+        return first + b"\x02" + second
+    return first + second
+
+
+def _refuse_size(body: int, body_limit: int, properties: int) -> NoReturn:
+    if properties > MAX_PROPERTIES_BYTES:
+        raise MessageError(
+            f"properties take {properties} bytes; up to {MAX_PROPERTIES_BYTES} can be stored",
+            code=AppendCode.MESSAGE_ILLEGAL,
+        )
+    raise MessageError(
+        f"the body has {body} bytes; this broker takes up to {body_limit}",
+        hint="send smaller messages, or raise maxMessageSize",
+        code=AppendCode.MESSAGE_ILLEGAL,
+    )

@@ -1,0 +1,214 @@
+"""The two threads that wait for the disk: one for the commit log, one for everything that can be built again from it.
+
+    LogFlusher      asynchronous: every half second, if enough pages are dirty, and every ten seconds in any case
+                    synchronous: as soon as somebody waits; one sync serves all who came while the last one ran
+    IndexFlusher    every second: queue entries from memory to their files, the checkpoint; a thorough sync every minute
+
+A failed sync of the log ends all writing: the kernel may have dropped the pages and called them clean, so a retry that
+succeeds would prove nothing. What fails in the indexes can be tried again, because their content is still in the log.
+
+Java: CommitLog.GroupCommitService, FlushRealTimeService; DefaultMessageStore.FlushConsumeQueueService
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from threading import Condition, Thread
+from typing import TYPE_CHECKING
+
+from orbitmq.errors import StorageError, StoreFenced
+from orbitmq.storage.config import FlushMode
+from orbitmq.storage.files import PAGE_BYTES
+from orbitmq.storage.health import RunningFlags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.storage.checkpoint import Checkpoint, CheckpointFile
+    from orbitmq.storage.commit_log import CommitLog
+    from orbitmq.storage.config import StorageConfig
+    from orbitmq.storage.health import Health
+    from orbitmq.storage.indexer import Indexer
+    from orbitmq.storage.key_index import KeyIndex
+    from orbitmq.storage.queue_table import QueueTable
+
+
+class LogFlusher:
+    def __init__(
+        self,
+        log: CommitLog,
+        config: StorageConfig,
+        checkpoint: Checkpoint,
+        health: Health,
+        on_flushed: Callable[[], None],
+    ) -> None:
+        self.flushed = log.end  # everything before this log offset is on the device
+        self.failed: StoreFenced | None = None
+        self._log = log
+        self._config = config
+        self._checkpoint = checkpoint
+        self._health = health
+        self._on_flushed = on_flushed
+        self._changed = Condition()
+        self._waiting: list[tuple[int, int, Callable[[StorageError | None], None]]] = []  # a heap by offset
+        self._order = itertools.count()  # so that callbacks are never compared
+        self._stopping = False
+        self._woken = False
+        self._thread = Thread(target=self._run, name="orbitmq-log-flush", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def when_durable(self, end: int, callback: Callable[[StorageError | None], None]) -> None:
+        """Call back once the log is on the device up to `end`: at once if it is, else from the flushing thread."""
+        with self._changed:
+            if end > self.flushed and self.failed is None:
+                heapq.heappush(self._waiting, (end, next(self._order), callback))
+                self._changed.notify()
+                return
+        callback(None if end <= self.flushed else self.failed)
+
+    def wake(self) -> None:
+        """Flush soon, though nobody waits for it."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify()
+
+    def flush(self) -> None:
+        """Make everything appended so far durable, in this thread. Raises StoreFenced once a sync has failed."""
+        if self.failed is not None:
+            raise self.failed
+        stored_at_ms = self._log.last_stored_at_ms  # before the end: the record it speaks of is surely included
+        end = self._log.end
+        if end > self.flushed:
+            try:
+                self._log.files.sync(self.flushed, end)
+            except StorageError as cause:
+                self._fence(cause)
+            self.flushed = end
+            self._checkpoint.log_synced_ms = max(self._checkpoint.log_synced_ms, stored_at_ms)
+            self._answer()
+            self._on_flushed()
+
+    def stop(self) -> None:
+        """End the thread; what is not flushed stays so."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _fence(self, cause: StorageError) -> None:
+        failed = StoreFenced(
+            f"a sync of the commit log failed, so nothing more is written: {cause.message}",
+            hint="move the store to a sound disk and start again; what was acknowledged as flushed is safe",
+        )
+        failed.__cause__ = cause
+        self._health.report(RunningFlags.FENCED, failed)
+        with self._changed:
+            self.failed = failed
+            waiting, self._waiting = self._waiting, []
+        for _, _, callback in waiting:
+            callback(failed)
+        raise failed
+
+    def _answer(self) -> None:
+        due = []
+        with self._changed:
+            while self._waiting and self._waiting[0][0] <= self.flushed:
+                due.append(heapq.heappop(self._waiting)[2])
+        for callback in due:
+            callback(None)
+
+    def _run(self) -> None:
+        every = self._config.flush_every_ms / 1000
+        thorough_after = max(1, self._config.flush_thorough_every_ms // self._config.flush_every_ms)
+        rounds_skipped = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping or self._woken or bool(self._waiting), timeout=every)
+                if self._stopping:
+                    return
+                wanted = self._woken or bool(self._waiting) or self._config.flush_mode is FlushMode.SYNC
+                self._woken = False
+            rounds_skipped += 1
+            dirty = self._log.end - self.flushed
+            if wanted or dirty >= self._config.flush_least_pages * PAGE_BYTES or rounds_skipped >= thorough_after:
+                rounds_skipped = 0
+                try:
+                    self.flush()
+                except StoreFenced:
+                    return
+
+
+class IndexFlusher:
+    """Also saves the checkpoint, whose times may only advance after the syncs they speak of."""
+
+    def __init__(
+        self,
+        queues: QueueTable,
+        keys: KeyIndex | None,
+        indexer: Indexer,
+        config: StorageConfig,
+        checkpoint: Checkpoint,
+        checkpoint_file: CheckpointFile,
+        health: Health,
+    ) -> None:
+        self._queues = queues
+        self._keys = keys
+        self._indexer = indexer
+        self._config = config
+        self._checkpoint = checkpoint
+        self._checkpoint_file = checkpoint_file
+        self._health = health
+        self._changed = Condition()
+        self._stopping = False
+        self._thread = Thread(target=self._run, name="orbitmq-index-flush", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def flush(self, *, thorough: bool) -> None:
+        """Write queue entries and save the checkpoint; with `thorough`, sync every queue first."""
+        try:
+            self._flush(thorough=thorough)
+        except StorageError as error:
+            self._health.report(RunningFlags.QUEUE_ERROR, error)
+            raise
+        self._health.clear(RunningFlags.QUEUE_ERROR)
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _flush(self, *, thorough: bool) -> None:
+        with self._queues.lock:
+            indexed_until_ms = self._indexer.last_stored_at_ms
+        self._queues.write_out()
+        if thorough:
+            self._queues.sync()
+            self._checkpoint.queues_synced_ms = max(self._checkpoint.queues_synced_ms, indexed_until_ms)
+        else:
+            self._queues.sync(self._config.queue_flush_least_pages)
+        if self._keys is not None:
+            self._checkpoint.index_synced_ms = max(self._checkpoint.index_synced_ms, self._keys.sync())
+        self._checkpoint_file.save(self._checkpoint)
+
+    def _run(self) -> None:
+        every = self._config.queue_flush_every_ms / 1000
+        thorough_after = max(1, self._config.queue_flush_thorough_every_ms // self._config.queue_flush_every_ms)
+        rounds = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping, timeout=every)
+                if self._stopping:
+                    return
+            rounds += 1
+            try:
+                self.flush(thorough=rounds % thorough_after == 0)
+            except StorageError:
+                continue  # reported; the next round tries again

@@ -1,0 +1,206 @@
+"""Follows the commit log and fills the indexes: what makes an appended message findable.
+
+A record gets an entry in its queue (unless it is a half-done or rolled-back transaction), one in each light queue it names,
+and its keys go into the key index. Fresh records come from the log's `recent`, as they were appended; older ones are decoded
+from the log (`entry_at`), any part of it, as often as one likes, because an index takes nothing twice.
+
+Readers may see what is indexed, so nothing beyond the confirmed offset is: with synchronous flush, that is what is on disk.
+
+Java: ReputMessageService, CommitLogDispatcherBuildConsumeQueue, CommitLogDispatcherBuildIndex
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.errors import StorageError
+from orbitmq.message.properties import (
+    DELAY,
+    INNER_BASE,
+    INNER_NUM,
+    KEYS,
+    MULTI_DISPATCH,
+    MULTI_QUEUE_OFFSET,
+    TAGS,
+    UNIQUE_KEY,
+    find_property,
+)
+from orbitmq.message.record import decode_entry
+from orbitmq.message.tags import tag_code
+from orbitmq.storage.commit_log import DELAY_TOPIC, LIGHT_QUEUE_ID, LIGHT_QUEUE_PREFIX, NO_QUEUE_ENTRY, LogEntry
+from orbitmq.storage.health import RunningFlags
+from orbitmq.storage.queue_index import QueueIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.storage.commit_log import CommitLog
+    from orbitmq.storage.config import StorageConfig
+    from orbitmq.storage.health import Health
+    from orbitmq.storage.key_index import KeyIndex
+    from orbitmq.storage.queue_table import AnyQueue, QueueTable
+
+logger = logging.getLogger(__name__)
+
+_TAGS: Final = TAGS.encode()
+_KEYS: Final = KEYS.encode()
+_UNIQUE_KEY: Final = UNIQUE_KEY.encode()
+_DELAY: Final = DELAY.encode()
+_INNER_NUM: Final = INNER_NUM.encode()
+_INNER_BASE: Final = INNER_BASE.encode()
+_MULTI_DISPATCH: Final = MULTI_DISPATCH.encode()
+_MULTI_QUEUE_OFFSET: Final = MULTI_QUEUE_OFFSET.encode()
+
+
+class Indexer:
+    """Belongs to the thread that appends."""
+
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, keys: KeyIndex | None, config: StorageConfig, health: Health
+    ) -> None:
+        self.indexed_to = 0  # every record before this log offset is indexed
+        self.last_stored_at_ms = 0  # of the last record that was indexed
+        self.on_arrival: Callable[[str, int, int], None] | None = None  # topic, queue id, the queue's next offset
+        self._log = log
+        self._queues = queues
+        self._keys = keys
+        self._config = config
+        self._health = health
+        self._tag_codes: dict[bytes, int] = {}
+        self._keyless: deque[LogEntry] = deque()
+
+    def catch_up(self, confirmed: int) -> None:
+        """Index what was appended up to the log offset `confirmed`, then wake whoever waits for its queues."""
+        recent = self._log.recent
+        if not recent:
+            return
+        take = recent.popleft
+        batch: list[LogEntry] = []
+        while recent and recent[0].commit_log_offset + recent[0].size <= confirmed:
+            batch.append(take())
+        if batch:
+            self.index(batch)
+
+    def index(self, batch: list[LogEntry]) -> None:
+        """Enter records, in log order; those that are entered already change nothing."""
+        if not batch:
+            return
+        touched = self._enter_queues(batch)
+        self.enter_keys(batch)
+        if self.on_arrival is not None:
+            for queue in touched:
+                self.on_arrival(queue.topic, queue.queue_id, queue.next_offset)
+
+    def retry_keys(self) -> None:
+        """Enter the keys that a full disk kept out of the key index. Raises as long as it does so again."""
+        entries = self._keyless
+        while entries:
+            self._put_keys(entries[0])
+            entries.popleft()
+        self._health.clear(RunningFlags.INDEX_ERROR)
+
+    @staticmethod
+    def entry_at(memory: memoryview, position: int, commit_log_offset: int) -> LogEntry:
+        record = decode_entry(memory, position, commit_log_offset)
+        return LogEntry(
+            (record.topic, record.queue_id),
+            commit_log_offset,
+            record.size,
+            record.queue_offset,
+            record.sys_flag,
+            record.stored_at_ms,
+            record.properties,
+        )
+
+    def _enter_queues(self, batch: list[LogEntry]) -> set[AnyQueue]:
+        touched: set[AnyQueue] = set()
+        known = self._queues.queues
+        with self._queues.lock:
+            for entry in batch:
+                if entry.sys_flag & NO_QUEUE_ENTRY:
+                    continue
+                queue = known.get(entry.queue) or self._queues.open(*entry.queue)
+                code = self._tags_code(entry)
+                if type(queue) is QueueIndex:
+                    queue.put(entry.queue_offset, entry.commit_log_offset, entry.size, code)
+                else:
+                    self._put_batch(queue, entry, code)
+                touched.add(queue)
+                if self._config.light_queues and _MULTI_QUEUE_OFFSET in entry.properties:
+                    touched.update(self._put_light(entry, code))
+            self._queues.touched(touched)
+            last = batch[-1]
+            self.indexed_to = last.commit_log_offset + last.size
+            self.last_stored_at_ms = last.stored_at_ms
+        return touched
+
+    def enter_keys(self, batch: list[LogEntry]) -> None:
+        """The keys alone; a full disk is reported, not raised."""
+        if self._keys is None:
+            return
+        if self._keyless:
+            self._keyless.extend(batch)
+            return
+        for number, entry in enumerate(batch):
+            try:
+                self._put_keys(entry)
+            except StorageError as error:
+                # The message itself is safe and in its queue. Appending stops until its keys are in as well.
+                self._health.report(RunningFlags.INDEX_ERROR, error)
+                self._keyless.extend(batch[number:])
+                return
+
+    def _tags_code(self, entry: LogEntry) -> int:
+        if entry.queue[0] == DELAY_TOPIC:
+            level = find_property(entry.properties, _DELAY)
+            if level is not None and level.isdigit() and int(level) > 0:
+                levels = self._config.delay_levels_ms
+                return entry.stored_at_ms + levels[min(int(level), len(levels)) - 1]
+        tags = find_property(entry.properties, _TAGS)
+        if tags is None:
+            return 0
+        code = self._tag_codes.get(tags)
+        if code is None:
+            if len(self._tag_codes) > 10_000:
+                self._tag_codes.clear()
+            code = self._tag_codes[tags] = tag_code(tags.decode("utf-8", "replace"))
+        return code
+
+    def _put_batch(self, queue: AnyQueue, entry: LogEntry, code: int) -> None:
+        assert not isinstance(queue, QueueIndex)
+        base, count = find_property(entry.properties, _INNER_BASE), find_property(entry.properties, _INNER_NUM)
+        if base is not None and count is not None:
+            queue.put(int(base), entry.commit_log_offset, entry.size, 0, entry.stored_at_ms, int(count))
+        else:
+            queue.put(entry.queue_offset, entry.commit_log_offset, entry.size, code, entry.stored_at_ms, 1)
+
+    def _put_light(self, entry: LogEntry, code: int) -> list[AnyQueue]:
+        names = (find_property(entry.properties, _MULTI_DISPATCH) or b"").decode().split(",")
+        offsets = (find_property(entry.properties, _MULTI_QUEUE_OFFSET) or b"").decode().split(",")
+        if len(names) != len(offsets):
+            logger.error("the record at %d names light queues without their offsets", entry.commit_log_offset)
+            return []
+        touched: list[AnyQueue] = []
+        for name, offset in zip(names, offsets, strict=True):
+            if name.startswith(LIGHT_QUEUE_PREFIX) and "/" not in name and offset.isdigit():
+                queue = self._queues.open(name, LIGHT_QUEUE_ID)
+                if type(queue) is QueueIndex:
+                    queue.put(int(offset), entry.commit_log_offset, entry.size, code)
+                    touched.append(queue)
+        return touched
+
+    def _put_keys(self, entry: LogEntry) -> None:
+        assert self._keys is not None
+        unique_key, keys = find_property(entry.properties, _UNIQUE_KEY), find_property(entry.properties, _KEYS)
+        if unique_key is None and keys is None:
+            return
+        self._keys.put(
+            entry.commit_log_offset,
+            entry.stored_at_ms,
+            entry.queue[0],
+            None if unique_key is None else unique_key.decode("utf-8", "replace"),
+            None if keys is None else keys.decode("utf-8", "replace"),
+            entry.sys_flag,
+        )

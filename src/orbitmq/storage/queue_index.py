@@ -1,0 +1,222 @@
+"""One queue: its entries say where in the commit log each of its messages is.
+
+    offset  size  field
+    0       8     commit-log offset
+    8       4     record size
+    12      8     tag hash; delivery time of a delayed message; or an address in the queue's extension
+
+Message q of the queue is entry q: a queue offset needs no search. Where messages are missing (a queue that begins late because
+its older ones expired, a log that lost a file) stand entries that lead nowhere, so that the others keep their numbers.
+
+Java: ConsumeQueue
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.storage.entry_log import EntryLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.storage.entry_log import EntryFiles
+
+ENTRY: Final = struct.Struct(
+    ">q"  # offset in the commit log
+    "i"  # record size
+    "q"  # tag hash, or delivery time for delayed messages
+)
+ENTRY_BYTES: Final = ENTRY.size
+NOWHERE_SIZE: Final = 0x7FFFFFFF
+NOWHERE: Final = ENTRY.pack(0, NOWHERE_SIZE, 0)  # an entry without a message
+
+_NO_ENTRY: Final = (0, 0, 0)
+_NEGATIVE: Final = re.compile(rb"[\x80-\xff]")
+_SKIP_ENTRIES: Final = 4096
+
+
+class QueueIndex:
+    """Not thread-safe by itself: `QueueTable` guards all queues with one lock, taken once for many entries."""
+
+    __slots__ = ("log", "max_physical", "min_offset", "queue_id", "topic")
+
+    def __init__(self, topic: str, queue_id: int, files: EntryFiles) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.log = EntryLog(files, ENTRY_BYTES)
+        self.min_offset = 0
+        self.max_physical = -1  # end of the newest record that has an entry
+
+    @property
+    def next_offset(self) -> int:
+        """The number the next message gets. (Java: getMaxOffsetInQueue)"""
+        return self.log.next
+
+    def put(self, queue_offset: int, physical: int, size: int, tags_code: int) -> bool:
+        """Add an entry. False if it is there already: indexing the same record again changes nothing."""
+        if physical + size <= self.max_physical:
+            return False
+        log = self.log
+        expected = log.written + len(log.tail) // ENTRY_BYTES
+        if queue_offset != expected:
+            if queue_offset < expected:
+                return False
+            self._skip_to(queue_offset)
+        log.tail += ENTRY.pack(physical, size, tags_code)
+        self.max_physical = physical + size
+        return True
+
+    def entries(self, offset: int, count: int) -> bytes:
+        """Up to `count` entries from `offset`, all of one file; nothing where the queue has none."""
+        return self.log.read(offset, count)
+
+    def entry(self, offset: int) -> tuple[int, int, int]:
+        """Commit-log offset, size and tag hash; size 0 where there is no entry."""
+        data = self.log.read(offset, 1)
+        return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else _NO_ENTRY
+
+    def next_file_offset(self, offset: int) -> int:
+        """The first number of the file after the one that would hold `offset`."""
+        return offset - offset % self.log.per_file + self.log.per_file
+
+    def last_record(self) -> tuple[int, int]:
+        """Commit-log offset and size of the record the last entry leads to; there must be an entry."""
+        physical, size, _ = self.entry(self.next_offset - 1)
+        return physical, size
+
+    def drop_last(self) -> None:
+        self.log.cut(self.next_offset - 1)
+        self._find_max_physical()
+
+    def lead_nowhere(self, start: int, end: int) -> None:
+        """Blank the entries of records in [start, end) of the log: those bytes are damaged."""
+        offset = self.search(lambda physical, _size: physical < start)
+        while offset < self.next_offset:
+            physical, size, _ = self.entry(offset)
+            if size != NOWHERE_SIZE:
+                if physical >= end:
+                    break
+                self.log.overwrite(offset, NOWHERE)
+            offset += 1
+
+    def load(self, *, trust: bool) -> None:
+        """Find the last entry on disk; `trust` after a clean stop."""
+        self.log.load(valid_entries, trust=trust)
+        self.min_offset = self.log.first
+        self._find_max_physical()
+
+    def truncate(self, physical: int) -> None:
+        """Forget entries whose record begins at or after `physical`: the log was cut there."""
+        if self.max_physical <= physical:
+            return
+        keep = self.search(lambda offset, _size: offset < physical)
+        while keep > self.log.first and self.entry(keep - 1)[1] == NOWHERE_SIZE:
+            keep -= 1
+        self.log.cut(keep)
+        self.min_offset = min(self.min_offset, keep)
+        self._find_max_physical()
+
+    def correct_min(self, log_start: int) -> None:
+        """Find the first entry whose record still exists; all gone leaves the minimum at the next number."""
+        first = self.log.first
+        if self.next_offset > first:
+            low = max(self.min_offset, first)
+            self.min_offset = self._next_real(self.search(lambda offset, _size: offset < log_start, low))
+
+    def delete_below(self, log_start: int) -> int:
+        """Remove leading files that lead to nothing at or after `log_start`, never the last; how many went."""
+        count = 0
+        files = self.log.files
+        while len(files.starts) > 1:
+            last_of_file = self.log.first + self.log.per_file - 1
+            physical, size, _ = self.entry(last_of_file)
+            if last_of_file >= self.log.written or (physical >= log_start and size != NOWHERE_SIZE):
+                break
+            files.drop(files.starts[0])
+            count += 1
+        self.correct_min(log_start)
+        return count
+
+    def search(self, before: Callable[[int, int], bool], low: int | None = None) -> int:
+        """The first number for whose entry `before(physical, size)` is false; entries must be sorted by it.
+
+        Entries that lead nowhere stand for the next one that leads somewhere.
+        """
+        low, high = self.log.first if low is None else low, self.next_offset
+        while low < high:
+            middle = (low + high) // 2
+            probe = self._next_real(middle)
+            if probe >= high:
+                high = middle
+                continue
+            physical, size, _ = self.entry(probe)
+            if before(physical, size):
+                low = probe + 1
+            else:
+                high = middle
+        return low
+
+    def _next_real(self, offset: int) -> int:
+        """The first entry from `offset` on that leads somewhere; the next number if there is none."""
+        end = self.next_offset
+        while offset < end:
+            data = self.log.read(offset, 1)
+            if data != NOWHERE:
+                return offset if data else self._next_real(self.next_file_offset(offset))
+            run = self.log.read(offset, _SKIP_ENTRIES)
+            count = len(run) // ENTRY_BYTES
+            if run == NOWHERE * count:
+                offset += count
+            else:
+                offset += next(i for i in range(count) if run[i * ENTRY_BYTES : (i + 1) * ENTRY_BYTES] != NOWHERE)
+        return end
+
+    def _skip_to(self, queue_offset: int) -> None:
+        """Make `queue_offset` the next number: what would stand between leads nowhere."""
+        log = self.log
+        expected = log.next
+        first_in_file = queue_offset - queue_offset % log.per_file
+        if expected == log.first:
+            # Nothing is here yet: the queue begins now, in the middle of a file.
+            for start in log.files.starts:
+                log.files.drop(start)
+            self.min_offset = queue_offset
+        elif first_in_file <= expected:
+            log.tail += NOWHERE * (queue_offset - expected)
+            return
+        else:
+            # Whole files are missing in between. Finish the one begun, go on in the one that has the number.
+            log.tail += NOWHERE * (-expected % log.per_file)
+            log.files.write(log.written * ENTRY_BYTES, bytes(log.tail))
+        log.written = first_in_file
+        log.tail = bytearray(NOWHERE * (queue_offset - first_in_file))
+
+    def _find_max_physical(self) -> None:
+        self.max_physical = -1
+        if self.next_offset > self.log.first:
+            physical, size, _ = self.entry(self.next_offset - 1)
+            if size != NOWHERE_SIZE:
+                self.max_physical = physical + size
+
+
+def valid_entries(data: bytes) -> int:
+    """How many entries at the start of `data` are written ones: offset not negative, size positive.
+
+    Looks at one byte of all entries at a time, which keeps the loop in C.
+    """
+    count = len(data) // ENTRY_BYTES
+    end = count * ENTRY_BYTES
+    size_columns = [data[8 + byte : end : ENTRY_BYTES] for byte in range(4)]
+    any_bit = 0
+    for column in size_columns:
+        any_bit |= int.from_bytes(column, "big")
+    empty = any_bit.to_bytes(count, "big").find(0)
+    valid = count if empty < 0 else empty
+    for sign_column in (size_columns[0], data[0:end:ENTRY_BYTES]):
+        negative = _NEGATIVE.search(sign_column, 0, valid)
+        if negative:
+            valid = negative.start()
+    return valid

@@ -1,0 +1,200 @@
+"""All queues of a store, and the one lock that guards their entries in memory.
+
+    consumequeue/<topic>/<queue id>/         20-byte entries    (queue_index.py)
+    batchconsumequeue/<topic>/<queue id>/    46-byte entries    (batch_queue_index.py)
+
+Two threads meet here. The owner (in the broker, the event loop's) adds and reads entries, holding `lock` for memory work only.
+The flushing thread takes a copy of what is unwritten under `lock`, writes it without, and says so under it again; while a
+queue's files are being written, `_files_lock` keeps the owner from deleting them. The owner never waits for a sync unless it
+deletes a topic.
+
+Java: ConsumeQueueStore
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from orbitmq.storage.batch_queue_index import BatchQueueIndex
+from orbitmq.storage.entry_log import EntryFiles, load_entry_files
+from orbitmq.storage.files import PAGE_BYTES
+from orbitmq.storage.queue_index import QueueIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from orbitmq.storage.config import StorageConfig
+    from orbitmq.storage.files import Disk
+
+logger = logging.getLogger(__name__)
+
+AnyQueue = QueueIndex | BatchQueueIndex
+
+
+class QueueTable:
+    def __init__(self, disk: Disk, config: StorageConfig, is_batch_topic: Callable[[str], bool]) -> None:
+        self.lock = Lock()
+        self.queues: dict[tuple[str, int], AnyQueue] = {}
+        self._disk = disk
+        self._config = config
+        self._is_batch_topic = is_batch_topic
+        self._files_lock = Lock()
+        self._dirty: set[AnyQueue] = set()  # have entries in memory only
+        self._unsynced: dict[AnyQueue, int] = {}  # bytes written since the last sync
+
+    def load(self, *, trust: bool) -> None:
+        """Open every queue there is a directory for; `trust` after a clean stop."""
+        self._load_kind(self._config.queues_path, self._config.queue_file_bytes, QueueIndex, trust=trust)
+        self._load_kind(
+            self._config.batch_queues_path, self._config.batch_queue_file_bytes, BatchQueueIndex, trust=trust
+        )
+
+    def open(self, topic: str, queue_id: int) -> AnyQueue:
+        """The queue, made in memory if it is new; its directory appears with its first entries."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            config = self._config
+            if self._is_batch_topic(topic):
+                path, file_bytes = config.batch_queues_path, config.batch_queue_file_bytes
+                queue = BatchQueueIndex(topic, queue_id, self._files(path, topic, queue_id, file_bytes))
+            else:
+                path, file_bytes = config.queues_path, config.queue_file_bytes
+                queue = QueueIndex(topic, queue_id, self._files(path, topic, queue_id, file_bytes))
+            self.queues[(topic, queue_id)] = queue
+        return queue
+
+    def touched(self, queues: Iterable[AnyQueue]) -> None:
+        """These have new entries. The caller holds `lock`."""
+        self._dirty.update(queues)
+
+    @property
+    def max_physical(self) -> int:
+        """The end of the newest record that any queue knows; -1 if none does."""
+        return max((queue.max_physical for queue in self.queues.values()), default=-1)
+
+    def next_offsets(self) -> dict[tuple[str, int], int]:
+        return {key: queue.next_offset for key, queue in self.queues.items()}
+
+    def write_out(self) -> None:
+        """Put what is in memory into the files. Entries stay readable throughout; a failure leaves them in memory."""
+        with self.lock:
+            dirty, self._dirty = self._dirty, set()
+        while dirty:
+            queue = dirty.pop()
+            try:
+                self._write_queue(queue)
+            except BaseException:
+                with self.lock:
+                    self._dirty |= {queue, *dirty}
+                raise
+
+    def sync(self, least_pages: int = 0) -> None:
+        """Make written entries durable, of queues with at least so many pages of them."""
+        for queue, size in list(self._unsynced.items()):
+            if size >= least_pages * PAGE_BYTES:
+                with self._files_lock:
+                    if self._unsynced.pop(queue, None) is not None:
+                        try:
+                            queue.log.files.sync()
+                        except BaseException:
+                            self._unsynced[queue] = size
+                            raise
+
+    def truncate(self, physical: int) -> None:
+        """The log was cut at `physical`: forget what lies behind it."""
+        with self._files_lock, self.lock:
+            for queue in self.queues.values():
+                queue.truncate(physical)
+                self._unsynced.setdefault(queue, PAGE_BYTES)
+
+    def lead_nowhere(self, start: int, end: int) -> None:
+        """The bytes [start, end) of the log are damaged: serve nothing from there."""
+        with self._files_lock, self.lock:
+            for queue in self.queues.values():
+                queue.lead_nowhere(start, end)
+                self._unsynced.setdefault(queue, PAGE_BYTES)
+
+    def correct_min(self, log_start: int) -> None:
+        with self.lock:
+            for queue in self.queues.values():
+                queue.correct_min(log_start)
+
+    def delete_below(self, log_start: int) -> int:
+        """The log now begins at `log_start`: remove files that lead nowhere and correct the minimum of each queue."""
+        count = 0
+        for queue in list(self.queues.values()):
+            with self._files_lock, self.lock:
+                count += queue.delete_below(log_start)
+        return count
+
+    def delete_topic(self, topic: str) -> int:
+        """Remove all queues of a topic; how many there were."""
+        keys = [key for key in self.queues if key[0] == topic]
+        for key in keys:
+            with self._files_lock, self.lock:
+                queue = self.queues.pop(key)
+                self._dirty.discard(queue)
+                self._unsynced.pop(queue, None)
+                queue.log.files.destroy()
+        for path in {self._config.queues_path / topic, self._config.batch_queues_path / topic}:
+            if keys and self._disk.stat(path) is not None:
+                self._disk.remove_directory(path)
+        return len(keys)
+
+    def destroy(self) -> None:
+        """Remove every queue: there is no log they could lead to."""
+        for topic in {topic for topic, _ in self.queues}:
+            self.delete_topic(topic)
+
+    def close(self) -> None:
+        """Write and sync everything, and give the files back."""
+        self.write_out()
+        self.sync()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give the files back as they are."""
+        for queue in self.queues.values():
+            queue.log.files.close()
+
+    def _write_queue(self, queue: AnyQueue) -> None:
+        with self._files_lock:
+            with self.lock:
+                if self.queues.get((queue.topic, queue.queue_id)) is not queue:
+                    return  # deleted since
+                first, data = queue.log.unwritten()
+            if not data:
+                return
+            fresh = not queue.log.files.starts
+            queue.log.files.write(first * queue.log.entry_bytes, data)
+            with self.lock:
+                queue.log.mark_written(first, len(data))
+            self._unsynced[queue] = self._unsynced.get(queue, 0) + len(data)
+            if fresh:
+                self._name_durably(queue)
+
+    def _name_durably(self, queue: AnyQueue) -> None:
+        """A new queue's directories must survive a power cut as well as its file does."""
+        topic_directory = queue.log.files.directory.parent
+        self._disk.sync_directory(topic_directory)
+        self._disk.sync_directory(topic_directory.parent)
+
+    def _files(self, path: Path, topic: str, queue_id: int, file_bytes: int) -> EntryFiles:
+        return EntryFiles(self._disk, path / topic / str(queue_id), file_bytes)
+
+    def _load_kind(
+        self, path: Path, file_bytes: int, kind: type[QueueIndex] | type[BatchQueueIndex], *, trust: bool
+    ) -> None:
+        for topic in self._disk.list(path):
+            if not topic.is_directory:
+                continue
+            for directory in self._disk.list(path / topic.name):
+                if not directory.is_directory or not directory.name.isdecimal():
+                    continue  # Apache's broker passes over these as well
+                files = load_entry_files(self._disk, path / topic.name / directory.name, file_bytes)
+                queue = kind(topic.name, int(directory.name), files)
+                queue.load(trust=trust)
+                self.queues[(topic.name, int(directory.name))] = queue

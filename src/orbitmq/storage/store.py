@@ -1,0 +1,395 @@
+"""The store: all that the broker sees of the disk.
+
+    Store(...)   lock the directory and recover; `start` the threads that wait for the disk
+    append       one message or a batch; findable after `dispatch`
+    read         records of a queue, as they stand in the log
+    find         by key, by where it is stored, by time
+    close        everything to disk, so that the next start has nothing to repair
+
+One thread owns a store: it opens, appends, dispatches, deletes and closes. Reading and finding may come from any thread.
+Nothing here waits for the device except opening, `flush`, `delete_topic` and `close`; to learn when an append is durable, leave
+a callback with `when_durable`, which the flushing thread calls.
+
+Java: DefaultMessageStore
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from orbitmq.clock import SystemClock
+from orbitmq.errors import MessageError, StorageError, StoreFull
+from orbitmq.message.record import END_OF_FILE, check_record, stored_at_ms
+from orbitmq.storage.checkpoint import CheckpointFile, read_checkpoint
+from orbitmq.storage.commit_log import AppendCode, CommitLog
+from orbitmq.storage.config import FlushMode
+from orbitmq.storage.files import LocalDisk
+from orbitmq.storage.flush import IndexFlusher, LogFlusher
+from orbitmq.storage.health import Health
+from orbitmq.storage.indexer import Indexer
+from orbitmq.storage.key_index import KeyIndex
+from orbitmq.storage.lock import LastExit, last_exit, mark_running, mark_stopped, take_lock
+from orbitmq.storage.offset_search import Boundary, offset_by_time
+from orbitmq.storage.queue_extension import QueueExtensions
+from orbitmq.storage.queue_table import QueueTable
+from orbitmq.storage.reading import MAX_READ_BYTES, QueueReader
+from orbitmq.storage.recovery import recover
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from orbitmq.clock import Clock
+    from orbitmq.message.batch import BatchMember
+    from orbitmq.storage.commit_log import Appended, AppendedBatch
+    from orbitmq.storage.config import StorageConfig
+    from orbitmq.storage.files import Disk
+    from orbitmq.storage.reading import ReadResult
+
+logger = logging.getLogger(__name__)
+
+_DISPATCH_AT: Final = 256  # records waiting to be indexed; then the append does it itself
+FOREVER_MS: Final = 2**63 - 1
+
+
+class QueueRange(NamedTuple):
+    min_offset: int
+    max_offset: int  # the number the next message gets
+
+
+class FoundByKey(NamedTuple):
+    records: list[memoryview]  # in the order of the log
+    last_stored_at_ms: int  # how far the index goes
+    last_offset: int
+
+
+class Store:
+    def __init__(
+        self,
+        config: StorageConfig,
+        store_host: bytes,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        is_batch_topic: Callable[[str], bool] = lambda _topic: False,
+    ) -> None:
+        """`store_host` is the broker's own address, packed: it stands in every record and message id."""
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.disk = disk or LocalDisk()
+        self.health = Health()
+        self.on_appended: Callable[[], None] | None = (
+            None  # something waits for `dispatch`; called by the appending thread
+        )
+        self.on_flushed: Callable[[], None] | None = (
+            None  # the same with synchronous flush; called by the flushing thread
+        )
+        with ExitStack() as undo:
+            self._lock = take_lock(self.disk, config.directory)
+            undo.callback(self._lock.release)
+            self.last_exit = last_exit(self.disk, config.directory)
+            self.checkpoint = read_checkpoint(self.disk, config.checkpoint_path, self.clock.now_ms())
+            self.log = CommitLog(self.disk, config, self.clock, store_host)
+            undo.callback(self.log.files.close)
+            self.queues = QueueTable(self.disk, config, is_batch_topic)
+            undo.callback(self.queues.abandon)
+            self.queues.load(trust=self.last_exit is not LastExit.CRASHED)
+            self.keys = self._open_keys() if config.key_index else None
+            if self.keys is not None:
+                undo.callback(self.keys.abandon)
+            self._indexer = Indexer(self.log, self.queues, self.keys, config, self.health)
+            self.recovered = recover(
+                config, self.log, self.queues, self.keys, self._indexer, self.checkpoint, self.last_exit
+            )
+            self._checkpoint_file = CheckpointFile(self.disk, config.checkpoint_path)
+            undo.callback(self._checkpoint_file.close)
+            mark_running(self.disk, config.directory)
+            undo.pop_all()
+        self._extensions = QueueExtensions(self.disk, config)
+        self._reader = QueueReader(self.log, self.queues, self._extensions, config, _physical_memory_bytes())
+        self._log_flusher = LogFlusher(self.log, config, self.checkpoint, self.health, self._flushed)
+        self._index_flusher = IndexFlusher(
+            self.queues, self.keys, self._indexer, config, self.checkpoint, self._checkpoint_file, self.health
+        )
+        # What recovery found may never have been synced: the next flush covers all of it.
+        self._log_flusher.flushed = self.log.start if self.last_exit is not LastExit.CLEAN else self.log.end
+        self._started = False
+        self._closed = False
+
+    def start(self) -> None:
+        """Start the threads that flush. Without them nothing reaches the device but by `flush` and `close`."""
+        self._started = True
+        self._log_flusher.start()
+        self._index_flusher.start()
+
+    # Appending
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        born_at_ms: int,
+        born_host: bytes,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+    ) -> Appended:
+        """Write one message. Its queue knows it after the next `dispatch`.
+
+        Raises MessageError if it can never be stored, StorageError if not now; both carry a response code.
+        """
+        if self.health.refuses_writes:
+            self._check_writable()
+        try:
+            appended = self.log.append(
+                topic, queue_id, body, properties, born_at_ms, born_host, flag, sys_flag, reconsume_times,
+                prepared_transaction_offset,
+            )  # fmt: skip
+        except StorageError as error:
+            raise _with_code(error) from error
+        self._appended()
+        return appended
+
+    def append_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        members: Sequence[BatchMember],
+        properties: bytes,
+        born_at_ms: int,
+        born_host: bytes,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+    ) -> AppendedBatch:
+        """Write all members, as messages of their own, or none. `properties` are the batch's, added to each member's."""
+        if self.health.refuses_writes:
+            self._check_writable()
+        try:
+            appended = self.log.append_batch(
+                topic, queue_id, members, properties, born_at_ms, born_host, sys_flag, reconsume_times
+            )
+        except StorageError as error:
+            raise _with_code(error) from error
+        self._appended()
+        return appended
+
+    def dispatch(self) -> None:
+        """Index what was appended and may be seen: it can be read afterwards, and whoever waits for a queue is woken."""
+        self._indexer.catch_up(self.confirmed_offset)
+
+    def listen(self, on_arrival: Callable[[str, int, int], None] | None) -> None:
+        """Call `on_arrival(topic, queue_id, next_offset)` once for each queue that a `dispatch` adds messages to."""
+        self._indexer.on_arrival = on_arrival
+
+    # Durability
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before this log offset is on the device."""
+        return self._log_flusher.flushed
+
+    @property
+    def confirmed_offset(self) -> int:
+        """Everything before this log offset may be read: what is flushed, with synchronous flush, else all."""
+        return self._log_flusher.flushed if self.config.flush_mode is FlushMode.SYNC else self.log.end
+
+    def when_durable(self, end: int, callback: Callable[[StorageError | None], None]) -> None:
+        """Call back when the log is on the device up to `end`, or never will be.
+
+        Called at once if it is already, otherwise from the flushing thread: hand over to your own from there.
+        """
+        self._log_flusher.when_durable(end, callback)
+
+    def flush(self) -> None:
+        """Put everything on the device now, and wait for it."""
+        self._log_flusher.flush()
+        self.dispatch()
+        self._index_flusher.flush(thorough=True)
+
+    # Reading
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        max_bytes: int = MAX_READ_BYTES,
+        tag_codes: AbstractSet[int] | None = None,
+        accept: Callable[[memoryview], bool] | None = None,
+    ) -> ReadResult:
+        """Records of a queue from `offset` on: at least one if any is there, whatever its size.
+
+        `tag_codes` keeps messages whose tag hash is among them; `accept` decides by the record itself. Buffers are views
+        of the mapped log: they stay valid as long as they are held, also when their file is deleted.
+        """
+        return self._reader.read(topic, queue_id, offset, max_count, max_bytes, tag_codes, accept)
+
+    def record_at(self, commit_log_offset: int) -> memoryview | None:
+        """The record that begins at this offset of the log; None if none does."""
+        segment = self.log.files.segment_of(commit_log_offset)
+        if segment is None or commit_log_offset >= self.log.end:
+            return None
+        position = commit_log_offset - segment.start
+        try:
+            size = check_record(segment.memory, position, len(segment.memory), check_crc=False)
+        except MessageError:
+            return None
+        return None if size == END_OF_FILE else self.log.read(commit_log_offset, size)
+
+    def find_by_key(
+        self, topic: str, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> FoundByKey:
+        """Records whose KEYS or unique key may hold `key`: only hashes are kept, so the asker compares."""
+        if self.keys is None:
+            return FoundByKey([], 0, 0)
+        matches = self.keys.find(topic, key, limit, begin_ms, end_ms)
+        records = [self.record_at(offset) for offset in sorted(set(matches.offsets))]
+        found = [record for record in records if record is not None]
+        return FoundByKey(found, matches.last_stored_at_ms, matches.last_offset)
+
+    # Queues
+
+    def queue_range(self, topic: str, queue_id: int) -> QueueRange:
+        """Both 0 for a queue that does not exist."""
+        queue = self.queues.queues.get((topic, queue_id))
+        if queue is None:
+            return QueueRange(0, 0)
+        with self.queues.lock:
+            return QueueRange(queue.min_offset, queue.next_offset)
+
+    def queue_ranges(self, topic: str | None = None) -> dict[tuple[str, int], QueueRange]:
+        """Of all queues, or those of one topic."""
+        with self.queues.lock:
+            return {
+                key: QueueRange(queue.min_offset, queue.next_offset)
+                for key, queue in self.queues.queues.items()
+                if topic is None or key[0] == topic
+            }
+
+    def topics(self) -> set[str]:
+        """Those that have queues."""
+        with self.queues.lock:
+            return {topic for topic, _ in self.queues.queues}
+
+    def offset_by_time(self, topic: str, queue_id: int, at_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
+        queue = self.queues.queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        with self.queues.lock:
+            return offset_by_time(self.log, queue, at_ms, boundary)
+
+    def stored_at_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """When a message of a queue was stored; None if there is none at this offset."""
+        found = self.read(topic, queue_id, offset, max_count=1)
+        return stored_at_ms(found.buffers[0]) if found.buffers and found.queue_offsets[0] <= offset else None
+
+    def earliest_stored_at_ms(self) -> int | None:
+        """Of the oldest message in the log."""
+        record = self.record_at(self.log.start)
+        return None if record is None else stored_at_ms(record)
+
+    def delete_topic(self, topic: str) -> int:
+        """Forget a topic's queues; how many there were. Its records stay in the log until their files expire."""
+        self.dispatch()
+        recent = self.log.recent
+        kept = [entry for entry in recent if entry.queue[0] != topic]
+        recent.clear()
+        recent.extend(kept)
+        self.log.forget_topic(topic)
+        return self.queues.delete_topic(topic)
+
+    def close(self) -> None:
+        """Everything to disk. Whatever fails, the directory is given back; the first failure is raised at the end.
+
+        Only if nothing failed does the next start, ours or Apache's, find a clean stop.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._log_flusher.stop()
+        self._index_flusher.stop()
+        clean = False
+        try:
+            self._log_flusher.flush()
+            self.dispatch()
+            self._index_flusher.flush(thorough=True)
+            if self.keys is not None:
+                self.keys.close()
+            self.queues.close()
+            clean = not self.health.refuses_writes and self._indexer.indexed_to == self.log.end
+        finally:
+            self._give_back(clean=clean)
+
+    def abandon(self) -> None:
+        """Give files and threads back without writing anything: what a crash would leave is what is left."""
+        if self._closed:
+            return
+        self._closed = True
+        self._log_flusher.stop()
+        self._index_flusher.stop()
+        self._give_back(clean=False)
+
+    def __enter__(self) -> Store:
+        self.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _give_back(self, *, clean: bool) -> None:
+        self.queues.abandon()
+        self._extensions.close()
+        self._checkpoint_file.close()
+        if self.keys is not None:
+            self.keys.abandon()
+        self.log.files.close(written_to=self.log.end if clean else None)
+        if clean:
+            mark_stopped(self.disk, self.config.directory)
+        self._lock.release()
+
+    def _appended(self) -> None:
+        waiting = len(self.log.recent)
+        if waiting == 1 and self.on_appended is not None:
+            self.on_appended()
+        elif waiting >= _DISPATCH_AT:
+            self.dispatch()
+
+    def _flushed(self) -> None:
+        if self.on_flushed is not None:
+            self.on_flushed()
+
+    def _check_writable(self) -> None:
+        """Keys that a full disk kept out of the index are tried again here, in the thread that may do so."""
+        try:
+            self._indexer.retry_keys()
+        except StorageError as error:
+            raise _with_code(error) from error
+        if self.health.refuses_writes:
+            raise self.health.refuse()
+
+    def _open_keys(self) -> KeyIndex:
+        trusted_until_ms = self.checkpoint.index_synced_ms if self.last_exit is LastExit.CRASHED else None
+        return KeyIndex(
+            self.disk,
+            self.config.index_path,
+            self.clock,
+            slots=self.config.index_slots,
+            entries=self.config.index_entries,
+            trusted_until_ms=trusted_until_ms,
+        )
+
+
+def _with_code(error: StorageError) -> StorageError:
+    code = AppendCode.SERVICE_NOT_AVAILABLE if isinstance(error, StoreFull) else AppendCode.SYSTEM_ERROR
+    return type(error)(error.message, hint=error.hint, code=code)
+
+
+def _physical_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
