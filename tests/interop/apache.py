@@ -44,14 +44,25 @@ class BrokerPlan:
 
 
 def start_name_server(
-    java: JavaBuild, folder: Path, settings: Mapping[str, str | int] | None = None, port: int = 0
+    java: JavaBuild,
+    folder: Path,
+    settings: Mapping[str, str | int] | None = None,
+    port: int = 0,
+    *,
+    binary_headers: bool = False,
 ) -> NameServer:
     folder.mkdir(parents=True, exist_ok=True)
     port = port or free_port()
     properties = {"listenPort": port, "kvConfigPath": folder / "kvConfig.json", **(settings or {})}
     config = write_properties(folder / "namesrv.properties", properties)
     process = Process(
-        java.command("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config), home=folder),
+        java.command(
+            "org.apache.rocketmq.namesrv.NamesrvStartup",
+            "-c",
+            str(config),
+            home=folder,
+            properties=BINARY_HEADERS if binary_headers else {},
+        ),
         folder / "namesrv.out",
     )
     with killed_on_failure(process):
@@ -86,10 +97,14 @@ def start_broker(java: JavaBuild, folder: Path, plan: BrokerPlan) -> Broker:
         **plan.settings,
     }
     config = write_properties(folder / "broker.conf", properties)
-    system = BINARY_HEADERS if plan.binary_headers else {}
     process = Process(
         java.command(
-            "org.apache.rocketmq.broker.BrokerStartup", "-c", str(config), home=folder, heap_mb=512, properties=system
+            "org.apache.rocketmq.broker.BrokerStartup",
+            "-c",
+            str(config),
+            home=folder,
+            heap_mb=512,
+            properties=BINARY_HEADERS if plan.binary_headers else {},
         ),
         folder / "broker.out",
     )

@@ -15,15 +15,24 @@ _BINARY: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Command:
+    """A request or an answer, of either header codec."""
+
     code: int
+    opaque: int
+    flag: int
     remark: str | None
     fields: Mapping[str, str]
     body: bytes
+    binary: bool
+
+    @property
+    def is_answer(self) -> bool:
+        return bool(self.flag & 1)
 
 
-def ask(address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> Answer:
-    """One request over a connection of its own; OSError when nobody answers."""
+def encode(code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bytes:
+    """A request with JSON header, length word included."""
     header = {
         "code": code,
         "extFields": dict(fields or {}),
@@ -33,25 +42,59 @@ def ask(address: str, code: int, fields: Mapping[str, str] | None = None, body: 
         "version": 495,
     }
     encoded = json.dumps(header).encode()
-    host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), _SECONDS) as connection:
-        connection.sendall(struct.pack(">ii", 4 + len(encoded) + len(body), len(encoded)) + encoded + body)
-        (length,) = struct.unpack(">i", _read(connection, 4))
-        frame = _read(connection, length)
+    return struct.pack(">ii", 4 + len(encoded) + len(body), len(encoded)) + encoded + body
+
+
+def decode(frame: bytes) -> Command:
+    """A frame without its length word."""
     (word,) = struct.unpack_from(">I", frame)
     codec, header_end = word >> 24, 4 + (word & 0xFFFFFF)
-    decode = _decode_binary if codec == _BINARY else _decode_json
-    return decode(frame[4:header_end], frame[header_end:])
+    header, body = frame[4:header_end], frame[header_end:]
+    return _decode_binary(header, body) if codec == _BINARY else _decode_json(header, body)
 
 
-def _decode_json(header: bytes, body: bytes) -> Answer:
-    answer: dict[str, Any] = json.loads(header)
-    return Answer(answer["code"], answer.get("remark"), answer.get("extFields") or {}, body)
+def ask(address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
+    """One request over a connection of its own; OSError when nobody answers."""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), _SECONDS) as connection:
+        connection.sendall(encode(code, fields, body))
+        frame = read_frame(connection)
+    if frame is None:
+        raise ConnectionError("closed without an answer")
+    return decode(frame)
 
 
-def _decode_binary(header: bytes, body: bytes) -> Answer:
-    """A 5.x broker that runs with binary headers answers everybody in them."""
-    code, _language, _version, _opaque, _flag, remark_size = struct.unpack_from(">hbhiii", header)
+def read_frame(connection: socket.socket) -> bytes | None:
+    """The next frame without its length word; None at the end of the stream."""
+    length = _read(connection, 4)
+    return None if length is None else _read(connection, int.from_bytes(length, "big"))
+
+
+def _read(connection: socket.socket, size: int) -> bytes | None:
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            return None
+        data += piece
+    return data
+
+
+def _decode_json(header: bytes, body: bytes) -> Command:
+    decoded: dict[str, Any] = json.loads(header)
+    return Command(
+        code=decoded["code"],
+        opaque=decoded["opaque"],
+        flag=decoded["flag"],
+        remark=decoded.get("remark"),
+        fields=decoded.get("extFields") or {},
+        body=body,
+        binary=False,
+    )
+
+
+def _decode_binary(header: bytes, body: bytes) -> Command:
+    code, _language, _version, opaque, flag, remark_size = struct.unpack_from(">hbhiii", header)
     at = struct.calcsize(">hbhiii") + remark_size
     remark = header[at - remark_size : at].decode() or None
     fields: dict[str, str] = {}
@@ -63,7 +106,7 @@ def _decode_binary(header: bytes, body: bytes) -> Answer:
         (value_size,) = struct.unpack_from(">i", header, at)
         fields[key] = header[at + 4 : at + 4 + value_size].decode()
         at += 4 + value_size
-    return Answer(code, remark, fields, body)
+    return Command(code, opaque, flag, remark, fields, body, binary=True)
 
 
 def brokers_of(name_server: str, topic: str) -> dict[str, dict[str, str]]:
@@ -87,13 +130,3 @@ def register_now(broker: str) -> None:
     """Make an Apache broker register with its name servers at once: it does when its permission is set, to whatever value."""
     answer = ask(broker, UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
     assert answer.code == 0, answer
-
-
-def _read(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        if not piece:
-            raise ConnectionError("closed in the middle of an answer")
-        data += piece
-    return data
