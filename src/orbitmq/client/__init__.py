@@ -1,0 +1,1 @@
+"""The client: producers and consumers for asyncio programs; `orbitmq.sync` is the same for blocking ones."""

@@ -1,0 +1,91 @@
+"""Small sends of one topic, gathered for a moment and sent as one batch; each caller still gets its own receipt.
+
+Java: ProduceAccumulator
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from orbitmq.message import properties as names
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from orbitmq.client.receipts import Receipt
+    from orbitmq.message import Message
+
+# Messages that differ in these do not share a batch: topic, whether to wait for the disk.
+_Kind = tuple[str, str]
+
+
+class _Gathering:
+    __slots__ = ("bytes", "messages", "timer", "waiting")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.waiting: list[asyncio.Future[Receipt]] = []
+        self.bytes = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Accumulator:
+    """Gathers until `max_bytes` are there or `seconds` have passed, whichever is first."""
+
+    def __init__(
+        self, send: Callable[[list[Message]], Awaitable[list[Receipt]]], max_bytes: int, seconds: float
+    ) -> None:
+        self._send = send
+        self._max_bytes = max_bytes
+        self._seconds = seconds
+        self._gathering: dict[_Kind, _Gathering] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def suits(self, message: Message) -> bool:
+        """Large messages gain nothing, delayed ones cannot be batched."""
+        return len(message.body) < self._max_bytes and names.DELAY not in message.properties
+
+    async def add(self, message: Message) -> Receipt:
+        loop = asyncio.get_running_loop()
+        kind = (message.topic, message.properties.get(names.WAIT, ""))
+        gathering = self._gathering.get(kind)
+        if gathering is None:
+            gathering = self._gathering[kind] = _Gathering()
+            gathering.timer = loop.call_later(self._seconds, self._flush, kind)
+        receipt: asyncio.Future[Receipt] = loop.create_future()
+        gathering.messages.append(message)
+        gathering.waiting.append(receipt)
+        gathering.bytes += len(message.body)
+        if gathering.bytes >= self._max_bytes:
+            self._flush(kind)
+        return await receipt
+
+    async def close(self) -> None:
+        """Send what was gathered and wait for it."""
+        for kind in list(self._gathering):
+            self._flush(kind)
+        await asyncio.gather(*self._sending)
+
+    def _flush(self, kind: _Kind) -> None:
+        gathering = self._gathering.pop(kind)
+        if gathering.timer is not None:
+            gathering.timer.cancel()
+        task = asyncio.create_task(self._send_gathered(gathering), name=f"batch for {kind[0]}")
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send_gathered(self, gathering: _Gathering) -> None:
+        """One batch, one task: its outcome is told to everyone who waits, whatever it is."""
+        try:
+            receipts = await self._send(gathering.messages)
+        except BaseException as error:
+            for future in gathering.waiting:
+                if not future.done():
+                    future.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for future, receipt in zip(gathering.waiting, receipts, strict=True):
+                if not future.done():
+                    future.set_result(receipt)

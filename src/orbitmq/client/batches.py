@@ -1,0 +1,66 @@
+"""Many messages in one request: how they are encoded, and where a long list is cut.
+
+Java: MessageBatch, MessageDecoder.encodeMessages
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from orbitmq.client.hooks import Sending
+from orbitmq.client.outgoing import properties_text
+from orbitmq.message import properties as names
+from orbitmq.message.batch import BatchMember, encode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+_MEMBER_OVERHEAD: Final = 22  # five numbers and the length of the properties
+
+
+class Batch(msgspec.Struct):
+    """Consecutive messages that travel together; one that must travel alone is a batch of itself."""
+
+    sendings: list[Sending]
+    members: list[BatchMember]
+
+    @property
+    def must_be_single(self) -> bool:
+        return names.DELAY in self.sendings[0].properties
+
+    def body(self) -> bytes:
+        return encode_batch(self.members)
+
+    def ids(self) -> list[str]:
+        return [sending.properties[names.UNIQUE_KEY] for sending in self.sendings]
+
+
+def split(sendings: Sequence[Sending], flags: Sequence[int], max_bytes: int, max_messages: int) -> Iterator[Batch]:
+    """Batches within both limits, in the order given. Messages that differ in WAIT, or are delayed, are not mixed."""
+    batch = Batch([], [])
+    size = 0
+    for sending, flag in zip(sendings, flags, strict=True):
+        member = BatchMember(sending.body, properties_text(sending.properties).encode(), flag)
+        member_size = _MEMBER_OVERHEAD + len(member.body) + len(member.properties)
+        if batch.members and (
+            size + member_size > max_bytes
+            or len(batch.members) >= max_messages
+            or not _can_travel_together(batch.sendings[0], sending)
+        ):
+            yield batch
+            batch = Batch([], [])
+            size = 0
+        batch.sendings.append(sending)
+        batch.members.append(member)
+        size += member_size
+    if batch.members:
+        yield batch
+
+
+def _can_travel_together(one: Sending, other: Sending) -> bool:
+    if names.DELAY in one.properties or names.DELAY in other.properties:
+        return False
+    return one.properties.get(names.WAIT) == other.properties.get(names.WAIT)

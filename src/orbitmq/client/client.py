@@ -1,0 +1,153 @@
+"""`connect`: the door to a cluster. Producers and consumers are made here, and end here.
+
+Java: ClientConfig, and the setters of DefaultMQProducer and DefaultMQPushConsumer
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from orbitmq.client.codecs import JSON
+from orbitmq.client.config import (
+    DEFAULT_INSTANCE_NAME,
+    ClientConfig,
+    credentials_from,
+    name_server_source,
+    tls_from,
+)
+from orbitmq.client.producer import Producer
+from orbitmq.client.producer_options import ProducerOptions
+from orbitmq.errors import AlreadyClosed
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
+
+    from orbitmq.client.codecs import Codec
+    from orbitmq.client.hooks import SendHook
+    from orbitmq.client.producer_options import CompressionKind
+    from orbitmq.protocol.signing import Credentials
+
+
+def connect(
+    name_servers: str | Iterable[str] | None = None,
+    *,
+    credentials: Credentials | tuple[str, str] | tuple[str, str, str] | None = None,
+    tls: ssl.SSLContext | bool | None = None,
+    namespace: str = "",
+    instance_name: str = DEFAULT_INSTANCE_NAME,
+    unit_name: str = "",
+    vip_channel: bool = False,
+    timeout: float = 3.0,
+) -> Client:
+    """A client of the cluster behind `name_servers`: `host:port`, several of them, or the URL of a page that lists them.
+
+    Without, the environment variable NAMESRV_ADDR says it. `credentials` are access key, secret key and, if there is one, a
+    security token. Nothing is contacted before it is needed.
+
+        async with connect("127.0.0.1:9876") as client:
+            async with client.producer(group="orders") as producer:
+                await producer.send("Orders", b"hello")
+    """
+    addresses, lookup_url = name_server_source(name_servers)
+    return Client(
+        ClientConfig(
+            name_servers=addresses,
+            lookup_url=lookup_url,
+            credentials=credentials_from(credentials),
+            tls=tls_from(tls),
+            namespace=namespace,
+            instance_name=instance_name,
+            unit_name=unit_name,
+            vip_channel=vip_channel,
+            timeout_seconds=timeout,
+        )
+    )
+
+
+class Client:
+    """Makes producers and consumers, and closes those that are still open when it is closed itself."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self._made: list[Producer] = []
+        self._closed = False
+
+    def producer(
+        self,
+        group: str,
+        *,
+        timeout: float | None = None,
+        retries: int = 2,
+        retry_unconfirmed: bool = False,
+        fault_tolerance: bool = False,
+        compression: CompressionKind | None = "zlib",
+        compress_over_bytes: int = 4096,
+        compression_level: int = 5,
+        max_message_bytes: int = 4 << 20,
+        max_batch_messages: int = 1024,
+        max_in_flight: int = 16_384,
+        max_in_flight_bytes: int = 32 << 20,
+        create_queues: int = 4,
+        accumulate: bool = False,
+        accumulate_bytes: int = 32 << 10,
+        accumulate_seconds: float = 0.010,
+        codec: Codec = JSON,
+        hooks: Sequence[SendHook] = (),
+    ) -> Producer:
+        """A producer of `group`, to be used as `async with client.producer(...) as producer`.
+
+        `retries` are further attempts, on other brokers where there are any, all within `timeout`. `retry_unconfirmed` also
+        retries messages that are stored but not yet on disk or replica as the broker promises. `fault_tolerance` avoids
+        brokers that were slow. Bodies of at least `compress_over_bytes` are compressed. Sends beyond `max_in_flight` messages
+        or bytes wait for earlier ones. `create_queues` is what a topic gets that the first message creates. With
+        `accumulate`, small sends of one topic wait up to `accumulate_seconds` for others to share a request with.
+        """
+        options = ProducerOptions(
+            timeout_seconds=self.config.timeout_seconds if timeout is None else timeout,
+            retries=retries,
+            retry_unconfirmed=retry_unconfirmed,
+            fault_tolerance=fault_tolerance,
+            compression=compression,
+            compress_over_bytes=compress_over_bytes,
+            compression_level=compression_level,
+            max_message_bytes=max_message_bytes,
+            max_batch_messages=max_batch_messages,
+            max_in_flight=max_in_flight,
+            max_in_flight_bytes=max_in_flight_bytes,
+            create_queues=create_queues,
+            accumulate=accumulate,
+            accumulate_bytes=accumulate_bytes,
+            accumulate_seconds=accumulate_seconds,
+            codec=codec,
+            hooks=hooks,
+        )
+        return self._keep(Producer(self.config, group, options))
+
+    async def close(self) -> None:
+        """Close what was made here and is still open, last made first. Safe to call twice."""
+        self._closed = True
+        while self._made:
+            await self._made.pop().close()
+
+    async def __aenter__(self) -> Self:
+        self._check_open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed("this client is closed", hint="connect() makes a new one")
+
+    def _keep(self, made: P) -> P:
+        self._check_open()
+        self._made.append(made)
+        return made
+
+
+P = TypeVar("P", bound=Producer)

@@ -1,0 +1,75 @@
+"""What `connect` was told: one value that says which clients can share their connections."""
+
+from __future__ import annotations
+
+import os
+import random
+import ssl
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.clock import Clock, SystemClock
+from orbitmq.errors import ConfigError
+from orbitmq.protocol.signing import Credentials
+from orbitmq.transport.address import Address, parse_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+DEFAULT_INSTANCE_NAME: Final = "DEFAULT"
+_NAME_SERVERS_VARIABLE: Final = "NAMESRV_ADDR"
+_SYSTEM_CLOCK: Final = SystemClock()
+_RANDOMNESS: Final = random.Random()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """Everything about a client that its producers and consumers have in common."""
+
+    name_servers: tuple[Address, ...]
+    lookup_url: str = ""  # where the list of name servers is published, instead of a fixed list
+    credentials: Credentials | None = None
+    tls: ssl.SSLContext | None = None
+    namespace: str = ""
+    instance_name: str = DEFAULT_INSTANCE_NAME
+    unit_name: str = ""
+    vip_channel: bool = False  # send to the broker's second port, two below its first
+    timeout_seconds: float = 3.0
+    route_refresh_seconds: float = 30.0
+    heartbeat_seconds: float = 30.0
+    lookup_seconds: float = 120.0
+    clock: Clock = field(default=_SYSTEM_CLOCK)
+    randomness: random.Random = field(default=_RANDOMNESS, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_seconds", "route_refresh_seconds", "heartbeat_seconds", "lookup_seconds"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0", hint="give seconds, for example 3.0")
+
+
+def name_server_source(given: str | Iterable[str] | None) -> tuple[tuple[Address, ...], str]:
+    """A fixed list of addresses, or the URL of a page that names them; by default what NAMESRV_ADDR says."""
+    text = given if isinstance(given, str) else ";".join(given) if given is not None else ""
+    text = text or os.environ.get(_NAME_SERVERS_VARIABLE, "")
+    if text.startswith(("http://", "https://")):
+        return (), text
+    addresses = tuple(dict.fromkeys(parse_addresses(text.replace(",", ";"))))
+    if not addresses:
+        raise ConfigError(
+            "no name server is given",
+            hint=f'connect("127.0.0.1:9876"), or set {_NAME_SERVERS_VARIABLE}; several are separated by ";"',
+        )
+    return addresses, ""
+
+
+def credentials_from(given: Credentials | tuple[str, str] | tuple[str, str, str] | None) -> Credentials | None:
+    if given is None or isinstance(given, Credentials):
+        return given
+    return Credentials(*given)
+
+
+def tls_from(given: ssl.SSLContext | bool | None) -> ssl.SSLContext | None:
+    """True trusts the authorities that this machine trusts; a context says it in detail."""
+    if isinstance(given, ssl.SSLContext):
+        return given
+    return ssl.create_default_context() if given else None

@@ -1,0 +1,65 @@
+"""Looking over a producer's or consumer's shoulder: what tracing and metrics build on.
+
+A hook sees every message before and after; it may add properties before a send. It runs on the event loop, so it must be
+quick, and what it raises is the caller's to see. Java: SendMessageHook, ConsumeMessageHook
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orbitmq.client.receipts import Receipt
+    from orbitmq.client.received import ReceivedMessage
+    from orbitmq.errors import OrbitError
+
+
+class Sending:
+    """One send: what goes out, and what became of it."""
+
+    __slots__ = ("body", "error", "group", "properties", "receipt", "seconds", "store_address", "topic")
+
+    def __init__(self, group: str, topic: str, body: bytes, properties: dict[str, str]) -> None:
+        self.group = group
+        self.topic = topic
+        self.body = body
+        self.properties = properties  # may be added to before the send
+        self.receipt: Receipt | None = None
+        self.error: OrbitError | None = None
+        self.seconds = 0.0  # from the first attempt to the answer
+        self.store_address = ""  # the broker that answered
+
+
+class Consuming:
+    """One call of a handler: the messages it got, and how it ended."""
+
+    __slots__ = ("context", "error", "group", "messages", "seconds")
+
+    def __init__(self, group: str, messages: Sequence[ReceivedMessage]) -> None:
+        self.group = group
+        self.messages = messages
+        self.error: BaseException | None = None
+        self.seconds = 0.0
+        self.context: dict[str, object] = {}  # for what a hook wants to find again afterwards
+
+
+class SendHook:
+    """Override what you need."""
+
+    def before_send(self, sending: Sending) -> None:
+        """The message is complete but not encoded yet."""
+
+    def after_send(self, sending: Sending) -> None:
+        """`receipt` or `error` is set."""
+
+
+class ConsumeHook:
+    """Override what you need."""
+
+    def before_consume(self, consuming: Consuming) -> None:
+        """The handler is about to be called."""
+
+    def after_consume(self, consuming: Consuming) -> None:
+        """The handler returned, or raised `error`."""

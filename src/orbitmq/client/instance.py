@@ -1,0 +1,239 @@
+"""One client id: the groups that live under it, the heartbeats that say so, and what brokers ask of them.
+
+Everything in a process that talks to the same cluster in the same way shares one instance, so a hundred producers need one
+connection per broker. Two members of one consumer group cannot share: brokers tell members apart by client id.
+
+Java: MQClientInstance, MQClientManager
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING, Final, Protocol
+
+from orbitmq.client.cluster import Cluster
+from orbitmq.client.config import DEFAULT_INSTANCE_NAME, ClientConfig
+from orbitmq.client.tasks import Tasks, every
+from orbitmq.errors import ConfigError, OrbitError
+from orbitmq.message.ids import UniqueIds
+from orbitmq.protocol.bodies.groups import ConsumerData, Heartbeat, ProducerData
+from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.command import request
+from orbitmq.protocol.headers.groups import UnregisterClient
+from orbitmq.transport.local_address import local_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from orbitmq.protocol.command import Command
+    from orbitmq.transport.address import Address
+    from orbitmq.transport.connection import Connection, Handler
+
+logger = logging.getLogger(__name__)
+
+_UNREGISTER_SECONDS: Final = 3.0
+
+
+class Member(Protocol):
+    """A consumer, as its instance sees it."""
+
+    @property
+    def group(self) -> str: ...
+
+    def heartbeat_data(self) -> ConsumerData: ...
+
+    def rebalance_soon(self) -> None:
+        """Routes, members or connections changed: look again at who owns what."""
+        ...
+
+    def answers(self) -> dict[int, Callable[[Command], Coroutine[Any, Any, Command | None]]]:
+        """What this member answers to brokers, by request code."""
+        ...
+
+
+class Instance:
+    """Connections, routes and heartbeats of one client id."""
+
+    def __init__(self, config: ClientConfig, client_id: str, ip: str) -> None:
+        self.config = config
+        self.client_id = client_id
+        self.users = 0
+        self.consumers: dict[str, Member] = {}
+        self.answers: dict[int, Handler] = {}
+        self.cluster = Cluster(config, answers=self.answers, on_open=self._connected)
+        self.unique_ids = UniqueIds(config.clock, _packed(ip), os.getpid(), config.randomness.getrandbits(32))
+        self._producers: dict[str, int] = {}
+        self._tasks = Tasks()
+        self._heartbeats: set[Address] = set()
+
+    def start(self) -> None:
+        config = self.config
+        self._tasks.start(
+            every(lambda: config.route_refresh_seconds, self.refresh_routes, "refreshing routes"), "routes"
+        )
+        self._tasks.start(every(lambda: config.heartbeat_seconds, self.heartbeat, "sending heartbeats"), "heartbeats")
+        if config.lookup_url:
+            self._tasks.start(
+                every(lambda: config.lookup_seconds, self.cluster.name_servers.look_up, "looking up name servers"),
+                "name server look-up",
+            )
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        await self.cluster.close()
+
+    async def refresh_routes(self) -> None:
+        changed = await self.cluster.refresh()
+        if changed:
+            logger.info("routes changed: %s", ", ".join(changed))
+            for member in list(self.consumers.values()):
+                member.rebalance_soon()
+
+    # ---- groups
+
+    def add_producer(self, group: str) -> None:
+        self._producers[group] = self._producers.get(group, 0) + 1
+        self._tasks.start(self._heartbeat_quietly(), f"heartbeat for {group}")
+
+    async def remove_producer(self, group: str) -> None:
+        left = self._producers[group] - 1
+        if left:
+            self._producers[group] = left
+            return
+        del self._producers[group]
+        await self._unregister(UnregisterClient(client_id=self.client_id, producer_group=group), masters_only=True)
+
+    def add_consumer(self, member: Member) -> None:
+        self.consumers[member.group] = member
+
+    async def remove_consumer(self, member: Member) -> None:
+        del self.consumers[member.group]
+        await self._unregister(
+            UnregisterClient(client_id=self.client_id, consumer_group=member.group), masters_only=False
+        )
+
+    async def _unregister(self, header: UnregisterClient, *, masters_only: bool) -> None:
+        """Tell the brokers we are connected to; one that is gone will notice by itself."""
+        connected = [
+            address
+            for address in self.cluster.addresses(masters_only=masters_only)
+            if self.cluster.open_connection(address) is not None
+        ]
+        calls = [
+            self.cluster.call(address, request(RequestCode.UNREGISTER_CLIENT, header), _UNREGISTER_SECONDS)
+            for address in connected
+        ]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, OrbitError):
+                logger.info("a broker did not hear that we leave: %s", outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+
+    # ---- heartbeats
+
+    async def heartbeat(self) -> None:
+        """Tell every broker we may deal with who we are. Raises the first failure, after trying all."""
+        if not self._producers and not self.consumers:
+            return
+        addresses = self.cluster.addresses(masters_only=not self.consumers)
+        outcomes = await asyncio.gather(*map(self.heartbeat_to, addresses), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def heartbeat_to(self, address: Address) -> None:
+        body = Heartbeat(
+            client_id=self.client_id,
+            producer_data_set=[ProducerData(group_name=group) for group in self._producers],
+            consumer_data_set=[member.heartbeat_data() for member in self.consumers.values()],
+        )
+        self._heartbeats.add(address)  # before it is sent: opening the connection must not send another
+        try:
+            await self.cluster.ask(
+                address, request(RequestCode.HEART_BEAT, body=body.to_json()), self.config.timeout_seconds
+            )
+        finally:
+            self._heartbeats.discard(address)
+
+    async def _heartbeat_quietly(self) -> None:
+        try:
+            await self.heartbeat()
+        except OrbitError as error:
+            logger.info("a heartbeat failed, the next may not: %s", error)
+
+    def _connected(self, address: Address, connection: Connection) -> None:
+        """A broker that is new, or back, must know our groups before it can serve them."""
+        if address in self._heartbeats or address not in self.cluster.addresses(masters_only=False):
+            return
+        if self._producers or self.consumers:
+            self._tasks.start(self._introduce(address), f"heartbeat to {address}")
+
+    async def _introduce(self, address: Address) -> None:
+        try:
+            await self.heartbeat_to(address)
+        except OrbitError as error:
+            logger.info("a heartbeat to %s failed, the next may not: %s", address, error)
+        for member in list(self.consumers.values()):
+            member.rebalance_soon()
+
+
+# ---- who shares what
+
+_Key = tuple[asyncio.AbstractEventLoop, ClientConfig, str]
+_open_instances: dict[_Key, list[Instance]] = {}
+
+# A child process must not touch its parent's connections: it begins with none, and with new client ids.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open_instances.clear)
+
+
+def acquire(config: ClientConfig, *, consumer_group: str = "", fixed_name: bool = False) -> Instance:
+    """The instance to use, shared with others when that is possible. Each acquire needs a release.
+
+    `fixed_name` keeps the instance name `DEFAULT` as it is: offset files of broadcasting consumers are found by client id.
+    """
+    name = config.instance_name
+    chosen = fixed_name or name != DEFAULT_INSTANCE_NAME
+    key = (asyncio.get_running_loop(), config, name if chosen else "")
+    instances = _open_instances.setdefault(key, [])
+    instance = next((one for one in instances if consumer_group not in one.consumers), None)
+    if instance is None:
+        if instances and chosen:
+            raise ConfigError(
+                f"group {consumer_group!r} is already consumed under the instance name {name!r}",
+                hint="give connect(instance_name=...) another name for the second one",
+            )
+        instance = _new_instance(config, name if chosen else "")
+        instance.start()
+        instances.append(instance)
+    instance.users += 1
+    return instance
+
+
+async def release(instance: Instance) -> None:
+    instance.users -= 1
+    if instance.users:
+        return
+    for key, instances in list(_open_instances.items()):
+        if instance in instances:
+            instances.remove(instance)
+            if not instances:
+                del _open_instances[key]
+    await instance.close()
+
+
+def _new_instance(config: ClientConfig, name: str) -> Instance:
+    ip = local_address(config.name_servers)
+    name = name or f"{os.getpid()}#{config.randomness.getrandbits(48)}"
+    host = f"[{ip}]" if ":" in ip else ip
+    parts = [f"{host}@{name}", *([config.unit_name] if config.unit_name else [])]
+    return Instance(config, "@".join(parts), ip)
+
+
+def _packed(ip: str) -> bytes:
+    import ipaddress
+
+    return ipaddress.ip_address(ip).packed

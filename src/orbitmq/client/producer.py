@@ -1,0 +1,331 @@
+"""Sending messages. Every `send` is awaited by its caller, yet all that is sent at once travels in one write.
+
+    send() ─> check, compress, give an id ─> delivery (queue, broker, attempts) ─> Receipt
+
+Java: DefaultMQProducer, DefaultMQProducerImpl
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+from orbitmq.client import instance as instances
+from orbitmq.client.accumulator import Accumulator
+from orbitmq.client.batches import Batch, split
+from orbitmq.client.delays import delay_level as level_of
+from orbitmq.client.delivery import ANYWHERE, Delivered, Delivery, Destination
+from orbitmq.client.hooks import Sending
+from orbitmq.client.names import TEMPLATE_TOPIC, check_group, check_topic
+from orbitmq.client.namespaces import wrapped
+from orbitmq.client.outgoing import Compression, check_body, check_user_properties, keys_text, properties_text
+from orbitmq.client.receipts import Receipt, batch_receipts_of, receipt_of
+from orbitmq.client.stats import ProducerStats
+from orbitmq.errors import AlreadyClosed, MessageError, OrbitError
+from orbitmq.message import Message, QueueRef
+from orbitmq.message import properties as names
+from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.headers.send import SendMessageV2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import timedelta
+    from types import TracebackType
+
+    from orbitmq.client.config import ClientConfig
+    from orbitmq.client.hooks import SendHook
+    from orbitmq.client.instance import Instance
+    from orbitmq.client.producer_options import ProducerOptions
+
+Keys = str | list[str] | tuple[str, ...]
+
+
+class Producer:
+    """Sends messages as one producer group. Made by `Client.producer`; safe to use from many tasks at once."""
+
+    def __init__(self, config: ClientConfig, group: str, options: ProducerOptions) -> None:
+        check_group(group)
+        self.group = wrapped(config.namespace, group)
+        self.stats = ProducerStats()
+        self._config = config
+        self._options = options
+        self._compression = Compression(options.compression, options.compress_over_bytes, options.compression_level)
+        self._hooks: list[SendHook] = list(options.hooks)
+        self._instance: Instance | None = None
+        self._delivery: Delivery | None = None
+        self._accumulator: Accumulator | None = None
+        self._closed = False
+
+    # ---- life
+
+    async def start(self) -> Self:
+        """Join the client's connections. Nothing is sent yet: a cluster that is down shows at the first send."""
+        if self._closed:
+            raise AlreadyClosed(f"producer {self.group!r} is closed", hint="make a new one")
+        if self._instance is None:
+            self._instance = instances.acquire(self._config)
+            self._instance.add_producer(self.group)
+            self._delivery = Delivery(self._instance.cluster, self._options, self.stats)
+            if self._options.accumulate:
+                self._accumulator = Accumulator(
+                    self._send_accumulated, self._options.accumulate_bytes, self._options.accumulate_seconds
+                )
+        return self
+
+    async def close(self) -> None:
+        """Send what the accumulator still holds, and leave the group."""
+        if self._closed:
+            return
+        if self._accumulator is not None:
+            await self._accumulator.close()
+        self._closed = True
+        instance, self._instance, self._delivery = self._instance, None, None
+        if instance is not None:
+            await instance.remove_producer(self.group)
+            await instances.release(instance)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def add_hook(self, hook: SendHook) -> None:
+        """From now on `hook` sees every message."""
+        self._hooks.append(hook)
+
+    # ---- sending
+
+    async def send(
+        self,
+        topic: str,
+        body: object,
+        *,
+        tag: str = "",
+        keys: Keys = (),
+        properties: Mapping[str, str] | None = None,
+        order_key: str | None = None,
+        queue: QueueRef | None = None,
+        delay: timedelta | None = None,
+        delay_level: int = 0,
+        wait_stored: bool = True,
+        flag: int = 0,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Send one message and wait until its broker has it.
+
+        Messages with the same `order_key` go to the same queue. Bytes and text are sent as they are, other values by the
+        producer's codec. `delay` must be one of the broker's delay levels. `timeout` spans all attempts, in seconds.
+        """
+        message = self._message(topic, body, tag, keys, properties, flag)
+        if delay is not None:
+            delay_level = level_of(delay)
+        if delay_level:
+            message.properties[names.DELAY] = str(delay_level)
+        if not wait_stored:
+            message.properties[names.WAIT] = "false"
+        return await self.send_message(message, order_key=order_key, queue=queue, timeout=timeout)
+
+    async def send_message(
+        self,
+        message: Message,
+        *,
+        order_key: str | None = None,
+        queue: QueueRef | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """As `send`, of a message that is built already."""
+        delivery = self._running()
+        check_topic(message.topic)
+        check_body(message.body, self._options.max_message_bytes)
+        to = Destination(queue, order_key)
+        if self._accumulator is not None and not to.is_fixed and self._accumulator.suits(message):
+            return await self._accumulator.add(message)
+        sending = self._prepared(message)
+        header, body = await self._encoded(sending, message.flag)
+        if self._hooks:
+            return await self._send_watched(delivery, sending, header, body, to, timeout)
+        delivered = await delivery.deliver(RequestCode.SEND_MESSAGE_V2, header, body, to, self._timeout(timeout))
+        return self._receipt(delivered, message.topic, sending)
+
+    async def send_batch(
+        self,
+        topic: str,
+        bodies: Iterable[object],
+        *,
+        tag: str = "",
+        keys: Keys = (),
+        properties: Mapping[str, str] | None = None,
+        order_key: str | None = None,
+        queue: QueueRef | None = None,
+        timeout: float | None = None,
+    ) -> list[Receipt]:
+        """Send many messages in few requests; one receipt each, in their order.
+
+        Items are bodies, which share tag, keys and properties, or `Message` objects of this topic, which have their own.
+        What is too much for one request is split; delayed messages travel alone, because no broker takes them in a batch.
+        A failure in the middle leaves the earlier ones sent. `timeout` holds for each request.
+        """
+        messages = [
+            item if isinstance(item, Message) else self._message(topic, item, tag, keys, properties, 0)
+            for item in bodies
+        ]
+        return await self._send_messages(topic, messages, Destination(queue, order_key), timeout)
+
+    async def send_oneway(
+        self,
+        topic: str,
+        body: object,
+        *,
+        tag: str = "",
+        keys: Keys = (),
+        properties: Mapping[str, str] | None = None,
+        order_key: str | None = None,
+        queue: QueueRef | None = None,
+    ) -> None:
+        """Send without an answer: the fastest way, and nobody will know if the message is lost."""
+        delivery = self._running()
+        message = self._message(topic, body, tag, keys, properties, 0)
+        check_topic(message.topic)
+        check_body(message.body, self._options.max_message_bytes)
+        sending = self._prepared(message)
+        header, data = await self._encoded(sending, 0)
+        await delivery.deliver_oneway(header, data, Destination(queue, order_key), self._options.timeout_seconds)
+
+    async def queues(self, topic: str) -> list[QueueRef]:
+        """The queues that a message of this topic can go to."""
+        delivery = self._running()
+        check_topic(topic)
+        route = await delivery.route(wrapped(self._config.namespace, topic))
+        return [QueueRef(topic, queue.broker_name, queue.queue_id) for queue in route.writable]
+
+    # ---- from message to request
+
+    def _running(self) -> Delivery:
+        if self._delivery is None:
+            what = "closed" if self._closed else "not started"
+            raise AlreadyClosed(
+                f"producer {self.group!r} is {what}", hint="use it inside `async with client.producer(...)`"
+            )
+        return self._delivery
+
+    def _timeout(self, given: float | None) -> float:
+        return self._options.timeout_seconds if given is None else given
+
+    def _message(
+        self, topic: str, body: object, tag: str, keys: Keys, properties: Mapping[str, str] | None, flag: int
+    ) -> Message:
+        data = body if type(body) is bytes else self._options.codec.encode(body)
+        if properties:
+            check_user_properties(properties)
+        return Message(topic, data, tag=tag, keys=keys_text(keys) if keys else (), properties=properties, flag=flag)
+
+    def _prepared(self, message: Message) -> Sending:
+        """What goes on the wire of a message; the message itself stays as it was."""
+        assert self._instance is not None
+        properties = dict(message.properties)
+        if names.UNIQUE_KEY not in properties:
+            properties[names.UNIQUE_KEY] = next(self._instance.unique_ids)
+        namespace = self._config.namespace
+        if namespace:
+            properties[names.INSTANCE_ID] = namespace
+        return Sending(self.group, wrapped(namespace, message.topic), message.body, properties)
+
+    async def _encoded(self, sending: Sending, flag: int) -> tuple[SendMessageV2, bytes]:
+        for hook in self._hooks:
+            hook.before_send(sending)
+        body, sys_flag = sending.body, 0
+        if self._compression.applies_to(body):
+            body, sys_flag = await self._compression.apply(body)
+        return self._header(sending.topic, sending.properties, sys_flag, flag), body
+
+    def _header(
+        self, topic: str, properties: Mapping[str, str], sys_flag: int, flag: int, *, batch: bool = False
+    ) -> SendMessageV2:
+        return SendMessageV2(
+            producer_group=self.group,
+            topic=topic,
+            default_topic=TEMPLATE_TOPIC,
+            default_topic_queue_nums=self._options.create_queues,
+            queue_id=-1,  # chosen with the broker
+            sys_flag=sys_flag,
+            born_timestamp=self._config.clock.now_ms(),
+            flag=flag,
+            properties=properties_text(properties),
+            batch=batch,
+        )
+
+    def _receipt(self, delivered: Delivered, topic: str, sending: Sending) -> Receipt:
+        return receipt_of(delivered.answer, topic, delivered.broker_name, sending.properties[names.UNIQUE_KEY])
+
+    async def _send_watched(
+        self,
+        delivery: Delivery,
+        sending: Sending,
+        header: SendMessageV2,
+        body: bytes,
+        to: Destination,
+        timeout: float | None,
+    ) -> Receipt:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            delivered = await delivery.deliver(RequestCode.SEND_MESSAGE_V2, header, body, to, self._timeout(timeout))
+            sending.store_address = str(delivered.address)
+            sending.receipt = self._receipt(delivered, sending.topic, sending)
+            return sending.receipt
+        except OrbitError as error:
+            sending.error = error
+            raise
+        finally:
+            sending.seconds = loop.time() - began
+            for hook in self._hooks:
+                hook.after_send(sending)
+
+    # ---- batches
+
+    async def _send_accumulated(self, messages: list[Message]) -> list[Receipt]:
+        return await self._send_messages(messages[0].topic, messages, ANYWHERE, None)
+
+    async def _send_messages(
+        self, topic: str, messages: list[Message], to: Destination, timeout: float | None
+    ) -> list[Receipt]:
+        self._running()
+        check_topic(topic)
+        for message in messages:
+            if message.topic != topic:
+                raise MessageError(f"a message for topic {message.topic!r} is in a batch for {topic!r}")
+            check_body(message.body, self._options.max_message_bytes)
+        receipts: list[Receipt] = []
+        sendings = [self._prepared(message) for message in messages]
+        for sending in sendings:
+            for hook in self._hooks:
+                hook.before_send(sending)
+        flags = [message.flag for message in messages]
+        for batch in split(sendings, flags, self._options.max_message_bytes, self._options.max_batch_messages):
+            receipts += await self._send_one_batch(topic, batch, to, timeout)
+        return receipts
+
+    async def _send_one_batch(self, topic: str, batch: Batch, to: Destination, timeout: float | None) -> list[Receipt]:
+        delivery = self._running()
+        first = batch.sendings[0]
+        seconds = self._timeout(timeout)
+        if batch.must_be_single:
+            header = self._header(first.topic, first.properties, 0, batch.members[0].flag)
+            delivered = await delivery.deliver(RequestCode.SEND_MESSAGE_V2, header, first.body, to, seconds)
+            return [self._receipt(delivered, topic, first)]
+        assert self._instance is not None
+        properties = {names.UNIQUE_KEY: next(self._instance.unique_ids)}
+        if names.WAIT in first.properties:
+            properties[names.WAIT] = first.properties[names.WAIT]
+        header = self._header(first.topic, properties, 0, 0, batch=True)
+        delivered = await delivery.deliver(RequestCode.SEND_BATCH_MESSAGE, header, batch.body(), to, seconds)
+        receipts = batch_receipts_of(delivered.answer, topic, delivered.broker_name, batch.ids())
+        for sending, receipt in zip(batch.sendings, receipts, strict=True):
+            sending.receipt = receipt
+            sending.store_address = str(delivered.address)
+            for hook in self._hooks:
+                hook.after_send(sending)
+        return receipts

@@ -1,0 +1,49 @@
+"""How a producer behaves; the defaults are the Java client's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from orbitmq.client.codecs import JSON, Codec
+from orbitmq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orbitmq.client.hooks import SendHook
+
+CompressionKind = Literal["zlib", "lz4", "zstd"]
+
+_MAX_MESSAGE_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """Checked when the producer is made."""
+
+    timeout_seconds: float = 3.0
+    retries: int = 2
+    retry_unconfirmed: bool = False
+    fault_tolerance: bool = False
+    compression: CompressionKind | None = "zlib"
+    compress_over_bytes: int = 4096
+    compression_level: int = 5
+    max_message_bytes: int = _MAX_MESSAGE_BYTES
+    max_batch_messages: int = 1024
+    max_in_flight: int = 16_384
+    max_in_flight_bytes: int = 32 << 20
+    create_queues: int = 4
+    accumulate: bool = False
+    accumulate_bytes: int = 32 << 10
+    accumulate_seconds: float = 0.010
+    codec: Codec = JSON
+    hooks: Sequence[SendHook] = field(default=())
+
+    def __post_init__(self) -> None:
+        positive = ("timeout_seconds", "max_message_bytes", "max_batch_messages", "max_in_flight", "create_queues")
+        for name in positive:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.retries < 0:
+            raise ConfigError(f"retries must not be negative: {self.retries}", hint="0 tries once")

@@ -1,0 +1,66 @@
+"""Background tasks with an owner: whoever starts them ends them, and a crash is told rather than lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from orbitmq.errors import OrbitError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+logger = logging.getLogger(__name__)
+
+
+class Tasks:
+    """The tasks of one owner."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def start(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any] | None:
+        """Run it beside everything else; after `close` nothing is started any more."""
+        if self._closed:
+            coroutine.close()
+            return None
+        task = asyncio.create_task(coroutine, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    async def close(self) -> None:
+        """Cancel what runs and wait until it is gone. The task that closes, if one of these, is left alone."""
+        self._closed = True
+        current = asyncio.current_task()
+        ending = [task for task in self._running if task is not current]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            logger.error("%s ended with %r", task.get_name(), error, exc_info=error)
+
+
+async def every(seconds: Callable[[], float], action: Callable[[], Awaitable[object]], what: str) -> None:
+    """Repeat `action` for ever. Its failures are reported when they begin and when they end, not each time."""
+    failing = False
+    while True:
+        await asyncio.sleep(seconds())
+        try:
+            await action()
+        except OrbitError as error:
+            if not failing:
+                logger.warning("%s fails: %s", what, error)
+            failing = True
+        else:
+            if failing:
+                logger.info("%s works again", what)
+            failing = False
