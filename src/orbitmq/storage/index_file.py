@@ -48,6 +48,9 @@ ENTRY: Final = struct.Struct(
     "i"  # seconds since begin
     "i"  # next older entry of the chain
 )
+DEFAULT_SLOTS: Final = 5_000_000
+DEFAULT_ENTRIES: Final = 20_000_000
+
 _RESERVE_ENTRIES: Final = (1 << 20) // ENTRY.size
 _MAX_SECONDS: Final = 2**31 - 1
 
@@ -220,10 +223,15 @@ class IndexFile:
 
 
 def infer_slots(memory: memoryview) -> int | None:
-    """How many slots a file of unknown settings has, found by where its first entry stands; None if none fits.
+    """How many slots a file of unknown settings has; None for an empty one and for one that makes no sense.
 
-    Entry 1 holds the offset that the header repeats, and each entry's slot must lead to it or to a newer one.
+    By default settings unless its length says otherwise. Else by where the first entry stands: it holds the offset that the
+    header repeats, and each entry's slot must lead to it or to a newer one.
     """
+    if len(memory) == file_bytes(DEFAULT_SLOTS, DEFAULT_ENTRIES):
+        return DEFAULT_SLOTS
+    if len(memory) < HEADER.size:
+        return None
     _, _, begin_offset, _, _, next_entry = HEADER.unpack_from(memory)
     if next_entry <= 1:
         return None
@@ -231,12 +239,14 @@ def infer_slots(memory: memoryview) -> int | None:
     found = image.find(wanted, HEADER.size)
     while found >= 0:
         slots, odd = divmod(found - 4 - ENTRY.size - HEADER.size, SLOT.size)
-        if slots > 0 and not odd and (len(image) - HEADER.size - SLOT.size * slots) % ENTRY.size == 0:
-            entries_at = HEADER.size + SLOT.size * slots
+        entries_at = HEADER.size + SLOT.size * slots
+        room = len(image) - entries_at
+        if slots > 0 and not odd and room % ENTRY.size == 0 and room >= ENTRY.size * next_entry:
             sample = range(1, min(next_entry, 100))
             hashes = [SLOT.unpack_from(image, entries_at + ENTRY.size * number)[0] for number in sample]
             newest = [SLOT.unpack_from(image, HEADER.size + SLOT.size * (hashed % slots))[0] for hashed in hashes]
-            if all(number <= slot < next_entry for number, slot in zip(sample, newest, strict=True)):
+            fitting = sum(number <= slot < next_entry for number, slot in zip(sample, newest, strict=True))
+            if fitting >= 0.8 * len(sample):  # the rest may be damage, for others to name
                 return slots
         found = image.find(wanted, found + 1)
     return None

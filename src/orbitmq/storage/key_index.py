@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from orbitmq.message.tags import java_hash, java_hash_after
-from orbitmq.storage.index_file import IndexFile, file_bytes, key_hash, positive
+from orbitmq.storage.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS, IndexFile, file_bytes, key_hash, positive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from orbitmq.storage.files import Disk
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_SLOTS: Final = 5_000_000
-DEFAULT_ENTRIES: Final = 20_000_000
 
 _NAME_DIGITS: Final = 17
 _CHANGING_CHARACTERS: Final = 4  # of a client-made id within one millisecond: its counter

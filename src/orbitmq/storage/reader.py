@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from orbitmq.errors import MessageError, StorageError
-from orbitmq.message.properties import INNER_BASE, INNER_NUM, KEYS, UNIQUE_KEY, find_property
+from orbitmq.message.properties import INNER_BASE, INNER_NUM, KEYS, UNIQUE_KEY, decode_properties
 from orbitmq.message.record import check_record, decode_entry, decode_record, stored_at_ms
 from orbitmq.message.sysflags import INNER_BATCH, TRANSACTION_PREPARED
 from orbitmq.storage.checkpoint import read_checkpoint
@@ -25,7 +25,7 @@ from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.index_file import IndexFile, infer_slots
 from orbitmq.storage.java_object import JavaObject
 from orbitmq.storage.json_file import read_table_or_backup
-from orbitmq.storage.key_index import DEFAULT_SLOTS, find_offsets, list_index_files
+from orbitmq.storage.key_index import find_offsets, list_index_files
 from orbitmq.storage.lock import ABORT_NAME, LOCK_NAME
 from orbitmq.storage.log_walk import LogRecord, walk
 from orbitmq.storage.queue_view import Place, QueueView
@@ -41,10 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=JavaObject)
 
-_INNER_BASE: Final = INNER_BASE.encode()
-_INNER_NUM: Final = INNER_NUM.encode()
 _FOREVER_MS: Final = 2**63 - 1
-_DEFAULT_INDEX_BYTES: Final = 420_000_040
 _QUEUES_TO_ASK: Final = 16  # the busiest ones, for where log and queues agree
 _QUEUE_DIRECTORIES: Final = (("consumequeue", False), ("batchconsumequeue", True))
 
@@ -184,6 +181,24 @@ class StoreReader:
             return None
         return message if message.commit_log_offset == commit_log_offset else None
 
+    def entry(self, commit_log_offset: int) -> RecordEntry | None:
+        """As `at`, without the body, and whatever the record says of its own place."""
+        segment = self.log.segment_of(commit_log_offset)
+        if segment is None:
+            return None
+        try:
+            return decode_entry(segment.memory, commit_log_offset - segment.start, commit_log_offset)
+        except MessageError:
+            return None
+
+    def view(self, topic: str, queue_id: int) -> QueueView | None:
+        """A queue as its files have it."""
+        return self._views.get((topic, queue_id))
+
+    def views(self) -> list[QueueView]:
+        """The queues as their files have them, without what only the log has."""
+        return [view for _, view in sorted(self._views.items())]
+
     def find(
         self, topic: str, key: str, *, limit: int = 64, begin_ms: int = 0, end_ms: int = _FOREVER_MS
     ) -> list[StoredMessage]:
@@ -230,7 +245,7 @@ class StoreReader:
             key = (entry.topic, entry.queue_id)
             view = self._views.get(key)
             known = view.max_offset if view is not None and view.next > view.first else -1
-            first, count = _numbers(entry)
+            first, count = message_numbers(entry)
             if first >= known and not entry.sys_flag & TRANSACTION_PREPARED:
                 self._unindexed.setdefault(key, []).append(Place(first, count, found.offset, found.size, 0))
         self._log_end = max(self._log_end, start)
@@ -281,20 +296,21 @@ class StoreReader:
 
     def _index_files(self) -> tuple[IndexFile, ...]:
         files = []
-        for path, size in list_index_files(self._disk, self.directory / "index"):
+        for path, _ in list_index_files(self._disk, self.directory / "index"):
             file = self._disk.map(path)
-            slots = DEFAULT_SLOTS if size == _DEFAULT_INDEX_BYTES else infer_slots(file.memory)
+            slots = infer_slots(file.memory)
             if slots is not None:
                 files.append(IndexFile(file, slots, writable=False))
             file.close()  # the memory stays as long as it is looked at
         return tuple(files)
 
 
-def _numbers(entry: RecordEntry) -> tuple[int, int]:
+def message_numbers(entry: RecordEntry) -> tuple[int, int]:
     """The queue offset of the first message in a record, and how many it holds."""
     if entry.sys_flag & INNER_BATCH:
-        base, count = find_property(entry.properties, _INNER_BASE), find_property(entry.properties, _INNER_NUM)
-        if base is not None and count is not None and base.isdigit() and count.isdigit():
+        properties = decode_properties(entry.properties)
+        base, count = properties.get(INNER_BASE, ""), properties.get(INNER_NUM, "")
+        if base.isdecimal() and count.isdecimal():
             return int(base), int(count)
     return entry.queue_offset, 1
 

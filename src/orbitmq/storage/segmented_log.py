@@ -36,6 +36,10 @@ def segment_name(start: int) -> str:
     return f"{start:0{NAME_DIGITS}d}"
 
 
+def is_segment_name(name: str) -> bool:
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+
+
 class Segment:
     """One file: offsets [start, end) as `memory`."""
 
@@ -239,7 +243,7 @@ def load_segments(
 
 def _check(directory: Path, file: FileStat, segment_bytes: int) -> None:
     path = directory / file.name
-    if len(file.name) != NAME_DIGITS or not (file.name.isascii() and file.name.isdigit()):
+    if not is_segment_name(file.name):
         raise StoreCorrupt(f"{path} is not a segment file", hint="move it out of this directory")
     if file.size != segment_bytes:
         raise StoreCorrupt(

@@ -1,0 +1,235 @@
+"""`orbitmq store`: look into a store directory, check it, mend it. No broker is needed; a running one is not disturbed."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from orbitmq.clock import SystemClock
+from orbitmq.message.record import decode_record
+from orbitmq.storage import repair as mending
+from orbitmq.storage.files import LocalDisk
+from orbitmq.storage.listing import Listing, list_store
+from orbitmq.storage.reader import StoreReader
+from orbitmq.storage.verification import verify as verify_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from orbitmq.message.message import StoredMessage
+
+_BODY_CHARACTERS = 60
+
+directory_argument = click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+)
+
+
+@click.group()
+def store() -> None:
+    """Look into a store directory, check it, mend it.
+
+    DIRECTORY is the broker's storePathRootDir, written by OrbitMQ or by Apache's broker, running or not.
+    """
+
+
+@store.command()
+@directory_argument
+@output_option
+@click.option("--topic", help="Only the queues of this topic.")
+def ls(directory: Path, output: str, topic: str | None) -> None:
+    """What is there: log files, queues, key index, tables."""
+    disk = LocalDisk()
+    with StoreReader(directory, disk=disk) as reader:
+        listing = list_store(reader, disk)
+    if topic is not None:
+        listing = msgspec.structs.replace(listing, queues=[queue for queue in listing.queues if queue.topic == topic])
+    if output == "json":
+        _print_json(listing)
+    else:
+        _print_listing(listing)
+
+
+@store.command()
+@directory_argument
+@output_option
+def verify(directory: Path, output: str) -> None:
+    """Check every byte: log, queues, key index, tables, and that they agree.
+
+    Exits with 1 if something is wrong that a start does not put right by itself.
+    """
+    disk = LocalDisk()
+    with StoreReader(directory, disk=disk) as reader:
+        found = verify_store(reader, disk, lambda what: click.echo(f"checking {what}", err=True))
+    if output == "json":
+        _print_json(found)
+    else:
+        for finding in found.findings:
+            where = finding.path if finding.byte is None else f"{finding.path}, byte {finding.byte}"
+            click.echo(f"{finding.severity}: {where}: {finding.problem}")
+        click.echo(
+            f"{found.records} records, {found.queue_entries} queue entries, {found.key_entries} key entries, "
+            f"{found.tables} tables: {len(found.errors)} errors, {len(found.findings) - len(found.errors)} notes"
+        )
+    if found.errors:
+        sys.exit(1)
+
+
+@store.command()
+@directory_argument
+@output_option
+@click.option("--topic", help="Messages of this topic; without it, of the whole log in its order.")
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Of this queue only.")
+@click.option("--from", "start", type=click.IntRange(min=0), help="From this queue offset, or log offset, on.")
+@click.option("--count", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@click.option("--key", help="Messages with this key; needs --topic.")
+@click.option("--full", is_flag=True, help="Whole bodies and all properties.")
+def dump(
+    directory: Path,
+    output: str,
+    topic: str | None,
+    queue_id: int | None,
+    start: int | None,
+    count: int,
+    key: str | None,
+    full: bool,
+) -> None:
+    """Print messages."""
+    if (key is not None or queue_id is not None) and topic is None:
+        raise click.UsageError("--key and --queue need --topic")
+    with StoreReader(directory) as reader:
+        if key is not None and topic is not None:
+            chosen = iter(reader.find(topic, key, limit=count))
+        elif topic is not None:
+            chosen = _of_topic(reader, topic, queue_id, start)
+        else:
+            chosen = (decode_record(record.data) for record in reader.records(start))
+        for _, message in zip(range(count), chosen, strict=False):
+            if output == "json":
+                click.echo(msgspec.json.encode(_fields(message, full=True)))
+            else:
+                click.echo(_line(message, full=full))
+
+
+@store.command()
+@directory_argument
+@output_option
+@click.option("--yes", is_flag=True, help="Do it. Without, only say what would be done.")
+def repair(directory: Path, output: str, yes: bool) -> None:
+    """Mend what `verify` finds wrong. What is cut off is kept in DIRECTORY/repair-<time>."""
+    disk = LocalDisk()
+    with StoreReader(directory, disk=disk) as reader:
+        found = verify_store(reader, disk, lambda what: click.echo(f"checking {what}", err=True))
+        steps = mending.plan(reader, disk, found)
+        kept = mending.apply(reader, disk, SystemClock(), steps) if yes and steps else None
+    if output == "json":
+        _print_json({"steps": steps, "kept_in": str(kept) if kept else None})
+        return
+    for step in steps:
+        click.echo(str(step))
+    if not steps:
+        click.echo("nothing to mend")
+    elif kept is None:
+        click.echo(f"{len(steps)} steps; nothing was changed: run again with --yes to do them")
+    else:
+        click.echo(f"{len(steps)} steps done; what was taken out is in {kept}")
+
+
+def _of_topic(reader: StoreReader, topic: str, queue_id: int | None, start: int | None) -> Iterator[StoredMessage]:
+    queues = [queue.queue_id for queue in reader.queues(topic)] if queue_id is None else [queue_id]
+    for number in queues:
+        yield from reader.messages(topic, number, start or 0)
+
+
+def _print_json(value: Any) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def _print_listing(listing: Listing) -> None:
+    if listing.owner is None:
+        state = "stopped properly" if listing.is_clean else "not running; the last stop was not clean"
+    else:
+        state = f"open in process {listing.owner}" if listing.owner else "open in another process"
+    click.echo(f"{listing.directory}: {state}")
+    click.echo(f"log: offsets {listing.log_start} to {listing.log_end}, files of {listing.segment_bytes} bytes\n")
+    _print_table(
+        ("LOG FILE", "FROM", "TO", "CHANGED"),
+        [(file.path, file.start, file.end, _time(file.modified_ms)) for file in listing.log_files],
+    )
+    _print_table(
+        ("TOPIC", "QUEUE", "MIN", "MAX", "MESSAGES"),
+        [(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, queue.messages) for queue in listing.queues],
+    )
+    _print_table(
+        ("KEY INDEX", "ENTRIES", "FROM", "TO"),
+        [(file.path, file.entries, _time(file.begin_ms), _time(file.end_ms)) for file in listing.key_files],
+    )
+    _print_table(
+        ("TABLE", "BYTES", "SAVED"), [(file.path, file.size, _time(file.modified_ms)) for file in listing.tables]
+    )
+
+
+def _print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    if not rows:
+        return
+    cells = [list(titles), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(titles))]
+    is_number = [all(isinstance(row[column], int) for row in rows) for column in range(len(titles))]
+    for row in cells:
+        padded = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, is_number, strict=True)
+        ]
+        click.echo(_printable("  ".join(padded).rstrip()))
+    click.echo()
+
+
+def _time(at_ms: int) -> str:
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone()
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}"
+
+
+def _fields(message: StoredMessage, *, full: bool) -> dict[str, Any]:
+    body = message.body if full else message.body[:_BODY_CHARACTERS]
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "commit_log_offset": message.commit_log_offset,
+        "size": message.size,
+        "message_id": message.message_id,
+        "offset_id": message.offset_id,
+        "born_at_ms": message.born_at_ms,
+        "born_host": message.born_address,
+        "stored_at_ms": message.stored_at_ms,
+        "store_host": message.store_address,
+        "sys_flag": message.sys_flag,
+        "flag": message.flag,
+        "reconsume_times": message.reconsume_times,
+        "properties": message.properties,
+        "body": body.decode("utf-8", "backslashreplace"),
+    }
+
+
+def _line(message: StoredMessage, *, full: bool) -> str:
+    fields = _fields(message, full=full)
+    place = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
+    head = f"{place}  log {message.commit_log_offset}  {_time(message.stored_at_ms)}  {message.message_id}"
+    if full:
+        properties = [f"  {name}={value}" for name, value in sorted(message.properties.items())]
+        return "\n".join(_printable(line) for line in (head, *properties, f"  {fields['body']}")) + "\n"
+    labelled = (("tags", message.tags), ("keys", ",".join(message.keys)))
+    details = " ".join(f"{label}={text}" for label, text in labelled if text)
+    more = "..." if len(message.body) > _BODY_CHARACTERS else ""
+    return _printable(f"{head}  {details}  {fields['body']}{more}")
+
+
+def _printable(text: str) -> str:
+    """Messages may hold anything; a terminal must not obey it."""
+    return "".join(character if character.isprintable() else "." for character in text)
