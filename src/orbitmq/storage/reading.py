@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS
-from orbitmq.storage.queue_index import ENTRY, QueueIndex
+from orbitmq.storage.queue_index import ENTRY, NOWHERE_SIZE, QueueIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -175,7 +175,7 @@ class QueueReader:
             if result.count and self._is_full(result, size, messages, max_count, max_bytes, log_end - physical):
                 break
             result.next_offset = queue_offset + messages
-            if physical < skip_to:
+            if size == NOWHERE_SIZE or physical < skip_to:
                 continue
             if accept_code is not None and not accept_code(code):
                 if not result.count:
