@@ -86,7 +86,6 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     short_polling_time_mills: int = 1000
     lite_pull_message_enable: bool = True
     slave_read_enable: bool = False
-    enable_property_filter: bool = False
     use_server_side_reset_offset: bool = True
     max_msgs_num_batch: int = 64
     default_query_max_num: int = 32

@@ -20,6 +20,7 @@ except ImportError:
 # name -> (module, attribute, one line for the help page)
 _COMMANDS: Final = {
     "nameserver": ("orbitmq.cli.nameserver", "nameserver", "Run a name server."),
+    "broker": ("orbitmq.cli.broker", "broker", "Run a broker."),
     "store": ("orbitmq.cli.store", "store", "Look into a store directory, check it, mend it."),
 }
 

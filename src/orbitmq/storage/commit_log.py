@@ -31,7 +31,7 @@ from orbitmq.message.properties import (
     WAIT,
     decode_properties,
     encode_properties,
-    find_property,
+    property_finder,
 )
 from orbitmq.message.record import (
     BLANK_BYTES,
@@ -61,7 +61,7 @@ DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _MULTI_DISPATCH_NAME: Final = MULTI_DISPATCH.encode()
-_INNER_NUM_NAME: Final = INNER_NUM.encode()
+_find_inner_num: Final = property_finder(INNER_NUM)
 
 # Set in prepared and rolled-back records alone: neither has a place in its queue.
 NO_QUEUE_ENTRY: Final = TRANSACTION_PREPARED
@@ -127,9 +127,16 @@ class CommitLog:
         self._store_host_flag = STORE_HOST_IPV6 if len(store_host) > 8 else 0
         self._topic_fields: dict[str, TopicField] = {}
         self._light_queues = 0
+        self._adds_properties = config.light_queues or config.record_crc
+        self._max_body_bytes = config.max_message_bytes
         self._memory = memoryview(b"")
         self._segment_start = 0
         self._segment_end = 0
+
+    def settle_at(self, store_host: bytes) -> None:
+        """The address that records from now on say they are stored at."""
+        self.store_host = store_host
+        self._store_host_flag = STORE_HOST_IPV6 if len(store_host) > 8 else 0
 
     @property
     def start(self) -> int:
@@ -167,13 +174,11 @@ class CommitLog:
         light_queues: list[str] = []
         if sys_flag & INNER_BATCH:
             taken, properties = _number_inner_batch(properties, queue_offset)
-        if self._config.light_queues and _MULTI_DISPATCH_NAME in properties and _may_multi_dispatch(topic):
-            light_queues, properties = self._number_light_queues(properties)
-        if self._config.record_crc:
-            properties = with_crc_room(properties)
+        if self._adds_properties:
+            light_queues, properties = self._complete(topic, properties)
+        if len(body) > self._max_body_bytes or len(properties) > MAX_PROPERTIES_BYTES:
+            _refuse_size(len(body), self._max_body_bytes, len(properties))
         size = record_size(field, sys_flag, len(body), len(properties))
-        if len(body) > self._config.max_message_bytes or len(properties) > MAX_PROPERTIES_BYTES:
-            _refuse_size(len(body), self._config.max_message_bytes, len(properties))
         at = self.end
         if at + size + BLANK_BYTES > self._segment_end:
             at = self._roll(size)
@@ -182,9 +187,7 @@ class CommitLog:
             field, queue_id, flag, queue_offset, at, sys_flag, born_at_ms, born_host, stored_at_ms, self.store_host,
             reconsume_times, prepared_transaction_offset, body, zlib.crc32(body) & _CRC_MASK, properties,
         )  # fmt: skip
-        if self._config.record_crc:
-            record = fill_record_crc(record)
-        self._write(at, record)
+        self._write(at, fill_record_crc(record) if self._config.record_crc else record)
         self.last_stored_at_ms = stored_at_ms
         if not sys_flag & NO_QUEUE_ENTRY:
             self.next_queue_offsets[queue] = queue_offset + taken
@@ -216,11 +219,11 @@ class CommitLog:
         for member, text in zip(members, member_properties, strict=True):
             sizes.append(record_size(field, sys_flag, len(member.body), len(text)))
             if len(text) > MAX_PROPERTIES_BYTES:
-                _refuse_size(len(member.body), self._config.max_message_bytes, len(text))
+                _refuse_size(len(member.body), self._max_body_bytes, len(text))
         total = sum(sizes)
         bodies = sum(len(member.body) for member in members)
-        if bodies > self._config.max_message_bytes:
-            _refuse_size(bodies, self._config.max_message_bytes, 0)
+        if bodies > self._max_body_bytes:
+            _refuse_size(bodies, self._max_body_bytes, 0)
         at = self.end
         if at + total + BLANK_BYTES > self._segment_end:
             at = self._roll(total)
@@ -268,11 +271,18 @@ class CommitLog:
         self.next_queue_offsets = offsets
         self._light_queues = sum(1 for topic, _ in offsets if topic.startswith(LIGHT_QUEUE_PREFIX))
 
+    def _complete(self, topic: str, properties: bytes) -> tuple[list[str], bytes]:
+        """The light queues a message goes to as well, and its properties with what the settings add."""
+        light_queues: list[str] = []
+        if self._config.light_queues and _MULTI_DISPATCH_NAME in properties and _may_multi_dispatch(topic):
+            light_queues, properties = self._number_light_queues(properties)
+        return light_queues, with_crc_room(properties) if self._config.record_crc else properties
+
     def _write(self, at: int, record: bytes) -> None:
         # The size and magic go in last: until then, nothing at `at` looks like a record.
-        memory = self._memory
         position = at - self._segment_start
         end = position + len(record)
+        memory = self._memory
         memory[position + 8 : end] = record[8:]
         memory[position : position + 8] = record[:8]
         self.end = at + len(record)
@@ -290,8 +300,8 @@ class CommitLog:
         segment = self.files.roll()  # first: if the disk is full, the log stays as it is
         if left:
             self._memory[position : position + BLANK_BYTES] = encode_blank(left)
-        self._write_to(segment)
         self.end = segment.start
+        self._write_to(segment)
         return segment.start
 
     def _write_to(self, segment: Segment) -> None:
@@ -345,7 +355,7 @@ def _may_multi_dispatch(topic: str) -> bool:
 
 def _number_inner_batch(properties: bytes, base: int) -> tuple[int, bytes]:
     """How many messages an inner batch holds, and its properties with the queue offset of the first."""
-    count = find_property(properties, _INNER_NUM_NAME)
+    count = _find_inner_num(properties)
     if count is None or not count.isdigit() or not 0 < int(count) <= 0x7FFF:
         raise MessageError(
             "an inner batch must say in INNER_NUM how many messages it holds", code=AppendCode.MESSAGE_ILLEGAL

@@ -119,6 +119,10 @@ class Store:
         self._started = False
         self._closed = False
 
+    def settle_at(self, store_host: bytes) -> None:
+        """Records from now on carry this address: a port that the system chose is known only after the store is open."""
+        self.log.settle_at(store_host)
+
     def start(self) -> None:
         """Start the threads that flush. Without them nothing reaches the device but by `flush` and `close`."""
         self._started = True

@@ -1,0 +1,247 @@
+"""The broker as a whole: builds the parts, starts them, stops them; nothing else. Java: BrokerController"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.broker import names
+from orbitmq.broker.advertised import advertised_host
+from orbitmq.broker.clients import Clients
+from orbitmq.broker.consumer_offsets import ConsumerOffsets
+from orbitmq.broker.delayed import DelayedMessages
+from orbitmq.broker.durability import Durability
+from orbitmq.broker.groups import Groups
+from orbitmq.broker.handlers.send import Receipts
+from orbitmq.broker.long_poll import BUCKET_SECONDS
+from orbitmq.broker.pulling import Pulling
+from orbitmq.broker.queue_locks import QueueLocks
+from orbitmq.broker.registration import Registration
+from orbitmq.broker.routes import NOT_ON_FAST_PORT, State, build_routes
+from orbitmq.broker.sending import Sending
+from orbitmq.broker.statistics import SAMPLE_SECONDS, Statistics
+from orbitmq.broker.topics import Topics
+from orbitmq.clock import Clock, SystemClock
+from orbitmq.errors import ConfigError
+from orbitmq.message.hosts import pack_host
+from orbitmq.message.ids import UniqueIds
+from orbitmq.storage import tables
+from orbitmq.storage.files import LocalDisk
+from orbitmq.storage.json_file import JsonFile
+from orbitmq.storage.store import Store
+from orbitmq.transport.address import Address, parse_addresses
+from orbitmq.transport.limits import Limits
+from orbitmq.transport.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.storage.files import Disk
+    from orbitmq.transport.connection import Routes
+    from orbitmq.transport.network import Network
+
+logger = logging.getLogger(__name__)
+
+_CLIENT_SCAN_SECONDS: Final = 10.0
+_FAST_PORT_DISTANCE: Final = 2
+
+
+class Broker:
+    """`async with Broker(configuration) as broker: broker.address`"""
+
+    def __init__(
+        self,
+        configuration: BrokerConfiguration,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        network: Network | None = None,
+        randomness: random.Random | None = None,
+    ) -> None:
+        self.configuration = configuration
+        self.address: Address | None = None
+        self._clock = clock or SystemClock()
+        self._disk = disk or LocalDisk()
+        self._network = network
+        self._random = randomness or random.Random()
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._servers: list[Server] = []
+
+    async def start(self) -> Address:
+        settings = self.configuration.settings
+        name_servers = parse_addresses(settings.namesrv_addr)
+        advertised = advertised_host(settings, name_servers)
+        self.state = self._open(Address(advertised.host, settings.listen_port), name_servers)
+        try:
+            routes = build_routes(self.state)
+            listening = await self._listen(routes, settings.bind_address, settings.listen_port)
+            self.address = Address(advertised.host, listening.port)
+            self._settle_at(self.address)
+            logger.info("advertising %s: %s", self.address, advertised.reason)
+            await self._open_fast_port(routes, settings.bind_address, listening.port - _FAST_PORT_DISTANCE)
+        except BaseException:
+            await asyncio.to_thread(self.state.store.close)
+            raise
+        self._connect_parts()
+        self._start_jobs()
+        await self.state.registration.start()
+        return self.address
+
+    async def stop(self) -> None:
+        """Nothing new comes in, what came in is answered, everything is saved, and the name servers know."""
+        state = self.state
+        await state.registration.stop()
+        state.pulling.held.release_all()
+        for job in list(self._jobs):
+            job.cancel()
+        await asyncio.gather(*self._jobs, return_exceptions=True)
+        for server in self._servers:
+            await server.stop()
+        for part in (state.topics, state.groups, state.offsets, state.delayed):
+            await part.save()
+        state.store.listen(None)
+        state.store.on_appended = state.store.on_flushed = None
+        state.store.close()
+
+    async def __aenter__(self) -> Broker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # ---- building
+
+    def _open(self, address: Address, name_servers: list[Address]) -> State:
+        configuration, clock = self.configuration, self._clock
+        settings = configuration.settings
+        config = settings.storage_config()
+        folder = config.config_path
+        topics = Topics(JsonFile(self._disk, folder / tables.TOPICS, tables.TopicTable), configuration, clock)
+        groups = Groups(JsonFile(self._disk, folder / tables.GROUPS, tables.GroupTable), configuration, clock)
+        offsets = ConsumerOffsets(
+            JsonFile(self._disk, folder / tables.OFFSETS, tables.OffsetTable), configuration, clock
+        )
+        host = pack_host(*address)
+        store = Store(config, host, clock=clock, disk=self._disk, is_batch_topic=topics.is_batch)
+        store.start()
+        statistics = Statistics(clock)
+        locks = QueueLocks(clock)
+        clients = Clients(clock, self._wants_notices)
+        unique_ids = UniqueIds(clock, host[:-4], os.getpid(), self._random.getrandbits(32))
+        sending = Sending(store, topics, groups, locks, configuration, statistics, clock, unique_ids, self._random)
+        return State(
+            configuration=configuration,
+            clock=clock,
+            randomness=self._random,
+            store=store,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            clients=clients,
+            locks=locks,
+            statistics=statistics,
+            sending=sending,
+            receipts=Receipts(settings.region_id, trace_on=settings.trace_on),
+            durability=Durability(store, settings.sync_flush_timeout / 1000),
+            pulling=Pulling(store, topics, groups, clients, offsets, configuration, statistics),
+            delayed=DelayedMessages(
+                JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable), store, sending, clock
+            ),
+            registration=Registration(topics, configuration, name_servers),
+        )
+
+    def _settle_at(self, address: Address) -> None:
+        """Now that the port is known, every record and answer can say where this broker is."""
+        settings = self.configuration.settings
+        host = pack_host(*address)
+        self.state.store.settle_at(host)
+        self.state.receipts.settle_at(host)
+        ha_port = settings.ha_listen_port or address.port + 1
+        self.state.registration.settle_at(address, Address(settings.broker_ip2 or address.host, ha_port))
+
+    async def _listen(self, routes: Routes, host: str, port: int) -> Address:
+        settings = self.configuration.settings
+        server = Server(
+            routes,
+            limits=Limits(
+                idle_seconds=settings.server_channel_max_idle_time_seconds, backlog=settings.server_socket_backlog
+            ),
+            tls=self.configuration.tls,
+            on_close=self.state.clients.connection_closed,
+            network=self._network,
+        )
+        address = await server.start(host, port)
+        self._servers.append(server)
+        return address
+
+    async def _open_fast_port(self, routes: Routes, host: str, port: int) -> None:
+        """Old clients send to listenPort - 2 unasked. Where it is taken, the others still work."""
+        served = {code: handler for code, handler in routes.items() if code not in NOT_ON_FAST_PORT}
+        try:
+            await self._listen(served, host, port)
+        except ConfigError as error:
+            logger.warning("clients with the VIP channel switched on cannot connect: %s", error)
+
+    def _connect_parts(self) -> None:
+        state, loop = self.state, asyncio.get_running_loop()
+
+        def dispatch_soon() -> None:
+            loop.call_soon(state.store.dispatch)
+
+        def dispatch_from_flusher() -> None:
+            loop.call_soon_threadsafe(state.store.dispatch)
+
+        state.store.listen(self._message_arrived)
+        state.store.on_appended = dispatch_soon
+        state.store.on_flushed = dispatch_from_flusher
+        state.topics.when_changed(state.registration.topics_changed)
+
+    def _message_arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
+        if topic == names.DELAY_TOPIC:
+            self.state.delayed.message_arrived()
+        self.state.pulling.held.arrived(topic, queue_id)
+
+    def _wants_notices(self, group: str) -> bool:
+        config = self.state.groups.get(group)
+        return self.configuration.settings.notify_consumer_ids_changed_enable and (
+            config is None or config.notify_consumer_ids_changed_enable
+        )
+
+    # ---- jobs
+
+    def _start_jobs(self) -> None:
+        state, settings = self.state, self.configuration.settings
+        self._run(state.registration.run())
+        self._run(state.delayed.run())
+        self._every(BUCKET_SECONDS, state.pulling.held.expire)
+        self._every(SAMPLE_SECONDS, state.statistics.sample)
+        self._every(_CLIENT_SCAN_SECONDS, lambda: state.clients.expire(settings.channel_expired_timeout))
+        self._run(_periodically(settings.flush_consumer_offset_interval / 1000, state.offsets.save))
+        self._run(_periodically(settings.flush_delay_offset_interval / 1000, state.delayed.save))
+
+    def _every(self, seconds: float, job: Callable[[], None]) -> None:
+        async def call() -> None:
+            job()
+
+        self._run(_periodically(seconds, call))
+
+    def _run(self, job: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._job_ended)
+
+    def _job_ended(self, job: asyncio.Task[None]) -> None:
+        self._jobs.discard(job)
+        if not job.cancelled() and job.exception() is not None:
+            logger.critical("a job of the broker failed", exc_info=job.exception())
+
+
+async def _periodically(seconds: float, job: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        await job()

@@ -1,0 +1,64 @@
+"""Waiting until messages are as safe as the broker promises, many waiters per flush, none of them on the event loop.
+
+Java: CommitLog.GroupCommitService
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.storage.config import FlushMode
+
+if TYPE_CHECKING:
+    from orbitmq.errors import StorageError
+    from orbitmq.storage.store import Store
+
+_Waiter = asyncio.Future[None]
+
+
+class Durability:
+    def __init__(self, store: Store, timeout_seconds: float) -> None:
+        self._store = store
+        self._timeout_seconds = timeout_seconds
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[_Waiter] = []
+        self._end = 0
+        self.is_immediate = store.config.flush_mode is FlushMode.ASYNC
+
+    async def wait(self, end: int) -> ResponseCode:
+        """Until the log is flushed to `end`. The message is stored in any case: a time-out says only "not known"."""
+        if self.is_immediate:
+            return ResponseCode.SUCCESS
+        waiter = self._loop.create_future()
+        if not self._waiting:
+            # All sends of this turn of the loop ask for one flush together.
+            self._loop.call_soon(self._ask)
+        self._waiting.append(waiter)
+        self._end = max(self._end, end)
+        done, _ = await asyncio.wait((waiter,), timeout=self._timeout_seconds)
+        if not done:
+            waiter.cancel()
+            return ResponseCode.FLUSH_DISK_TIMEOUT
+        if waiter.exception() is not None:
+            return ResponseCode.FLUSH_DISK_TIMEOUT
+        return ResponseCode.SUCCESS
+
+    def _ask(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._store.when_durable(self._end, partial(self._from_flusher, waiting))
+
+    def _from_flusher(self, waiting: list[_Waiter], error: StorageError | None) -> None:
+        self._loop.call_soon_threadsafe(_resolve, waiting, error)
+
+
+def _resolve(waiting: list[_Waiter], error: StorageError | None) -> None:
+    for waiter in waiting:
+        if waiter.done():
+            continue
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)

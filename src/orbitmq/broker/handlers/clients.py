@@ -1,0 +1,82 @@
+"""Clients: heartbeats, leaving, who else is there, and who may consume in order.
+
+Java: ClientManageProcessor, ConsumerManageProcessor, parts of AdminBrokerProcessor
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orbitmq.broker import names
+from orbitmq.broker.subscriptions import is_tag_expression, tag_codes
+from orbitmq.errors import RequestFailed
+from orbitmq.protocol.bodies.groups import CheckClient, ConsumerIds, Heartbeat, LockQueues, QueuesLocked
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.command import Command, ok
+from orbitmq.protocol.headers.groups import ConsumerGroup, HeartbeatTaken, UnregisterClient
+
+if TYPE_CHECKING:
+    from orbitmq.broker.clients import Clients
+    from orbitmq.broker.groups import Groups
+    from orbitmq.broker.queue_locks import QueueLocks
+    from orbitmq.broker.topics import Topics
+    from orbitmq.transport.connection import Connection
+
+
+async def heartbeat(
+    clients: Clients, groups: Groups, topics: Topics, request: Command, connection: Connection
+) -> Command:
+    """Note who is there. A group that must not be created is passed over in silence: its pulls will say so."""
+    beat = Heartbeat.from_json(request.body)
+    subscription_changed = beat.heartbeat_fingerprint == 0
+    for data in beat.consumer_data_set:
+        if beat.without_sub:
+            subscription_changed |= not clients.refresh_consumer(data.group_name, connection)
+            continue
+        config = groups.find(data.group_name)
+        if config is None:
+            continue
+        if config.retry_queue_nums > 0:
+            topics.create_internal(names.retry_topic(data.group_name), config.retry_queue_nums)
+        clients.register_consumer(data, connection, beat.client_id, request.language, request.version)
+    for producer in beat.producer_data_set:
+        clients.register_producer(producer.group_name, connection, beat.client_id, request.language, request.version)
+    return ok(HeartbeatTaken(supports_v2=True, subscription_changed=subscription_changed))
+
+
+async def unregister_client(clients: Clients, request: Command, connection: Connection) -> Command:
+    header = request.read(UnregisterClient)
+    clients.unregister(connection, header.client_id, header.producer_group or "", header.consumer_group or "")
+    return ok()
+
+
+async def consumer_ids(clients: Clients, request: Command, connection: Connection) -> Command:
+    group = request.read(ConsumerGroup).consumer_group
+    members = clients.consumers(group)
+    if members is None:
+        raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+    return ok(body=ConsumerIds(consumer_id_list=members.client_ids()).to_json())
+
+
+async def check_client(request: Command, connection: Connection) -> Command:
+    """Whether a subscription could be served."""
+    subscription = CheckClient.from_json(request.body).subscription_data
+    if not is_tag_expression(subscription.expression_type):
+        raise RequestFailed(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {subscription.expression_type}",
+        )
+    tag_codes(subscription.sub_string)
+    return ok()
+
+
+async def lock_queues(locks: QueueLocks, request: Command, connection: Connection) -> Command:
+    wanted = LockQueues.from_json(request.body)
+    held = locks.lock(wanted.consumer_group, wanted.client_id, wanted.mq_set)
+    return ok(body=QueuesLocked(lock_ok_mq_set=held).to_json())
+
+
+async def unlock_queues(locks: QueueLocks, request: Command, connection: Connection) -> Command:
+    wanted = LockQueues.from_json(request.body)
+    locks.unlock(wanted.consumer_group, wanted.client_id, wanted.mq_set)
+    return ok()

@@ -1,0 +1,46 @@
+"""Finding messages: by key, by where they are stored. Java: QueryMessageProcessor"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orbitmq.errors import RequestFailed
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.command import Command, answer, ok
+from orbitmq.protocol.headers.admin import MessagesFound, QueryMessage, ViewMessage
+
+if TYPE_CHECKING:
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.storage.store import Store
+    from orbitmq.transport.connection import Connection
+
+
+async def query_message(
+    store: Store, configuration: BrokerConfiguration, request: Command, connection: Connection
+) -> Command:
+    """Records whose key may be the one asked for; the asker compares, because only hashes are kept."""
+    header = request.read(QueryMessage)
+    settings = configuration.settings
+    wanted = settings.default_query_max_num if header.unique_key else header.max_num
+    limit = min(wanted, settings.max_msgs_num_batch)
+    found = store.find_by_key(header.topic, header.key, limit, header.begin_timestamp, header.end_timestamp)
+    if not found.records:
+        nothing = MessagesFound(index_last_update_timestamp=0, index_last_update_phyoffset=0)
+        return answer(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", nothing)
+    response = ok(
+        MessagesFound(
+            index_last_update_timestamp=found.last_stored_at_ms, index_last_update_phyoffset=found.last_offset
+        )
+    )
+    response.parts = found.records
+    return response
+
+
+async def view_message(store: Store, request: Command, connection: Connection) -> Command:
+    offset = request.read(ViewMessage).offset
+    record = store.record_at(offset)
+    if record is None:
+        raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    response = ok()
+    response.parts = (record,)
+    return response

@@ -1,0 +1,212 @@
+"""Taking messages. Java: SendMessageProcessor"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from orbitmq.broker import names, statistics
+from orbitmq.broker.sending import Sending, packed_host, wants_to_wait
+from orbitmq.errors import MessageError, OrbitError, RequestFailed
+from orbitmq.message import properties as keys
+from orbitmq.message.batch import decode_batch
+from orbitmq.message.properties import decode_properties, encode_properties
+from orbitmq.message.record import decode_record
+from orbitmq.protocol.bodies.topics import PERM_WRITE
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.command import Command, answer, ok, ok_with_raw_fields
+from orbitmq.protocol.headers.send import SendBack, SendMessage, SendMessageV2, SendReceipt, SendRefused
+
+if TYPE_CHECKING:
+    import random
+
+    from orbitmq.broker.durability import Durability
+    from orbitmq.broker.groups import Groups
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.statistics import Statistics
+    from orbitmq.broker.topics import Topics
+    from orbitmq.storage.store import Store
+    from orbitmq.transport.connection import Connection
+
+SendHeader = SendMessage | SendMessageV2
+
+_FIRST_WITH_MAX_RECONSUME: Final = 121  # 3.4.9
+_MULTI_TAG: Final = 0x2
+_FIRST_RETRY_LEVEL: Final = 3
+
+
+class Receipts:
+    """Send answers. The successful one is put together from bytes: it is the most frequent answer of all."""
+
+    def __init__(self, region: str, *, trace_on: bool) -> None:
+        self._host_hex = b""
+        self._region = region
+        self._trace_on = "true" if trace_on else "false"
+        self._tail = b',"MSG_REGION":%b,"TRACE_ON":"%b"}' % (msgspec.json.encode(region), self._trace_on.encode())
+
+    def settle_at(self, store_host: bytes) -> None:
+        """Message ids begin with the broker's address."""
+        self._host_hex = store_host.hex().upper().encode()
+
+    def stored(self, commit_log_offset: int, queue_id: int, queue_offset: int, unique_key: str) -> Command:
+        key = b'"%b"' % unique_key.encode() if unique_key.isalnum() else msgspec.json.encode(unique_key)
+        return ok_with_raw_fields(
+            b'{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":%b%b'
+            % (self._host_hex, commit_log_offset, queue_id, queue_offset, key, self._tail)
+        )
+
+    def stored_batch(self, offsets: list[int], queue_id: int, queue_offset: int, unique_key: str | None) -> Command:
+        host = self._host_hex.decode()
+        header = SendReceipt(
+            msg_id=",".join(f"{host}{offset:016X}" for offset in offsets),
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            transaction_id=unique_key,
+            region=self._region,
+            trace_on=self._trace_on,
+        )
+        return ok(header)
+
+    def refused(self, error: OrbitError) -> Command:
+        code = error.code or ResponseCode.SYSTEM_ERROR
+        return answer(code, str(error), SendRefused(region=self._region, trace_on=self._trace_on))
+
+
+async def send_message(
+    sending: Sending,
+    durability: Durability,
+    receipts: Receipts,
+    header_type: type[SendMessage] | type[SendMessageV2],
+    request: Command,
+    connection: Connection,
+) -> Command:
+    """Append one message (or a batch) and answer once it is as durable as the broker promises."""
+    header = request.read(header_type)
+    try:
+        sending.check_open()
+        topic = sending.topic_for(header)
+        queue_id = sending.queue_for(header, topic)
+        if header.batch:
+            return await _send_batch(sending, durability, receipts, header, queue_id, request, connection)
+        if not request.body:
+            raise RequestFailed(
+                ResponseCode.MESSAGE_ILLEGAL, "the message has no body", hint="a body needs at least one byte"
+            )
+        target, properties = header.topic, header.properties
+        if target.startswith(names.RETRY_PREFIX):
+            target, queue_id, properties = sending.redirect_exhausted(header, request.version, properties)
+            queue_id = max(queue_id, 0)
+        appended, unique_key = sending.put(
+            target,
+            queue_id,
+            request.body,
+            properties,
+            header.born_timestamp,
+            packed_host(*connection.peer),
+            header.flag,
+            header.sys_flag | _MULTI_TAG if topic.topic_filter_type == "MULTI_TAG" else header.sys_flag,
+            header.reconsume_times,
+        )
+    except (RequestFailed, MessageError) as error:
+        return receipts.refused(error)
+    receipt = receipts.stored(appended.commit_log_offset, queue_id, appended.queue_offset, unique_key)
+    if not durability.is_immediate and wants_to_wait(properties):
+        receipt.code = await durability.wait(appended.end)
+    return receipt
+
+
+async def _send_batch(
+    sending: Sending,
+    durability: Durability,
+    receipts: Receipts,
+    header: SendHeader,
+    queue_id: int,
+    request: Command,
+    connection: Connection,
+) -> Command:
+    if header.topic.startswith(names.RETRY_PREFIX) or len(header.topic) > names.MAX_TOPIC_LENGTH:
+        raise RequestFailed(
+            ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group or long topic {header.topic}"
+        )
+    outer = decode_properties(header.properties)
+    if outer.get(keys.DELAY, "0") not in ("", "0") or outer.get(keys.PREPARED, "").lower() == "true":
+        raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
+    members = decode_batch(request.body)
+    appended = sending.store.append_batch(
+        header.topic,
+        queue_id,
+        members,
+        sending.batch_properties(header.properties).encode(),
+        header.born_timestamp,
+        packed_host(*connection.peer),
+        header.sys_flag,
+        header.reconsume_times,
+    )
+    sending.count(header.topic, len(members), appended.end - appended.commit_log_offsets[0])
+    receipt = receipts.stored_batch(
+        appended.commit_log_offsets, queue_id, appended.queue_offset, outer.get(keys.UNIQUE_KEY)
+    )
+    if not durability.is_immediate and wants_to_wait(header.properties):
+        receipt.code = await durability.wait(appended.end)
+    return receipt
+
+
+async def send_back(
+    sending: Sending,
+    topics: Topics,
+    groups: Groups,
+    store: Store,
+    stats: Statistics,
+    configuration: BrokerConfiguration,
+    randomness: random.Random,
+    request: Command,
+    connection: Connection,
+) -> Command:
+    """A consumer could not handle a message: keep a copy for later, or put it to the dead letters.
+
+    Java: SendMessageProcessor.consumerSendMsgBack
+    """
+    header = request.read(SendBack)
+    group = groups.require(header.group)
+    if not configuration.settings.broker_permission & PERM_WRITE:
+        raise RequestFailed(ResponseCode.NO_PERMISSION, "the broker sending message is forbidden")
+    if group.retry_queue_nums <= 0:
+        return ok()
+    retry = topics.create_internal(names.retry_topic(header.group), group.retry_queue_nums)
+    if not retry.perm & PERM_WRITE:
+        raise RequestFailed(ResponseCode.NO_PERMISSION, f"the topic[{retry.topic_name}] sending message is forbidden")
+    record = store.record_at(header.offset)
+    if record is None:
+        raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+    message = decode_record(record)
+    # `put` adds these three again.
+    own = (keys.REGION, keys.TRACE_ON, keys.CLUSTER)
+    properties = {key: value for key, value in message.properties.items() if key not in own}
+    properties.setdefault(keys.RETRY_TOPIC, message.topic)
+    properties[keys.WAIT] = "false"
+    properties.setdefault(keys.ORIGIN_MESSAGE_ID, message.offset_id)
+    limit = group.retry_max_times
+    if header.max_reconsume_times is not None and request.version >= _FIRST_WITH_MAX_RECONSUME:
+        limit = header.max_reconsume_times
+    if message.reconsume_times >= limit or header.delay_level < 0:
+        target, queue_id = topics.create_internal(names.dead_letter_topic(header.group), 1).topic_name, 0
+        properties[keys.DELAY] = "0"
+        stats.counter(statistics.DLQ_PUT_NUMS, f"{message.topic}@{header.group}").add(1)
+    else:
+        target, queue_id = retry.topic_name, randomness.randrange(max(1, retry.write_queue_nums))
+        level = header.delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times
+        properties[keys.DELAY] = str(level)
+    sending.put(
+        target,
+        queue_id,
+        message.body,
+        encode_properties(properties).decode(),
+        message.born_at_ms,
+        message.born_host,
+        message.flag,
+        message.sys_flag,
+        message.reconsume_times + 1,
+    )
+    stats.counter(statistics.SEND_BACK_NUMS, f"{message.topic}@{header.group}").add(1)
+    return ok()

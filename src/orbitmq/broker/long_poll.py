@@ -1,0 +1,110 @@
+"""Pulls that found nothing, held until something arrives or their time is up. No task and no timer for each.
+
+Java: PullRequestHoldService
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.protocol.command import Command
+    from orbitmq.protocol.headers.pull import PullMessage
+    from orbitmq.transport.connection import Connection
+
+BUCKET_SECONDS: Final = 0.5  # how late a time-out may be noticed
+
+
+class HeldPull:
+    __slots__ = ("connection", "done", "header", "request", "scan_from", "tag_codes")
+
+    def __init__(
+        self, request: Command, connection: Connection, header: PullMessage, tag_codes: frozenset[int] | None
+    ) -> None:
+        self.request = request
+        self.connection = connection
+        self.header = header
+        self.tag_codes = tag_codes
+        self.scan_from = header.queue_offset  # what lies before did not match; no need to look at it again
+        self.done = False
+
+
+class HeldPulls:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        answer_arrival: Callable[[HeldPull], bool],
+        answer_timeout: Callable[[HeldPull], None],
+    ) -> None:
+        """`answer_arrival` says whether it answered: what arrived may not be what the pull wants."""
+        self._now = now
+        self._answer_arrival = answer_arrival
+        self._answer_timeout = answer_timeout
+        self._by_queue: dict[tuple[str, int], list[HeldPull]] = {}
+        self._by_deadline: defaultdict[int, list[HeldPull]] = defaultdict(list)
+        self._next_bucket = int(now() / BUCKET_SECONDS)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def hold(self, pull: HeldPull, seconds: float) -> None:
+        header = pull.header
+        self._by_queue.setdefault((header.topic, header.queue_id), []).append(pull)
+        bucket = max(int((self._now() + seconds) / BUCKET_SECONDS), self._next_bucket)
+        self._by_deadline[bucket].append(pull)
+        self._count += 1
+
+    def arrived(self, topic: str, queue_id: int) -> None:
+        """Something new is in this queue."""
+        held = self._by_queue.pop((topic, queue_id), None)
+        if held is None:
+            return
+        kept = []
+        for pull in held:
+            if pull.done:
+                continue
+            if pull.connection.closed or self._answer_arrival(pull):
+                self._finish(pull)
+            else:
+                kept.append(pull)
+        if kept:
+            self._by_queue.setdefault((topic, queue_id), []).extend(kept)
+
+    def expire(self) -> None:
+        """Answer the pulls whose time is up. Called every `BUCKET_SECONDS`."""
+        bucket_now = int(self._now() / BUCKET_SECONDS)
+        while self._next_bucket <= bucket_now:
+            for pull in self._by_deadline.pop(self._next_bucket, ()):
+                if not pull.done:
+                    self._drop(pull)
+                    if not pull.connection.closed:
+                        self._answer_timeout(pull)
+            self._next_bucket += 1
+
+    def release_all(self) -> None:
+        """Answer everything: the broker stops."""
+        for held in list(self._by_queue.values()):
+            for pull in held:
+                if not pull.done:
+                    self._finish(pull)
+                    if not pull.connection.closed:
+                        self._answer_timeout(pull)
+        self._by_queue.clear()
+        self._by_deadline.clear()
+
+    def _finish(self, pull: HeldPull) -> None:
+        pull.done = True
+        self._count -= 1
+
+    def _drop(self, pull: HeldPull) -> None:
+        self._finish(pull)
+        key = (pull.header.topic, pull.header.queue_id)
+        held = self._by_queue.get(key)
+        if held is not None:
+            held.remove(pull)
+            if not held:
+                del self._by_queue[key]

@@ -1,0 +1,257 @@
+"""Handing messages out: the checks before a pull, the read, the answer, and what happens when there is nothing yet.
+
+Java: PullMessageProcessor, DefaultPullMessageResultHandler
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.broker import statistics
+from orbitmq.broker.long_poll import HeldPull, HeldPulls
+from orbitmq.broker.subscriptions import is_tag_expression, tag_codes
+from orbitmq.errors import RequestFailed
+from orbitmq.protocol.bodies.topics import PERM_READ
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.command import Command, answer, ok_with_raw_fields
+from orbitmq.protocol.headers.pull import (
+    PULL_COMMIT_OFFSET,
+    PULL_LITE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullForbidden,
+    PullMessage,
+)
+from orbitmq.storage.reading import MAX_READ_BYTES, ReadResult, ReadStatus
+
+if TYPE_CHECKING:
+    from orbitmq.broker.clients import Clients
+    from orbitmq.broker.consumer_offsets import ConsumerOffsets
+    from orbitmq.broker.groups import Groups
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.statistics import Counter, Statistics
+    from orbitmq.broker.topics import Topics
+    from orbitmq.storage.store import Store
+    from orbitmq.storage.tables import GroupConfig, TopicConfig
+    from orbitmq.transport.connection import Connection
+
+_CODES: Final = {
+    ReadStatus.FOUND: 0,
+    ReadStatus.NO_MATCHED_MESSAGE: 20,
+    ReadStatus.MESSAGE_WAS_REMOVING: 20,
+    ReadStatus.OFFSET_FOUND_NULL: 19,
+    ReadStatus.OFFSET_OVERFLOW_ONE: 19,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: 21,
+    ReadStatus.OFFSET_TOO_SMALL: 21,
+    ReadStatus.NO_MATCHED_LOGIC_QUEUE: 21,  # 19 when asked for offset 0
+    ReadStatus.NO_MESSAGE_IN_QUEUE: 21,
+}
+_EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
+_NOT_FOUND: Final = 19
+
+# Java: ForbiddenType
+_BROKER_FORBIDDEN: Final = 1
+_GROUP_FORBIDDEN: Final = 2
+_TOPIC_FORBIDDEN: Final = 3
+_BROADCAST_FORBIDDEN: Final = 4
+_SUBSCRIPTION_FORBIDDEN: Final = 5
+
+
+class PullRefused(RequestFailed):
+    """Not allowed, with the number that says by whom."""
+
+    def __init__(self, kind: int, message: str) -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, message)
+        self.kind = kind
+
+
+class Pulling:
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        offsets: ConsumerOffsets,
+        configuration: BrokerConfiguration,
+        stats: Statistics,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._configuration = configuration
+        self._stats = stats
+        self._gets: dict[tuple[str, str], tuple[Counter, Counter]] = {}
+        cluster = configuration.settings.broker_cluster_name
+        self._all_gets = stats.counter(statistics.BROKER_GET_NUMS, cluster)
+        self.held = HeldPulls(asyncio.get_running_loop().time, self._answer_arrival, self._answer_timeout)
+
+    def pull(self, request: Command, connection: Connection) -> Command | None:
+        """The answer; None while the pull is held."""
+        header = request.read(PullMessage)
+        try:
+            group, topic, codes = self._check(header)
+        except PullRefused as refusal:
+            return answer(refusal.code, str(refusal), PullForbidden(forbidden_type=refusal.kind))
+        except RequestFailed as failure:
+            refused = answer(failure.code, str(failure))
+            refused.add_fields()  # Java's clients expect the field map even when it is empty
+            return refused
+        flags = header.sys_flag
+        if flags & PULL_COMMIT_OFFSET:
+            self._commit(header)
+        reset = self._offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+        if reset is not None:
+            low, high = self._store.queue_range(header.topic, header.queue_id)
+            return _with_offsets(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset, low, high, topic, group)
+        result = self._read(header, header.queue_offset, codes)
+        if flags & PULL_SUSPEND and _code_of(result, header) == _NOT_FOUND:
+            settings = self._configuration.settings
+            wait_ms = (
+                header.suspend_timeout_millis if settings.long_polling_enable else settings.short_polling_time_mills
+            )
+            self.held.hold(HeldPull(request, connection, header, codes), wait_ms / 1000)
+            return None
+        return self._answer(header, result, topic, group)
+
+    # ---- checks, in Java's order
+
+    def _check(self, header: PullMessage) -> tuple[GroupConfig, TopicConfig, frozenset[int] | None]:
+        settings = self._configuration.settings
+        if not settings.broker_permission & PERM_READ:
+            raise PullRefused(_BROKER_FORBIDDEN, f"the broker {settings.broker_name} pulling message is forbidden")
+        if header.sys_flag & PULL_LITE and not settings.lite_pull_message_enable:
+            raise PullRefused(_BROKER_FORBIDDEN, "the broker for lite pull consumer is forbidden")
+        group = self._groups.require(header.consumer_group)
+        if not group.consume_enable:
+            raise PullRefused(_GROUP_FORBIDDEN, f"subscription group no permission, {header.consumer_group}")
+        topic = self._topics.require(header.topic)
+        if not topic.perm & PERM_READ:
+            raise PullRefused(_TOPIC_FORBIDDEN, f"the topic[{header.topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise RequestFailed(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] readQueueNums:[{topic.read_queue_nums}]",
+            )
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            expression, expression_type = header.subscription, header.expression_type
+        else:
+            expression, expression_type = self._known_subscription(header, group)
+        if not is_tag_expression(expression_type):
+            raise RequestFailed(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {expression_type}",
+            )
+        return group, topic, tag_codes(expression)
+
+    def _known_subscription(self, header: PullMessage, group: GroupConfig) -> tuple[str, str]:
+        """What the group's heartbeat said it wants of the topic."""
+        members = self._clients.consumers(header.consumer_group)
+        if members is None:
+            raise RequestFailed(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist: {header.consumer_group}",
+                hint="a consumer must send a heartbeat before it pulls",
+            )
+        if not group.consume_broadcast_enable and members.is_broadcasting:
+            raise PullRefused(
+                _BROADCAST_FORBIDDEN, f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+            )
+        if not self._groups.may_read(header.consumer_group, header.topic):
+            raise PullRefused(
+                _SUBSCRIPTION_FORBIDDEN,
+                f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]",
+            )
+        subscription = members.subscriptions.get(header.topic)
+        if subscription is None:
+            raise RequestFailed(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {header.consumer_group}, topic {header.topic}",
+            )
+        if subscription.sub_version < header.sub_version:
+            raise RequestFailed(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, f"the consumer's subscription not latest: {header.consumer_group}"
+            )
+        return subscription.sub_string, subscription.expression_type
+
+    # ---- reading and answering
+
+    def _read(self, header: PullMessage, offset: int, codes: frozenset[int] | None) -> ReadResult:
+        max_bytes = header.max_msg_bytes if header.max_msg_bytes and header.max_msg_bytes > 0 else MAX_READ_BYTES
+        return self._store.read(header.topic, header.queue_id, offset, header.max_msg_nums, max_bytes, codes)
+
+    def _answer(
+        self, header: PullMessage, result: ReadResult, topic: TopicConfig | None, group: GroupConfig | None
+    ) -> Command:
+        response = _with_offsets(
+            _code_of(result, header),
+            result.status.value,
+            result.next_offset,
+            result.min_offset,
+            result.max_offset,
+            topic,
+            group,
+        )
+        self._offsets.note_pull(header.consumer_group, header.topic, header.queue_id, result.next_offset)
+        if result.status is ReadStatus.FOUND:
+            response.parts = result.buffers
+            self._count(header, result)
+        return response
+
+    def _answer_arrival(self, pull: HeldPull) -> bool:
+        result = self._read(pull.header, pull.scan_from, pull.tag_codes)
+        if result.status is ReadStatus.NO_MATCHED_MESSAGE:
+            pull.scan_from = result.next_offset
+            return False
+        if _code_of(result, pull.header) == _NOT_FOUND:
+            return False
+        self._answer_held(pull, result)
+        return True
+
+    def _answer_timeout(self, pull: HeldPull) -> None:
+        self._answer_held(pull, self._read(pull.header, pull.scan_from, pull.tag_codes))
+
+    def _answer_held(self, pull: HeldPull, result: ReadResult) -> None:
+        header = pull.header
+        response = self._answer(header, result, self._topics.get(header.topic), self._groups.get(header.consumer_group))
+        pull.connection.answer(pull.request, response)
+
+    def _commit(self, header: PullMessage) -> None:
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if self._offsets.pending_reset(group, topic, queue_id) is None:
+            self._offsets.commit(group, topic, queue_id, header.commit_offset)
+
+    def _count(self, header: PullMessage, result: ReadResult) -> None:
+        key = (header.topic, header.consumer_group)
+        counters = self._gets.get(key)
+        if counters is None:
+            name = f"{header.topic}@{header.consumer_group}"
+            counters = self._gets[key] = (
+                self._stats.counter(statistics.GROUP_GET_NUMS, name),
+                self._stats.counter(statistics.GROUP_GET_SIZE, name),
+            )
+        counters[0].add(result.count)
+        counters[1].add(result.total_bytes)
+        self._all_gets.add(result.count)
+
+
+def _code_of(result: ReadResult, header: PullMessage) -> int:
+    if result.status in _EMPTY_QUEUE and header.queue_offset == 0:
+        return _NOT_FOUND
+    return _CODES[result.status]
+
+
+def _with_offsets(
+    code: int, remark: str, next_offset: int, low: int, high: int, topic: TopicConfig | None, group: GroupConfig | None
+) -> Command:
+    response = ok_with_raw_fields(
+        b'{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d",'
+        b'"topicSysFlag":"%d","groupSysFlag":"%d"}'
+        % (next_offset, low, high, topic.topic_sys_flag if topic else 0, group.group_sys_flag if group else 0)
+    )
+    response.code = code
+    response.remark = remark
+    return response

@@ -1,0 +1,183 @@
+"""Telling every name server who we are and which topics we have: at start, every half minute, and when topics change.
+
+Java: BrokerController.registerBrokerAll, BrokerOuterAPI
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.errors import OrbitError
+from orbitmq.protocol.bodies.registration import Registration as RegistrationBody
+from orbitmq.protocol.bodies.registration import body_checksum, encode_compressed
+from orbitmq.protocol.bodies.route import KvTable
+from orbitmq.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import request as new_request
+from orbitmq.protocol.headers.nameserver import DataVersionVerdict, QueryDataVersion, RegisterBroker, UnregisterBroker
+from orbitmq.transport.address import Address
+from orbitmq.transport.pool import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.topics import Topics
+    from orbitmq.storage import tables
+    from orbitmq.transport.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+_ALL_PERMISSIONS: Final = 6
+_NOWHERE: Final = Address("", 0)
+_REJOIN_SECONDS: Final = 1.0
+_UNREGISTER_SECONDS: Final = 3.0
+
+
+class Registration:
+    def __init__(self, topics: Topics, configuration: BrokerConfiguration, name_servers: list[Address]) -> None:
+        self.name_servers = name_servers
+        self.filter_servers: list[str] = []
+        self._topics = topics
+        self._configuration = configuration
+        self._address = self._ha_address = _NOWHERE
+        self._pool = Pool(on_close=self._connection_lost)
+        self._changed: dict[str, tables.TopicConfig] = {}
+        self._wake = asyncio.Event()
+        self._lost = False
+        self._reachable: set[Address] = set()
+        self._stopping = False
+
+    def settle_at(self, address: Address, ha_address: Address) -> None:
+        self._address = address
+        self._ha_address = ha_address
+
+    async def start(self) -> None:
+        """The first registration: all topics, to all name servers."""
+        await self._register_everywhere(None)
+
+    async def run(self) -> None:
+        """Go on registering: periodically, at once when a topic changes, and soon after a name server came back."""
+        while True:
+            period_ms = min(max(self._configuration.settings.register_name_server_period, 10_000), 60_000)
+            try:
+                await asyncio.wait_for(self._wake.wait(), period_ms / 1000)
+            except TimeoutError:
+                await self._register_everywhere(None)
+                continue
+            self._wake.clear()
+            changed, self._changed = self._changed, {}
+            if self._lost:
+                self._lost = False
+                await asyncio.sleep(_REJOIN_SECONDS)
+                await self._register_everywhere(None)
+            elif changed:
+                await self._register_everywhere(list(changed.values()))
+
+    def topics_changed(self, changed: Iterable[tables.TopicConfig]) -> None:
+        """Several changes in one turn of the loop travel together."""
+        self._changed.update((config.topic_name, config) for config in changed)
+        self._wake.set()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        settings = self._configuration.settings
+        header = UnregisterBroker(
+            broker_name=settings.broker_name,
+            broker_addr=str(self._address),
+            cluster_name=settings.broker_cluster_name,
+            broker_id=settings.broker_id,
+        )
+        calls = [
+            self._pool.call(server, new_request(RequestCode.UNREGISTER_BROKER, header), _UNREGISTER_SECONDS)
+            for server in self.name_servers
+            if server in self._reachable
+        ]
+        await asyncio.gather(*calls, return_exceptions=True)
+        await self._pool.close()
+
+    async def _register_everywhere(self, changed: list[tables.TopicConfig] | None) -> None:
+        if self.name_servers:
+            await asyncio.gather(*(self._register(server, changed) for server in self.name_servers))
+
+    async def _register(self, server: Address, changed: list[tables.TopicConfig] | None) -> None:
+        settings = self._configuration.settings
+        timeout_seconds = settings.register_broker_timeout_mills / 1000
+        body = self._body(changed)
+        header = RegisterBroker(
+            broker_name=settings.broker_name,
+            broker_addr=str(self._address),
+            cluster_name=settings.broker_cluster_name,
+            ha_server_addr=str(self._ha_address),
+            broker_id=settings.broker_id,
+            enable_acting_master=False,
+            compressed=settings.compressed_register,
+            body_crc32=body_checksum(body),
+        )
+        try:
+            if changed is None and not settings.force_register and not await self._is_outdated(server, timeout_seconds):
+                return
+            answer = await self._pool.call(
+                server, new_request(RequestCode.REGISTER_BROKER, header, body), timeout_seconds
+            )
+        except OrbitError as error:
+            if server in self._reachable or changed is None:
+                logger.warning("cannot register with name server %s: %s", server, error)
+            self._reachable.discard(server)
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            logger.warning("name server %s refused this broker: %s", server, answer.remark)
+            return
+        if server not in self._reachable:
+            self._reachable.add(server)
+            logger.info("registered with name server %s", server)
+        if answer.body:
+            self._topics.mark_ordered(KvTable.from_json(answer.body).table)
+
+    async def _is_outdated(self, server: Address, timeout_seconds: float) -> bool:
+        """Whether the name server knows something else of us than what is so now."""
+        settings = self._configuration.settings
+        header = QueryDataVersion(
+            broker_name=settings.broker_name,
+            broker_addr=str(self._address),
+            cluster_name=settings.broker_cluster_name,
+            broker_id=settings.broker_id,
+        )
+        query = new_request(RequestCode.QUERY_DATA_VERSION, header, _version(self._topics.version).to_json())
+        answer = await self._pool.call(server, query, timeout_seconds)
+        return answer.code != ResponseCode.SUCCESS or answer.read(DataVersionVerdict).changed
+
+    def _body(self, changed: list[tables.TopicConfig] | None) -> bytes:
+        configs = self._topics.all().values() if changed is None else changed
+        table = TopicTable(
+            data_version=_version(self._topics.version),
+            topic_config_table={config.topic_name: self._announced(config) for config in configs},
+        )
+        body = RegistrationBody(topic_config_serialize_wrapper=table, filter_server_list=self.filter_servers)
+        return encode_compressed(body) if self._configuration.settings.compressed_register else body.to_json()
+
+    def _announced(self, config: tables.TopicConfig) -> TopicConfig:
+        permission = self._configuration.settings.broker_permission
+        perm = config.perm & permission if permission & _ALL_PERMISSIONS != _ALL_PERMISSIONS else config.perm
+        return TopicConfig(
+            topic_name=config.topic_name,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=perm,
+            topic_filter_type=config.topic_filter_type,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+            attributes=config.attributes,
+        )
+
+    def _connection_lost(self, connection: Connection) -> None:
+        """A name server forgets a broker whose connection breaks, so it has to be told again."""
+        if not self._stopping:
+            self._lost = True
+            self._wake.set()
+
+
+def _version(version: tables.DataVersion) -> DataVersion:
+    return DataVersion(counter=version.counter, state_version=version.state_version, timestamp=version.timestamp)

@@ -1,0 +1,248 @@
+"""Putting messages into the store, with everything a broker adds or changes on the way in.
+
+The usual send takes the short way: its properties are looked at as text, completed by appending, and never taken apart.
+Delays and retries take the long way.
+
+Java: SendMessageProcessor, HookUtils
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.broker import names, statistics
+from orbitmq.errors import RequestFailed
+from orbitmq.message import properties as keys
+from orbitmq.message.hosts import pack_host
+from orbitmq.message.properties import decode_properties, encode_properties
+from orbitmq.protocol.bodies.topics import PERM_WRITE
+from orbitmq.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    import random
+
+    from orbitmq.broker.groups import Groups
+    from orbitmq.broker.queue_locks import QueueLocks
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.statistics import Counter, Statistics
+    from orbitmq.broker.topics import Topics
+    from orbitmq.clock import Clock
+    from orbitmq.message.ids import UniqueIds
+    from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
+    from orbitmq.storage.commit_log import Appended
+    from orbitmq.storage.store import Store
+    from orbitmq.storage.tables import TopicConfig
+
+packed_host: Final = lru_cache(maxsize=65_536)(pack_host)
+
+_SEPARATOR: Final = "\x02"
+_UNIQUE_KEY: Final = "UNIQ_KEY\x01"
+_NO_WAIT: Final = "WAIT\x01false"
+# Text whose presence sends a message the long way; a false alarm costs only time.
+_SPECIAL: Final = ("DELAY\x01", "TIMER_", "TRAN_MSG\x01", "INNER_NUM\x01")
+_TIMER_KEYS: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
+
+
+class Sending:
+    """The way in. One for the broker; handlers and internal writers share it."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        locks: QueueLocks,
+        configuration: BrokerConfiguration,
+        stats: Statistics,
+        clock: Clock,
+        unique_ids: UniqueIds,
+        randomness: random.Random,
+    ) -> None:
+        self.store = store
+        self._topics = topics
+        self._groups = groups
+        self._locks = locks
+        self._configuration = configuration
+        self._stats = stats
+        self._clock = clock
+        self._unique_ids = unique_ids
+        self._random = randomness
+        self._puts: dict[str, tuple[Counter, Counter]] = {}
+        settings = configuration.settings
+        self._all_puts = stats.counter(statistics.BROKER_PUT_NUMS, settings.broker_cluster_name)
+        self._suffix = encode_properties(
+            {
+                keys.REGION: settings.region_id,
+                keys.TRACE_ON: "true" if settings.trace_on else "false",
+                keys.CLUSTER: settings.broker_cluster_name,
+            }
+        ).decode()
+
+    # ---- checks, in Java's order
+
+    def check_open(self) -> None:
+        """Whether this broker takes sends at all now."""
+        starts_ms = self._configuration.settings.start_accept_send_request_time_stamp
+        if starts_ms and self._clock.now_ms() < starts_ms:
+            raise RequestFailed(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker unable to service, until {starts_ms} (startAcceptSendRequestTimeStamp)",
+            )
+
+    def topic_for(self, header: SendMessage | SendMessageV2) -> TopicConfig:
+        """The topic to send to, created if that is how this broker does it."""
+        topic = header.topic
+        config = self._topics.get(topic)
+        if config is None or topic in names.NOT_SENDABLE:
+            config = self._unusual_topic(header)
+        if not config.perm & PERM_WRITE or not self._configuration.settings.broker_permission & PERM_WRITE:
+            raise RequestFailed(
+                ResponseCode.NO_PERMISSION,
+                f"topic {topic} cannot be written to on broker {self._configuration.settings.broker_name}",
+                hint="give it the write permission (perm 6)",
+            )
+        return config
+
+    def _unusual_topic(self, header: SendMessage | SendMessageV2) -> TopicConfig:
+        topic = header.topic
+        names.check_topic_name(topic)
+        if topic in names.NOT_SENDABLE or topic == names.TIMER_TOPIC:
+            raise RequestFailed(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        config = self._topics.create_for_send(topic, header.default_topic, header.default_topic_queue_nums)
+        if config is None and topic.startswith(names.RETRY_PREFIX):
+            config = self._topics.create_internal(topic, 1)
+        return config or self._topics.require(topic)
+
+    def queue_for(self, header: SendMessage | SendMessageV2, topic: TopicConfig) -> int:
+        queue_id = header.queue_id
+        if queue_id < 0:
+            return self._random.randrange(topic.write_queue_nums) if topic.write_queue_nums > 0 else 0
+        if queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+            raise RequestFailed(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, topic {topic.topic_name} has {topic.write_queue_nums} queues",
+            )
+        return queue_id
+
+    # ---- the way in
+
+    def put(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: str,
+        born_at_ms: int,
+        born_host: bytes,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+    ) -> tuple[Appended, str]:
+        """Append a message as a client sent it; also the unique key it has now."""
+        if properties and not properties.endswith(_SEPARATOR):
+            properties += _SEPARATOR
+        unique_key = _unique_key(properties)
+        if unique_key is None:
+            unique_key = next(self._unique_ids)
+            properties += f"{_UNIQUE_KEY}{unique_key}{_SEPARATOR}"
+        properties += self._suffix
+        if any(text in properties for text in _SPECIAL):
+            topic, queue_id, properties = self._special(topic, queue_id, properties)
+        appended = self.store.append(
+            topic, queue_id, body, properties.encode(), born_at_ms, born_host, flag, sys_flag, reconsume_times
+        )
+        self.count(topic, 1, appended.end - appended.commit_log_offset)
+        return appended, unique_key
+
+    def count(self, topic: str, messages: int, size: int) -> None:
+        counters = self._puts.get(topic)
+        if counters is None:
+            counters = self._puts[topic] = (
+                self._stats.counter(statistics.TOPIC_PUT_NUMS, topic),
+                self._stats.counter(statistics.TOPIC_PUT_SIZE, topic),
+            )
+        counters[0].add(messages)
+        counters[1].add(size)
+        self._all_puts.add(messages)
+
+    def batch_properties(self, properties: str) -> str:
+        """What every member of a batch gets besides its own."""
+        if properties and not properties.endswith(_SEPARATOR):
+            properties += _SEPARATOR
+        return properties + self._suffix
+
+    def forget_topic(self, topic: str) -> None:
+        self._puts.pop(topic, None)
+
+    def _special(self, topic: str, queue_id: int, properties: str) -> tuple[str, int, str]:
+        """Where a message really goes that asks for more than to be stored."""
+        parsed = decode_properties(properties)
+        if parsed.get(keys.PREPARED, "").lower() == "true":
+            raise RequestFailed(ResponseCode.NO_PERMISSION, "the broker has sending transaction message forbidden")
+        if keys.DELAY not in parsed:
+            if any(key in parsed for key in _TIMER_KEYS):
+                raise RequestFailed(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    "timer message illegal: this broker runs without a timer wheel",
+                    hint="use one of the delay levels (property DELAY)",
+                )
+            return topic, queue_id, properties
+        level = parsed[keys.DELAY]
+        if not level.lstrip("-").isdigit():
+            raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"delay level {level!r} is not a number")
+        if int(level) <= 0 or topic == names.DELAY_TOPIC:
+            return topic, queue_id, properties
+        return park_delayed(topic, queue_id, parsed, len(self.store.config.delay_levels_ms))
+
+    # ---- retries
+
+    def redirect_exhausted(
+        self, header: SendMessage | SendMessageV2, version: int, properties: str
+    ) -> tuple[str, int, str]:
+        """Where a send to a retry topic goes: to the dead letters, once it was retried too often. Java: handleRetryAndDLQ"""
+        group = names.group_of_retry_topic(header.topic)
+        config = self._groups.require(group)
+        limit = config.retry_max_times
+        if header.max_reconsume_times is not None and version >= _FIRST_WITH_MAX_RECONSUME:
+            limit = header.max_reconsume_times
+        exhausted = header.reconsume_times > limit
+        if not exhausted and not (header.reconsume_times > 0 and self._locks.is_any_held(group)):
+            return header.topic, header.queue_id, properties
+        dead = self._topics.create_internal(names.dead_letter_topic(group), 1)
+        self._stats.counter(statistics.DLQ_PUT_NUMS, f"{header.topic}@{group}").add(1)
+        parsed = decode_properties(properties)
+        parsed[keys.DELAY] = "-1"
+        return (
+            dead.topic_name,
+            self._random.randrange(max(1, dead.write_queue_nums)),
+            encode_properties(parsed).decode(),
+        )
+
+
+_FIRST_WITH_MAX_RECONSUME: Final = 121  # 3.4.9
+
+
+def park_delayed(topic: str, queue_id: int, parsed: dict[str, str], levels: int) -> tuple[str, int, str]:
+    """A delayed message waits in a topic of the broker's own, one queue per level, with its real goal in its properties."""
+    level = min(int(parsed[keys.DELAY]), levels)
+    for key in _TIMER_KEYS:
+        parsed.pop(key, None)
+    parsed[keys.DELAY] = str(level)
+    parsed[keys.REAL_TOPIC] = topic
+    parsed[keys.REAL_QUEUE_ID] = str(queue_id)
+    return names.DELAY_TOPIC, level - 1, encode_properties(parsed).decode()
+
+
+def wants_to_wait(properties: str) -> bool:
+    """Whether the sender wants to know that its message is safe."""
+    return _NO_WAIT not in properties
+
+
+def _unique_key(properties: str) -> str | None:
+    """Of two, the later counts."""
+    at = properties.rfind(_UNIQUE_KEY)
+    if at < 0 or (at > 0 and properties[at - 1] != _SEPARATOR):
+        return None
+    start = at + len(_UNIQUE_KEY)
+    return properties[start : properties.find(_SEPARATOR, start)] or None

@@ -1,0 +1,111 @@
+"""Counters by name and key, with what they were a minute, an hour and a day ago. Java: BrokerStatsManager, StatsItem
+
+Counting is an addition to two integers; windows are cut from samples taken every ten seconds, ten minutes and hour.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from orbitmq.clock import Clock
+
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+SEND_BACK_NUMS: Final = "SNDBCK_PUT_NUMS"
+BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+DLQ_PUT_NUMS: Final = "DLQ_PUT_NUMS"
+
+SAMPLE_SECONDS: Final = 10
+_SAMPLES_PER_HOUR_STEP: Final = 60  # every tenth minute, in samples of ten seconds
+_SAMPLES_PER_DAY_STEP: Final = 360
+
+
+class Sample(NamedTuple):
+    at_ms: int
+    value: int
+    times: int
+
+
+class Window(NamedTuple):
+    """What happened in a span of time. Java: BrokerStatsItem"""
+
+    total: int = 0
+    per_second: float = 0.0
+    per_time: float = 0.0
+
+
+class Counter:
+    __slots__ = ("_day", "_hour", "_minute", "times", "value")
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.times = 0
+        self._minute: deque[Sample] = deque(maxlen=7)
+        self._hour: deque[Sample] = deque(maxlen=7)
+        self._day: deque[Sample] = deque(maxlen=25)
+
+    def add(self, value: int) -> None:
+        self.value += value
+        self.times += 1
+
+    def sample(self, at_ms: int, number: int) -> None:
+        sample = Sample(at_ms, self.value, self.times)
+        self._minute.append(sample)
+        if number % _SAMPLES_PER_HOUR_STEP == 0:
+            self._hour.append(sample)
+        if number % _SAMPLES_PER_DAY_STEP == 0:
+            self._day.append(sample)
+
+    def minute(self) -> Window:
+        return _window(self._minute)
+
+    def hour(self) -> Window:
+        return _window(self._hour)
+
+    def day(self) -> Window:
+        return _window(self._day)
+
+
+class Statistics:
+    def __init__(self, clock: Clock) -> None:
+        self.started_ms = clock.now_ms()
+        self._clock = clock
+        self._samples = 0
+        self._counters: dict[tuple[str, str], Counter] = {}
+
+    def counter(self, name: str, key: str) -> Counter:
+        counter = self._counters.get((name, key))
+        if counter is None:
+            counter = self._counters[name, key] = Counter()
+        return counter
+
+    def find(self, name: str, key: str) -> Counter | None:
+        return self._counters.get((name, key))
+
+    def keys(self, name: str) -> list[str]:
+        return [key for counted, key in self._counters if counted == name]
+
+    def forget(self, key: str) -> None:
+        """A topic or group is gone: so are its counters, alone and as part of `topic@group`."""
+        for name, known in [item for item in self._counters if key in item[1].split("@")]:
+            del self._counters[name, known]
+
+    def sample(self) -> None:
+        """Called every `SAMPLE_SECONDS`."""
+        now_ms = self._clock.now_ms()
+        for counter in self._counters.values():
+            counter.sample(now_ms, self._samples)
+        self._samples += 1
+
+
+def _window(samples: deque[Sample]) -> Window:
+    if len(samples) < 2:
+        return Window()
+    first, last = samples[0], samples[-1]
+    total, times, elapsed_ms = last.value - first.value, last.times - first.times, last.at_ms - first.at_ms
+    return Window(total, total * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0, total / times if times > 0 else 0.0)
