@@ -15,7 +15,7 @@ from tests.interop.java import RELEASES, JavaBuild, build, missing_tools
 from tests.interop.world import World, running_world
 
 # Set to "apache", Apache's own name server takes our place everywhere: that checks the tests, not us.
-_STAND_IN = os.environ.get("ORBITMQ_INTEROP_NAMESERVER", "orbit")
+STAND_IN = os.environ.get("ORBITMQ_INTEROP_NAMESERVER", "orbit")
 
 
 class StartNameServer(Protocol):
@@ -88,6 +88,6 @@ def java_client(java: JavaBuild, tmp_path: Path) -> Iterator[Callable[[bool], Ja
 
 
 def _start_name_server(folder: Path, settings: Mapping[str, str | int] | None = None, port: int = 0) -> NameServer:
-    if _STAND_IN == "apache":
+    if STAND_IN == "apache":
         return apache.start_name_server(build(RELEASES[0]), folder, settings, port)
     return orbit.start_name_server(folder, settings, port)

@@ -28,6 +28,9 @@ class AdminAnswer:
     err: str
     exit_status: int | None
 
+    def __str__(self) -> str:
+        return f"{self.out}\n{self.err}\nexit status {self.exit_status}"
+
 
 class MqAdmin:
     """Apache's mqadmin. Commands run one after the other in one JVM."""

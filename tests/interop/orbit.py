@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.interop.apache import NameServer, write_properties
+from tests.interop.apache import Broker, NameServer, write_properties
 from tests.interop.processes import Process, killed_on_failure
 
 _READY: Final = "name server ready on "
@@ -14,12 +14,8 @@ _READY: Final = "name server ready on "
 def start_name_server(folder: Path, settings: Mapping[str, str | int] | None = None, port: int = 0) -> NameServer:
     """Start `orbitmq nameserver`, on a port of its own choice unless one is given, and wait for its word that it is ready."""
     folder.mkdir(parents=True, exist_ok=True)
-    properties = {
-        "kvConfigPath": folder / "kvConfig.json",
-        "configStorePath": folder / "namesrv.properties",
-        **(settings or {}),
-    }
-    config = write_properties(folder / "nameserver.conf", properties)
+    properties = {"kvConfigPath": folder / "kvConfig.json", **(settings or {})}
+    config = write_properties(folder / "namesrv.properties", properties)
     command = [
         sys.executable,
         "-m",
@@ -36,3 +32,24 @@ def start_name_server(folder: Path, settings: Mapping[str, str | int] | None = N
     with killed_on_failure(process):
         address = process.wait_for_line(_READY).split(_READY, 1)[1].strip()
     return NameServer(address, process, folder)
+
+
+def start_broker(
+    folder: Path, name_server: str, name: str = "orbit-a", settings: Mapping[str, str | int] | None = None, port: int = 0
+) -> Broker:
+    """Start `orbitmq broker` on its own store below `folder`; started again with the same folder, it goes on there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    properties = {
+        "brokerName": name,
+        "brokerClusterName": "orbit-cluster",
+        "storePathRootDir": folder / "store",
+        "mappedFileSizeCommitLog": 64 << 20,
+        "traceTopicEnable": "true",
+        **(settings or {}),
+    }
+    config = write_properties(folder / "broker.conf", properties)
+    command = [sys.executable, "-m", "orbitmq", "broker", "--host", "127.0.0.1", "--port", str(port), "-n", name_server]
+    process = Process([*command, "-c", str(config)], folder / "broker.out", {"HOME": str(folder)})
+    with killed_on_failure(process):
+        address = process.wait_for_line(" ready on ").split(" ready on ", 1)[1].strip()
+    return Broker(name=name, cluster="orbit-cluster", address=address, process=process, folder=folder)
