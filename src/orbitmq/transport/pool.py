@@ -122,7 +122,7 @@ class Pool:
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
                 await self._network.connect(lambda: connection, address)
-        except (OSError, TimeoutError, UnicodeError) as error:  # the last: a name that is no host's
+        except (OSError, TimeoutError, ValueError) as error:  # the last: a name that no host can have
             slot.failures += 1
             slot.retry_at = asyncio.get_running_loop().time() + self._back_off_seconds(slot.failures)
             slot.failure = _connect_failed(address, error)
@@ -161,7 +161,7 @@ def _look_at_failure(task: asyncio.Task[Connection]) -> None:
         task.exception()
 
 
-def _connect_failed(address: Address, error: OSError | TimeoutError | UnicodeError) -> ConnectFailed:
+def _connect_failed(address: Address, error: OSError | TimeoutError | ValueError) -> ConnectFailed:
     if isinstance(error, ConnectionRefusedError):
         return ConnectFailed(f"nothing listens on {address}", hint="is the server running, and is the port right?")
     if isinstance(error, TimeoutError):

@@ -1,0 +1,136 @@
+"""Peers that do not read, do not speak, or do not stop: each costs a bounded amount, and is shown the door."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.protocol import command as commands
+from orbitmq.protocol.command import Command
+from orbitmq.transport.limits import Limits
+from tests.raw_client import raw_client, until
+from tests.transport.serving import ECHO, WAIT, Gate, echo, serving
+
+if TYPE_CHECKING:
+    from orbitmq.transport.connection import Connection
+
+BIG = 16 << 10
+LIMITS = Limits(write_pause_bytes=64 << 10, write_abort_bytes=4 << 20)
+
+
+class BigAnswers:
+    def __init__(self) -> None:
+        self.served = 0
+        self.most_unsent = 0
+
+    async def handle(self, request: Command, connection: Connection) -> Command:
+        self.served += 1
+        self.most_unsent = max(self.most_unsent, connection._transport.get_write_buffer_size())
+        return commands.ok(body=bytes(BIG))
+
+
+async def settled(answers: BigAnswers) -> None:
+    """Until nothing has been served for a while: the connection is paused."""
+    before = -1
+    while answers.served != before:
+        before = answers.served
+        await asyncio.sleep(0.03)
+
+
+async def test_a_peer_that_does_not_read_is_served_a_bounded_amount_and_all_of_it_once_it_reads() -> None:
+    answers, count = BigAnswers(), 3000
+    async with serving({ECHO: answers.handle}, limits=LIMITS) as (_, address), raw_client(address) as client:
+        client.send(b"".join(client.request(ECHO) for _ in range(count)))
+        await until(lambda: answers.served > 0)
+        await settled(answers)
+        assert answers.served < count
+        # What is unsent: up to the pause, plus what one flush may hold.
+        assert answers.most_unsent <= LIMITS.write_pause_bytes + (256 << 10) + 2 * BIG
+        for _ in range(count):
+            assert len((await client.answer()).body) == BIG
+        assert answers.served == count
+
+
+async def test_a_peer_that_never_reads_is_closed_when_we_have_too_much_to_tell_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving({ECHO: echo}, limits=LIMITS) as (server, address), raw_client(address) as client:
+        await client.ask(ECHO)
+        (connection,) = server.connections
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        while not connection.closed:
+            connection.notify(Command(ECHO, body=bytes(256 << 10)))
+            await asyncio.sleep(0)
+        assert server.connections == set()
+    assert [record.getMessage() for record in caplog.records if "bytes unread" in record.getMessage()]
+    assert len(caplog.records) == 1
+
+
+async def test_a_peer_that_stops_reading_is_closed_after_the_idle_time_though_bytes_are_unsent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers = BigAnswers()
+    limits = Limits(write_pause_bytes=64 << 10, idle_seconds=0.3)
+    async with serving({ECHO: answers.handle}, limits=limits) as (server, address), raw_client(address) as client:
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(b"".join(client.request(ECHO) for _ in range(3000)))
+        await until(lambda: answers.served > 0)
+        await until(lambda: not server.connections, what="the end of the connection")
+    assert len(caplog.records) == 1
+    assert "bytes unread" in caplog.text
+
+
+async def test_a_peer_that_says_nothing_is_closed_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    limits = Limits(idle_seconds=0.05)
+    async with serving({ECHO: echo}, limits=limits) as (server, address), raw_client(address) as client:
+        assert await client.is_closed_by_the_server()
+        await until(lambda: not server.connections)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("sent", [1, 4, 7, 8, 12])
+async def test_half_a_frame_and_silence_is_closed_with_one_line(sent: int, caplog: pytest.LogCaptureFixture) -> None:
+    limits = Limits(idle_seconds=0.05)
+    async with serving({ECHO: echo}, limits=limits) as (_, address), raw_client(address) as client:
+        client.send(client.request(ECHO, body=b"never comes")[:sent])
+        assert await client.is_closed_by_the_server()
+    assert len(caplog.records) == 1
+    assert "half a frame" in caplog.text
+
+
+async def test_traffic_in_either_direction_keeps_a_connection_alive() -> None:
+    limits = Limits(idle_seconds=3600)
+    async with serving({ECHO: echo}, limits=limits) as (server, address), raw_client(address) as client:
+        await client.ask(ECHO)
+        (connection,) = server.connections
+        heard = connection.last_activity
+        connection._close_if_idle()
+        assert not connection._transport.is_closing()
+        await asyncio.sleep(0.01)
+        connection.notify(Command(ECHO))
+        await client.answer()
+        assert connection.last_activity > heard
+
+
+async def test_a_refused_peer_that_does_not_read_its_last_answers_is_closed_all_the_same() -> None:
+    answers = BigAnswers()
+    limits = Limits(write_pause_bytes=1 << 20, idle_seconds=0.3)
+    async with serving({ECHO: answers.handle}, limits=limits) as (server, address), raw_client(address) as client:
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(b"".join(client.request(ECHO) for _ in range(2000)) + b"\xff" * 16)
+        await until(lambda: answers.served > 0)
+        await until(lambda: not server.connections, what="the end of the connection")
+
+
+async def test_waiting_requests_of_a_lost_connection_finish_into_the_void(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    async with serving({WAIT: gate.handle}) as (server, address):
+        async with raw_client(address) as client:
+            client.send(client.request(WAIT) * 3)
+            await until(lambda: len(gate.came) == 3)
+        await until(lambda: not server.connections)
+        gate.open()
+        await asyncio.sleep(0)
+    assert caplog.records == []
