@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.errors import MessageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 MAX_PROPERTIES_BYTES: Final = 32_767  # the record's length field is a signed 16-bit number
 
@@ -126,23 +126,22 @@ def decode_properties(data: bytes | str) -> dict[str, str]:
     return properties
 
 
-def find_property(data: bytes, name: bytes) -> bytes | None:
-    """One value out of the encoded text, equal to `decode_properties(data).get(name)`, without building the map."""
-    marker = b"\x02" + name + b"\x01"
-    end = len(data)
-    while True:
-        at = data.rfind(marker, 0, end)
-        if at < 0:
-            break
-        value = _value_at(data, at + len(marker))
-        if value:
-            return value
-        end = at + 1  # an empty value is no value; an earlier entry may have one
-    if data.startswith(marker[1:]):
-        return _value_at(data, len(marker) - 1) or None
-    return None
+def property_finder(name: str) -> Callable[[bytes], bytes | None]:
+    """A function that takes one value out of the encoded text, as `decode_properties(text).get(name)` would.
 
+    It does not build the map: a record is indexed by three of its properties, and has a dozen.
+    """
+    first = name.encode() + b"\x01"
+    later = b"\x02" + first
+    length = len(first)
 
-def _value_at(data: bytes, start: int) -> bytes:
-    end = data.find(b"\x02", start)
-    return data[start:] if end < 0 else data[start:end]
+    def find(data: bytes) -> bytes | None:
+        at = data.rfind(later) + 1
+        if not at and not data.startswith(first):
+            return None
+        end = data.find(b"\x02", at + length)
+        value = data[at + length : end] if end >= 0 else data[at + length :]
+        # An empty value is no value; an earlier entry may have one.
+        return value or (find(data[: at - 1]) if at else None)
+
+    return find

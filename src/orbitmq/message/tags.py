@@ -9,23 +9,28 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
-from operator import mul
 from typing import Final
 
 _MASK: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
 
-
-def _powers_of_31(count: int) -> list[int]:
-    powers = [1]
-    for _ in range(count - 1):
-        powers.append(powers[-1] * 31 & _MASK)
-    return powers[::-1]
+# A text of bytes, read as one big number, is a polynomial in 256 with the bytes as its digits; the hash is the same
+# polynomial in 31. Folding turns the one into the other, neighbours first: a pair a*256 + b becomes a*31 + b by taking
+# away a*(256 - 31), in all pairs at once; then pairs of pairs, and so on. Six big-number steps replace a loop over the text.
+_FOLDED_BYTES: Final = 64
 
 
-# Highest power first, so that a text of n units pairs with the last n. Longer text takes the plain loop.
-_LONGEST: Final = 256
-_POWERS: Final = [_powers_of_31(_LONGEST)[_LONGEST - n :] for n in range(_LONGEST + 1)]
+def _fold(lane_bytes: int) -> tuple[int, int, int]:
+    """For lanes of this width: their bits, a mask of every second lane, and what each lane there is too large by."""
+    bits = 8 * lane_bytes
+    every_second = int.from_bytes(
+        (bytes(lane_bytes) + b"\xff" * lane_bytes) * (_FOLDED_BYTES // lane_bytes // 2), "big"
+    )
+    return bits, every_second, (1 << bits) - 31**lane_bytes
+
+
+_FOLDS: Final = tuple(_fold(1 << step) for step in range(6))
+_POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_FOLDED_BYTES + 1))
 
 
 def java_hash(text: str) -> int:
@@ -39,9 +44,11 @@ def java_hash_after(prefix_hash: int, text: str) -> int:
     except UnicodeEncodeError:
         units = _utf16_units(text)
     count = len(units)
-    if count <= _LONGEST:
-        # One pass in C: sum(c[i] * 31^(n-1-i)) is the same polynomial as the loop's.
-        value: int = sum(map(mul, units, _POWERS[count]), prefix_hash * _power_of_31(count))
+    if count <= _FOLDED_BYTES and type(units) is bytes:
+        value = int.from_bytes(units, "big")
+        for bits, every_second, excess in _FOLDS:
+            value -= ((value >> bits) & every_second) * excess
+        value += prefix_hash * _POWERS[count]
     else:
         value = prefix_hash
         for unit in units:
@@ -62,7 +69,3 @@ def _utf16_units(text: str) -> array[int]:
     if array("H", [1]).tobytes() != b"\x01\x00":
         units.byteswap()
     return units
-
-
-def _power_of_31(exponent: int) -> int:
-    return 31 * _POWERS[exponent][0] & _MASK if exponent else 1

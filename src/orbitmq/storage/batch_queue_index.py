@@ -81,6 +81,11 @@ class BatchQueueIndex:
         data = self.log.read(number, count)
         return [BatchEntry(*fields[:6]) for fields in ENTRY.iter_unpack(data)]
 
+    def offsets_from(self, physical: int) -> list[int]:
+        """The log offsets that entries lead to, from `physical` on."""
+        first = self.search(lambda entry: entry.physical < physical)
+        return [self._entry(number).physical for number in range(first, self.log.next)]
+
     def last_record(self) -> tuple[int, int]:
         last = self._entry(self.log.next - 1)
         return last.physical, last.size

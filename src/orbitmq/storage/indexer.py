@@ -25,7 +25,7 @@ from orbitmq.message.properties import (
     MULTI_QUEUE_OFFSET,
     TAGS,
     UNIQUE_KEY,
-    find_property,
+    property_finder,
 )
 from orbitmq.message.record import decode_entry
 from orbitmq.message.tags import tag_code
@@ -44,14 +44,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TAGS: Final = TAGS.encode()
-_KEYS: Final = KEYS.encode()
-_UNIQUE_KEY: Final = UNIQUE_KEY.encode()
-_DELAY: Final = DELAY.encode()
-_INNER_NUM: Final = INNER_NUM.encode()
-_INNER_BASE: Final = INNER_BASE.encode()
-_MULTI_DISPATCH: Final = MULTI_DISPATCH.encode()
+_find_tags: Final = property_finder(TAGS)
+_find_keys: Final = property_finder(KEYS)
+_find_unique_key: Final = property_finder(UNIQUE_KEY)
+_find_delay: Final = property_finder(DELAY)
+_find_inner_num: Final = property_finder(INNER_NUM)
+_find_inner_base: Final = property_finder(INNER_BASE)
+_find_multi_dispatch: Final = property_finder(MULTI_DISPATCH)
+_find_multi_queue_offset: Final = property_finder(MULTI_QUEUE_OFFSET)
 _MULTI_QUEUE_OFFSET: Final = MULTI_QUEUE_OFFSET.encode()
+
+
+NEVER: Final = 2**63  # a log offset that is not reached
 
 
 class Indexer:
@@ -92,6 +96,11 @@ class Indexer:
         if self.on_arrival is not None:
             for queue in touched:
                 self.on_arrival(queue.topic, queue.queue_id, queue.next_offset)
+
+    @property
+    def keyed_to(self) -> int:
+        """The keys of every record before this log offset are in the key index."""
+        return self._keys.resume_offset if self._keys is not None else NEVER
 
     def retry_keys(self) -> None:
         """Enter the keys that a full disk kept out of the key index. Raises as long as it does so again."""
@@ -154,11 +163,11 @@ class Indexer:
 
     def _tags_code(self, entry: LogEntry) -> int:
         if entry.queue[0] == DELAY_TOPIC:
-            level = find_property(entry.properties, _DELAY)
+            level = _find_delay(entry.properties)
             if level is not None and level.isdigit() and int(level) > 0:
                 levels = self._config.delay_levels_ms
                 return entry.stored_at_ms + levels[min(int(level), len(levels)) - 1]
-        tags = find_property(entry.properties, _TAGS)
+        tags = _find_tags(entry.properties)
         if tags is None:
             return 0
         code = self._tag_codes.get(tags)
@@ -170,15 +179,15 @@ class Indexer:
 
     def _put_batch(self, queue: AnyQueue, entry: LogEntry, code: int) -> None:
         assert not isinstance(queue, QueueIndex)
-        base, count = find_property(entry.properties, _INNER_BASE), find_property(entry.properties, _INNER_NUM)
+        base, count = _find_inner_base(entry.properties), _find_inner_num(entry.properties)
         if base is not None and count is not None:
             queue.put(int(base), entry.commit_log_offset, entry.size, 0, entry.stored_at_ms, int(count))
         else:
             queue.put(entry.queue_offset, entry.commit_log_offset, entry.size, code, entry.stored_at_ms, 1)
 
     def _put_light(self, entry: LogEntry, code: int) -> list[AnyQueue]:
-        names = (find_property(entry.properties, _MULTI_DISPATCH) or b"").decode().split(",")
-        offsets = (find_property(entry.properties, _MULTI_QUEUE_OFFSET) or b"").decode().split(",")
+        names = (_find_multi_dispatch(entry.properties) or b"").decode().split(",")
+        offsets = (_find_multi_queue_offset(entry.properties) or b"").decode().split(",")
         if len(names) != len(offsets):
             logger.error("the record at %d names light queues without their offsets", entry.commit_log_offset)
             return []
@@ -193,7 +202,7 @@ class Indexer:
 
     def _put_keys(self, entry: LogEntry) -> None:
         assert self._keys is not None
-        unique_key, keys = find_property(entry.properties, _UNIQUE_KEY), find_property(entry.properties, _KEYS)
+        unique_key, keys = _find_unique_key(entry.properties), _find_keys(entry.properties)
         if unique_key is None and keys is None:
             return
         self._keys.put(

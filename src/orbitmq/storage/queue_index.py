@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.storage.entry_log import EntryLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from orbitmq.storage.entry_log import EntryFiles
 
@@ -35,7 +35,7 @@ NOWHERE: Final = ENTRY.pack(0, NOWHERE_SIZE, 0)  # an entry without a message
 
 _NO_ENTRY: Final = (0, 0, 0)
 _NEGATIVE: Final = re.compile(rb"[\x80-\xff]")
-_SKIP_ENTRIES: Final = 4096
+_MANY_ENTRIES: Final = 4096
 
 
 class QueueIndex:
@@ -81,6 +81,14 @@ class QueueIndex:
     def next_file_offset(self, offset: int) -> int:
         """The first number of the file after the one that would hold `offset`."""
         return offset - offset % self.log.per_file + self.log.per_file
+
+    def offsets_from(self, physical: int) -> Iterator[int]:
+        """The log offsets that entries lead to, from `physical` on."""
+        number = self.search(lambda offset, _size: offset < physical)
+        while number < self.next_offset:
+            data = self.log.read(number, _MANY_ENTRIES)
+            yield from [offset for offset, _, _ in ENTRY.iter_unpack(data)]
+            number = number + len(data) // ENTRY_BYTES if data else self.next_file_offset(number)
 
     def last_record(self) -> tuple[int, int]:
         """Commit-log offset and size of the record the last entry leads to; there must be an entry."""
@@ -166,7 +174,7 @@ class QueueIndex:
             data = self.log.read(offset, 1)
             if data != NOWHERE:
                 return offset if data else self._next_real(self.next_file_offset(offset))
-            run = self.log.read(offset, _SKIP_ENTRIES)
+            run = self.log.read(offset, _MANY_ENTRIES)
             count = len(run) // ENTRY_BYTES
             if run == NOWHERE * count:
                 offset += count

@@ -78,6 +78,14 @@ class QueueTable:
     def next_offsets(self) -> dict[tuple[str, int], int]:
         return {key: queue.next_offset for key, queue in self.queues.items()}
 
+    def offsets_from(self, physical: int) -> set[int]:
+        """The log offsets of all records from `physical` on that have an entry."""
+        offsets: set[int] = set()
+        for queue in self.queues.values():
+            if queue.max_physical > physical:
+                offsets.update(queue.offsets_from(physical))
+        return offsets
+
     def write_out(self) -> None:
         """Put what is in memory into the files. Entries stay readable throughout; a failure leaves them in memory."""
         with self.lock:

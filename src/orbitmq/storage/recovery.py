@@ -14,24 +14,16 @@ Java: DefaultMessageStore.recover, CommitLog.recoverNormally, recoverAbnormally
 from __future__ import annotations
 
 import logging
-import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import MessageError, StorageError
-from orbitmq.message.record import (
-    END_OF_FILE,
-    MAGIC_V1,
-    MAGIC_V2,
-    check_record,
-    stored_at_ms,
-)
+from orbitmq.message.record import END_OF_FILE, check_record, stored_at_ms
 from orbitmq.storage.lock import LastExit
+from orbitmq.storage.log_walk import EndOfFile, NoRecord, Run, walk_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from orbitmq.storage.checkpoint import Checkpoint
-    from orbitmq.storage.commit_log import CommitLog, LogEntry
+    from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.indexer import Indexer
     from orbitmq.storage.key_index import KeyIndex
@@ -40,15 +32,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_BATCH: Final = 1024
-_OFFSET_AT: Final = 28  # where a record says its own offset
-_LONG: Final = struct.Struct(">q")
-_MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MAGIC_V1, MAGIC_V2))
-
-# How far to look for records behind bytes that are none: past this many zeroes nothing was ever written.
-_LOOK_BYTES: Final = 1 << 20
-_ZERO_RUN: Final = 16
-_ZEROES: Final = bytes(_LOOK_BYTES)
+_WINDOW_BYTES: Final = 1 << 20
+_ZEROES: Final = bytes(_WINDOW_BYTES)
+_ZERO_WINDOWS: Final = 16  # behind so many zeroes nothing was ever written
 
 
 class Damage(NamedTuple):
@@ -86,8 +72,8 @@ def recover(
         _drop_torn_entries(log, queues)
     first = _segment_to_begin_with(config, log, queues, checkpoint, exit_)
     if keys is not None and exit_ is LastExit.CRASHED:
-        _rebuild_keys(config, log, indexer, keys.resume_offset, log.files.segments[first].start)
-    recovered = _walk(config, log, indexer, first)
+        _rebuild_keys(config, log, indexer, log.files.segments[first].start)
+    recovered = _walk(config, log, queues, indexer, first)
     for damage in recovered.damages:
         logger.error(
             "%d bytes of the log at %d are damaged: %s", damage.end - damage.start, damage.start, damage.reason
@@ -147,89 +133,30 @@ def _size_at(segment: Segment, offset: int) -> int:
         return -1
 
 
-def _walk(config: StorageConfig, log: CommitLog, indexer: Indexer, first: int) -> Recovered:
-    end = log.files.segments[first].start
+def _walk(config: StorageConfig, log: CommitLog, queues: QueueTable, indexer: Indexer, first: int) -> Recovered:
+    segments = log.files.segments[first:]
+    end = segments[0].start
     records = 0
     damages: list[Damage] = []
-    batch: list[LogEntry] = []
-    for found in _walk_segments(config, log.files.segments[first:]):
-        if isinstance(found, Damage):
-            damages.append(found)
-            continue
-        segment, at, size = found
-        if size == END_OF_FILE:
-            end = segment.end
-            continue
-        records += 1
-        end = at + size
-        batch.append(indexer.entry_at(segment.memory, at - segment.start, at))
-        if len(batch) == _BATCH:
-            indexer.index(batch)
-            batch = []
-    indexer.index(batch)
+    last: Run | None = None
+    # Most records are in the indexes already. Knowing which saves decoding them, and that is most of the work.
+    known = set() if config.light_queues else queues.offsets_from(end)
+    keyed_to = indexer.keyed_to
+    for found in walk_runs(segments, check_crc=config.check_crc_on_recover, property_crc=config.verify_record_crc):
+        if isinstance(found, NoRecord):
+            damages.append(Damage(found.start, found.end, found.reason))
+        elif isinstance(found, EndOfFile):
+            end = found.segment.end
+        else:
+            last, end = found, found.end
+            records += len(found.positions)
+            memory, base = found.segment.memory, found.segment.start
+            offsets = (base + position for position in found.positions)
+            fresh = [offset for offset in offsets if offset not in known or offset >= keyed_to]
+            indexer.index([indexer.entry_at(memory, offset - base, offset) for offset in fresh])
+    if last is not None:
+        indexer.last_stored_at_ms = stored_at_ms(last.segment.memory, last.positions[-1])
     return Recovered(end, records, [damage for damage in damages if damage.start < end])
-
-
-def _walk_segments(config: StorageConfig, segments: tuple[Segment, ...]) -> Iterator[tuple[Segment, int, int] | Damage]:
-    """Every record as segment, offset and size (END_OF_FILE for a blank one), and every damage; all in order."""
-    for segment in segments:
-        memory, length = segment.memory, len(segment.memory)
-        position = 0
-        while position < length:
-            try:
-                size = check_record(
-                    memory,
-                    position,
-                    length,
-                    check_crc=config.check_crc_on_recover,
-                    property_crc=config.verify_record_crc,
-                )
-            except MessageError as error:
-                resumed = _next_record(config, segment, position)
-                yield Damage(segment.start + position, segment.start + resumed, error.message)
-                position = resumed
-                continue
-            yield segment, segment.start + position, size
-            if size == END_OF_FILE:
-                break
-            position += size
-
-
-def _next_record(config: StorageConfig, segment: Segment, position: int) -> int:
-    """Where, behind `position`, a record begins that says so itself; the end of the segment if none does."""
-    memory, length = segment.memory, len(segment.memory)
-    zero_runs = 0
-    at = position + 1
-    while at < length:
-        window = bytes(memory[at : at + _LOOK_BYTES + len(_MAGICS[0]) - 1])
-        zero_runs = zero_runs + 1 if window == _ZEROES[: len(window)] else 0
-        if zero_runs == _ZERO_RUN:
-            break
-        for candidate in sorted(_magic_positions(window)):
-            start = at + candidate - 4
-            if start > position and _is_record(config, segment, start):
-                return start
-        at += _LOOK_BYTES
-    return length
-
-
-def _magic_positions(window: bytes) -> Iterator[int]:
-    for magic in _MAGICS:
-        found = window.find(magic)
-        while found >= 0:
-            yield found
-            found = window.find(magic, found + 1)
-
-
-def _is_record(config: StorageConfig, segment: Segment, position: int) -> bool:
-    try:
-        size = check_record(
-            segment.memory, position, len(segment.memory), check_crc=True, property_crc=config.verify_record_crc
-        )
-    except MessageError:
-        return False
-    own_offset: int = _LONG.unpack_from(segment.memory, position + _OFFSET_AT)[0]
-    return size != END_OF_FILE and own_offset == segment.start + position
 
 
 def _cut(log: CommitLog, end: int) -> None:
@@ -240,26 +167,24 @@ def _cut(log: CommitLog, end: int) -> None:
     if segment is None:
         raise StorageError(f"the log has no file for its end at {end}")
     position = max(0, end - segment.start)
-    zero_runs = 0
-    while position < len(segment.memory) and zero_runs < _ZERO_RUN:
-        window = segment.memory[position : position + _LOOK_BYTES]
+    zero_windows = 0
+    while position < len(segment.memory) and zero_windows < _ZERO_WINDOWS:
+        window = segment.memory[position : position + _WINDOW_BYTES]
         if bytes(window) == _ZEROES[: len(window)]:
-            zero_runs += 1
+            zero_windows += 1
         else:
-            zero_runs = 0
+            zero_windows = 0
             window[:] = _ZEROES[: len(window)]
         position += len(window)
 
 
-def _rebuild_keys(config: StorageConfig, log: CommitLog, indexer: Indexer, start: int, end: int) -> None:
+def _rebuild_keys(config: StorageConfig, log: CommitLog, indexer: Indexer, end: int) -> None:
     """After a power cut the key index may have lost more than the walk will pass: offer it the rest."""
-    batch: list[LogEntry] = []
-    segments = tuple(segment for segment in log.files.segments if start < segment.end and segment.start < end)
-    for found in _walk_segments(config, segments):
-        if not isinstance(found, Damage) and found[1] >= start and found[2] != END_OF_FILE:
-            segment, at, _ = found
-            batch.append(indexer.entry_at(segment.memory, at - segment.start, at))
-            if len(batch) == _BATCH:
-                indexer.enter_keys(batch)
-                batch = []
-    indexer.enter_keys(batch)
+    start = max(indexer.keyed_to, log.start)
+    segments = [segment for segment in log.files.segments if segment.start < end]
+    for found in walk_runs(
+        segments, start, check_crc=config.check_crc_on_recover, property_crc=config.verify_record_crc
+    ):
+        if isinstance(found, Run):
+            memory, base = found.segment.memory, found.segment.start
+            indexer.enter_keys([indexer.entry_at(memory, position, base + position) for position in found.positions])
