@@ -161,6 +161,34 @@ def test_a_kill_within_a_record_is_healed_and_the_rest_of_its_keys_entered(tmp_p
     assert again.find("t", "a", 9, *EVER).offsets == [100]
 
 
+def test_a_kill_right_after_the_next_file_was_made_doubles_nothing(tmp_path: Path) -> None:
+    records = [(number * 100, 5000 + number, "t", f"u{number}", None) for number in range(9)]
+    index = small(tmp_path)
+    for record in records:
+        index.put(*record)
+    index.abandon()
+    (tmp_path / f"{int(index.files[0].file.path.name) + 1}").write_bytes(bytes(40 + 4 * 4 + 20 * 10))
+    again = small(tmp_path)
+    assert again.resume_offset == 800
+    for record in records:
+        again.put(*record)
+    assert [again.find("t", f"u{number}", 9, *EVER).offsets for number in range(9)] == [[n * 100] for n in range(9)]
+
+
+@pytest.mark.parametrize("half", [slice(0, 32), slice(32, 40)])
+def test_a_header_of_two_halves_doubles_nothing(tmp_path: Path, half: slice) -> None:
+    index = small(tmp_path)
+    index.put(0, 5000, "t", "u0", None)
+    before = bytes(index.files[0].memory[: HEADER.size])
+    index.put(100, 6000, "t", "u1", "k")
+    index.files[0].memory[half] = before[half]
+    index.abandon()
+    again = small(tmp_path)
+    again.put(0, 5000, "t", "u0", None)
+    again.put(100, 6000, "t", "u1", "k")
+    assert [again.find("t", key, 9, *EVER).offsets for key in ("u0", "u1", "k")] == [[0], [100], [100]]
+
+
 def test_a_record_of_which_only_some_keys_were_entered_gets_the_others(tmp_path: Path) -> None:
     index = small(tmp_path)
     index.put(0, 5000, "t", "u", "a a")

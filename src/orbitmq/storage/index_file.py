@@ -197,6 +197,9 @@ class IndexFile:
                 self.slots_used -= 1
 
     def _take_back_uncounted(self) -> None:
+        """Undo what a kill left half done: entries the header does not count, and a header of two halves."""
+        if self.next_entry > 1:
+            self.end_offset = self.entry(self.next_entry - 1)[1]
         used = self.slots_used
         end = self.next_entry
         while end < self.capacity and self._slot_of_entry(end) >= end:

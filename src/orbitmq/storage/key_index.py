@@ -153,6 +153,8 @@ class KeyIndex:
             if not reason:
                 file = IndexFile(self._disk.map(path, writable=True), self._slots, writable=True)
                 if trusted_until_ms is None or file.end_ms <= trusted_until_ms:
+                    if kept and file.next_entry == 1:
+                        file.continue_from(kept[-1])  # a kill may have come between making it and saying so
                     kept.append(file)
                     continue
                 file.file.close()

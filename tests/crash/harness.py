@@ -1,0 +1,153 @@
+"""Kills a writer again and again, on the same directory, and checks after each kill that every promise was kept.
+
+    python -m tests.crash.harness DIRECTORY --seed 7 --kills 200          one life of many kills
+    python -m tests.crash.harness DIRECTORY --seed 7 --kills 200 --broken  the same with a writer that acks before it writes
+
+Writer and checker run in processes forked from this one, so a round costs milliseconds. A round's every choice comes from the
+seed; with the flushing threads off, so does the line it dies at. The result is printed as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.crash.check import check_after_crash
+from tests.crash.kill_points import POINTS, KillAtLine, KillInFunction, die, install
+from tests.crash.ledger import Ledger, read_ledger
+from tests.crash.workload import write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROUNDS_ON_ONE_DIRECTORY = 25
+_BROKEN_PROMISE = 3
+
+
+@dataclass
+class Outcome:
+    seed: int
+    kills: int = 0
+    clean_stops: int = 0
+    acked: int = 0
+    by_way: Counter[str] = field(default_factory=Counter)
+    by_function: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+
+    def as_json(self) -> str:
+        return json.dumps(vars(self))
+
+
+def torture(base: Path, seed: int, kills: int, seconds: float, *, acks_before_writing: bool = False) -> Outcome:
+    """Until `kills` writers were killed, `seconds` have passed, or a promise was found broken."""
+    outcome = Outcome(seed)
+    deadline = time.monotonic() + seconds
+    number = 0
+    while outcome.kills < kills and not outcome.broken and time.monotonic() < deadline:
+        directory, ledger_path = base / f"store-{seed}-{number}", base / f"ledger-{seed}-{number}"
+        for round_number in range(ROUNDS_ON_ONE_DIRECTORY):
+            run = f"{number}.{round_number}"
+            _round(outcome, directory, ledger_path, Random(f"{seed}/{run}"), run, acks_before_writing)
+            if outcome.broken or outcome.kills >= kills or time.monotonic() >= deadline:
+                break
+        promised = read_ledger(ledger_path)
+        outcome.acked += len(promised.acked)
+        outcome.by_function.update(where.rsplit(" line ", 1)[0] for where in promised.kills)
+        if not outcome.broken:
+            shutil.rmtree(directory, ignore_errors=True)
+            ledger_path.unlink(missing_ok=True)
+        number += 1
+    return outcome
+
+
+def _round(
+    outcome: Outcome, directory: Path, ledger_path: Path, random: Random, run: str, acks_before_writing: bool
+) -> None:
+    way = random.choice(("line", "function", "function", "clock"))
+    writer = _fork(lambda: _write(directory, ledger_path, random, run, way, acks_before_writing))
+    if way == "clock":
+        time.sleep(random.random() * 0.08)
+        os.kill(writer, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1])
+    if status == -signal.SIGKILL:
+        outcome.kills += 1
+        outcome.by_way[way] += 1
+    elif status == 0:
+        outcome.clean_stops += 1
+    else:
+        outcome.broken.append(f"seed {outcome.seed} run {run}: the writer failed, see {ledger_path}.error")
+        return
+    close = random.random() < 0.5
+    checker = _fork(lambda: _check(directory, ledger_path, close=close))
+    status = os.waitstatus_to_exitcode(os.waitpid(checker, 0)[1])
+    if status:
+        problems = Path(f"{ledger_path}.error").read_text()
+        outcome.broken.append(f"seed {outcome.seed} run {run} ({way}): {problems}")
+
+
+def _write(directory: Path, ledger_path: Path, random: Random, run: str, way: str, acks_before_writing: bool) -> None:
+    ledger = Ledger(ledger_path)
+    with_threads = way == "clock" or random.random() < 0.3
+    if way == "line":
+        install(KillAtLine(int(2 ** (random.random() * 15))), ledger)
+    elif way == "function":
+        point = random.choice(POINTS)
+        visit = 1 + int(point.visits * random.random() ** 2)
+        install(KillInFunction(point, visit, random.randrange(1, 12)), ledger)
+    write(directory, ledger, random, run, with_threads=with_threads, acks_before_writing=acks_before_writing)
+    if random.random() < 0.5:
+        die(ledger, "after the end")
+
+
+def _check(directory: Path, ledger_path: Path, *, close: bool) -> None:
+    broken = check_after_crash(directory, read_ledger(ledger_path), close=close)
+    if broken:
+        Path(f"{ledger_path}.error").write_text("\n".join(broken[:20]))
+        os._exit(_BROKEN_PROMISE)
+
+
+def _fork(work: Callable[[], None]) -> int:
+    """Run `work` in a child that leaves without any clean-up of ours."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work()
+        os._exit(0)
+    except BaseException:
+        text = traceback.format_exc()
+        sys.stderr.write(text)
+        for path in sys.argv[1:2]:
+            Path(path, "failure.txt").write_text(text)
+        os._exit(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--broken", action="store_true")
+    options = parser.parse_args()
+    options.directory.mkdir(parents=True, exist_ok=True)
+    outcome = torture(
+        options.directory, options.seed, options.kills, options.seconds, acks_before_writing=options.broken
+    )
+    sys.stdout.write(outcome.as_json() + "\n")
+    sys.exit(1 if outcome.broken else 0)
+
+
+if __name__ == "__main__":
+    main()

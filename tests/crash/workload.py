@@ -1,0 +1,121 @@
+"""The writer: appends messages and saves a table, telling the ledger what it tries and what the store acknowledged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from orbitmq.message.batch import BatchMember
+from orbitmq.message.hosts import pack_host
+from orbitmq.storage.config import FlushMode, StorageConfig
+from orbitmq.storage.json_file import JsonFile
+from orbitmq.storage.store import Store
+from orbitmq.storage.tables import OFFSETS, OffsetTable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from random import Random
+
+    from orbitmq.storage.files import Disk
+    from tests.crash.ledger import Ledger
+
+HOST = pack_host("127.0.0.1", 10911)
+TOPICS = ("Orders", "Payments", "%RETRY%group")
+QUEUES = 3
+SAVED_KEY = "Orders@group"
+
+
+def config(directory: Path, flush_mode: FlushMode = FlushMode.ASYNC) -> StorageConfig:
+    """Files so small that every few appends roll one."""
+    plain = StorageConfig(
+        directory=directory, segment_bytes=16_384, queue_file_bytes=400, index_slots=40, index_entries=60
+    )
+    return replace(
+        plain, flush_mode=flush_mode, flush_every_ms=2, queue_flush_every_ms=3, queue_flush_thorough_every_ms=9
+    )
+
+
+class Writer:
+    def __init__(self, store: Store, ledger: Ledger, random: Random, run: str, *, acks_before_writing: bool) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._random = random
+        self._run = run
+        self._acks_before_writing = acks_before_writing
+        self._count = 0
+        self._saves = JsonFile(store.disk, store.config.config_path / OFFSETS, OffsetTable)
+        self._table = self._saves.load()
+
+    def step(self) -> None:
+        choice = self._random.random()
+        if choice < 0.70:
+            self.append()
+        elif choice < 0.82:
+            self.append_batch()
+        elif choice < 0.90:
+            self._store.dispatch()
+        elif choice < 0.95:
+            self._store.flush()
+        else:
+            self.save()
+
+    def append(self) -> None:
+        topic, queue_id = self._queue()
+        name = self._next_id()
+        self._ledger.note(f"try {name} {topic} {queue_id}")
+        if self._acks_before_writing:
+            self._ledger.note(f"ack {name} {topic} {queue_id} -1 -1")
+        done = self._store.append(topic, queue_id, self._body(name), self._properties(name), 1, HOST)
+        if not self._acks_before_writing:
+            self._ledger.note(f"ack {name} {topic} {queue_id} {done.queue_offset} {done.commit_log_offset}")
+
+    def append_batch(self) -> None:
+        topic, queue_id = self._queue()
+        names = [self._next_id() for _ in range(self._random.randrange(1, 6))]
+        self._ledger.note(*(f"try {name} {topic} {queue_id}" for name in names))
+        members = [BatchMember(self._body(name), self._properties(name)) for name in names]
+        done = self._store.append_batch(topic, queue_id, members, b"", 1, HOST)
+        places = enumerate(zip(names, done.commit_log_offsets, strict=True), done.queue_offset)
+        self._ledger.note(*(f"ack {name} {topic} {queue_id} {number} {at}" for number, (name, at) in places))
+
+    def save(self) -> None:
+        number = self._table.offset_table.setdefault(SAVED_KEY, {0: 0})[0] + 1
+        self._table.offset_table[SAVED_KEY][0] = number
+        self._ledger.note(f"trysave {number}")
+        self._saves.save(self._table)
+        self._ledger.note(f"acksave {number}")
+
+    def _queue(self) -> tuple[str, int]:
+        return self._random.choice(TOPICS), self._random.randrange(QUEUES)
+
+    def _next_id(self) -> str:
+        self._count += 1
+        return f"{self._run}-{self._count}"
+
+    def _body(self, name: str) -> bytes:
+        return name.encode() + b"." * self._random.choice((0, 1, 50, 200, 1000))
+
+    def _properties(self, name: str) -> bytes:
+        shared = f"KEYS\x01common k{self._random.randrange(5)}\x02" if self._random.random() < 0.5 else ""
+        return f"UNIQ_KEY\x01{name}\x02{shared}".encode()
+
+
+def write(
+    directory: Path,
+    ledger: Ledger,
+    random: Random,
+    run: str,
+    *,
+    with_threads: bool,
+    acks_before_writing: bool = False,
+    disk: Disk | None = None,
+) -> None:
+    """Open the store, work for a while, and stop properly, unless killed before."""
+    flush_mode = random.choice((FlushMode.ASYNC, FlushMode.SYNC))
+    store = Store(config(directory, flush_mode), HOST, disk=disk)
+    if with_threads:
+        store.start()
+    writer = Writer(store, ledger, random, run, acks_before_writing=acks_before_writing)
+    for _ in range(random.randrange(10, 80)):
+        writer.step()
+    store.close()
