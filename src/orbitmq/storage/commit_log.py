@@ -241,7 +241,9 @@ class CommitLog:
             records.append(fill_record_crc(record) if self._config.record_crc else record)
             entries.append(LogEntry(queue, offset, size, first + number, sys_flag, stored_at_ms, text))
             offset += size
-        self._write(at, b"".join(records))
+        # One after the other: a kill half way leaves the first ones, never later ones behind a hole.
+        for entry, record in zip(entries, records, strict=True):
+            self._write(entry.commit_log_offset, record)
         self.last_stored_at_ms = stored_at_ms
         self.next_queue_offsets[queue] = first + len(members)
         self.recent.extend(entries)
