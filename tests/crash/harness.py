@@ -56,6 +56,8 @@ def torture(base: Path, seed: int, kills: int, seconds: float, *, acks_before_wr
     number = 0
     while outcome.kills < kills and not outcome.broken and time.monotonic() < deadline:
         directory, ledger_path = base / f"store-{seed}-{number}", base / f"ledger-{seed}-{number}"
+        shutil.rmtree(directory, ignore_errors=True)
+        ledger_path.unlink(missing_ok=True)
         for round_number in range(ROUNDS_ON_ONE_DIRECTORY):
             run = f"{number}.{round_number}"
             _round(outcome, directory, ledger_path, Random(f"{seed}/{run}"), run, acks_before_writing)
