@@ -17,6 +17,7 @@ from orbitmq.broker.durability import Durability
 from orbitmq.broker.groups import Groups
 from orbitmq.broker.handlers.send import Receipts
 from orbitmq.broker.long_poll import BUCKET_SECONDS
+from orbitmq.broker.name_servers import NameServers
 from orbitmq.broker.pulling import Pulling
 from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.registration import Registration
@@ -32,7 +33,7 @@ from orbitmq.storage import tables
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.json_file import JsonFile
 from orbitmq.storage.store import Store
-from orbitmq.transport.address import Address, parse_addresses
+from orbitmq.transport.address import Address
 from orbitmq.transport.limits import Limits
 from orbitmq.transport.server import Server
 
@@ -73,8 +74,9 @@ class Broker:
 
     async def start(self) -> Address:
         settings = self.configuration.settings
-        name_servers = parse_addresses(settings.namesrv_addr)
-        advertised = advertised_host(settings, name_servers)
+        name_servers = NameServers(self.configuration)
+        await name_servers.refresh()
+        advertised = advertised_host(settings, name_servers.addresses)
         self.state = self._open(Address(advertised.host, settings.listen_port), name_servers)
         try:
             routes = build_routes(self.state)
@@ -116,7 +118,7 @@ class Broker:
 
     # ---- building
 
-    def _open(self, address: Address, name_servers: list[Address]) -> State:
+    def _open(self, address: Address, name_servers: NameServers) -> State:
         configuration, clock = self.configuration, self._clock
         settings = configuration.settings
         config = settings.storage_config()
@@ -217,6 +219,7 @@ class Broker:
     def _start_jobs(self) -> None:
         state, settings = self.state, self.configuration.settings
         self._run(state.registration.run())
+        self._run(state.registration.follow_name_servers())
         self._run(state.delayed.run())
         self._every(BUCKET_SECONDS, state.pulling.held.expire)
         self._every(SAMPLE_SECONDS, state.statistics.sample)

@@ -23,6 +23,7 @@ from orbitmq.transport.pool import Pool
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from orbitmq.broker.name_servers import NameServers
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.topics import Topics
     from orbitmq.storage import tables
@@ -37,8 +38,8 @@ _UNREGISTER_SECONDS: Final = 3.0
 
 
 class Registration:
-    def __init__(self, topics: Topics, configuration: BrokerConfiguration, name_servers: list[Address]) -> None:
-        self.name_servers = name_servers
+    def __init__(self, topics: Topics, configuration: BrokerConfiguration, name_servers: NameServers) -> None:
+        self._name_servers = name_servers
         self.filter_servers: list[str] = []
         self._topics = topics
         self._configuration = configuration
@@ -76,6 +77,13 @@ class Registration:
             elif changed:
                 await self._register_everywhere(list(changed.values()))
 
+    async def follow_name_servers(self) -> None:
+        """Register with name servers that appear while the broker runs."""
+        while True:
+            await asyncio.sleep(self._name_servers.refresh_seconds)
+            if await self._name_servers.refresh():
+                await self._register_everywhere(None)
+
     def topics_changed(self, changed: Iterable[tables.TopicConfig]) -> None:
         """Several changes in one turn of the loop travel together."""
         self._changed.update((config.topic_name, config) for config in changed)
@@ -92,15 +100,15 @@ class Registration:
         )
         calls = [
             self._pool.call(server, new_request(RequestCode.UNREGISTER_BROKER, header), _UNREGISTER_SECONDS)
-            for server in self.name_servers
+            for server in self._name_servers.addresses
             if server in self._reachable
         ]
         await asyncio.gather(*calls, return_exceptions=True)
         await self._pool.close()
 
     async def _register_everywhere(self, changed: list[tables.TopicConfig] | None) -> None:
-        if self.name_servers:
-            await asyncio.gather(*(self._register(server, changed) for server in self.name_servers))
+        if self._name_servers.addresses:
+            await asyncio.gather(*(self._register(server, changed) for server in self._name_servers.addresses))
 
     async def _register(self, server: Address, changed: list[tables.TopicConfig] | None) -> None:
         settings = self._configuration.settings

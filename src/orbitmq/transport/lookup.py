@@ -1,9 +1,13 @@
-"""Finding name servers by an HTTP look-up: the first line of the answer is a `;`-separated list. Java: TopAddressing"""
+"""Finding name servers: by an HTTP look-up whose first line is a `;`-separated list, or by all addresses of a DNS name.
+
+Java: TopAddressing, BrokerOuterAPI.dnsLookupAddressByDomain
+"""
 
 from __future__ import annotations
 
 import asyncio
 import http.client
+import socket
 import urllib.error
 import urllib.request
 
@@ -22,6 +26,16 @@ async def fetch_name_servers(url: str, timeout_seconds: float) -> list[Address]:
     if not addresses:
         raise ConnectFailed(f"{url} names no name server")
     return addresses
+
+
+async def resolve(address: Address) -> list[Address]:
+    """Every address behind a host name. ConnectFailed when there is none."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConnectFailed(f"cannot resolve {address.host}: {error.strerror}") from None
+    return sorted({Address(str(entry[4][0]), address.port) for entry in found})
 
 
 def _fetch(url: str, timeout_seconds: float) -> str:
