@@ -5,8 +5,10 @@ Java: ClientConfig, and the setters of DefaultMQProducer and DefaultMQPushConsum
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from orbitmq.client.assignment import strategy_from
 from orbitmq.client.codecs import JSON
 from orbitmq.client.config import (
     DEFAULT_INSTANCE_NAME,
@@ -15,6 +17,9 @@ from orbitmq.client.config import (
     name_server_source,
     tls_from,
 )
+from orbitmq.client.consumer import Consumer
+from orbitmq.client.consumer_options import ConsumerOptions
+from orbitmq.client.process_queue import CacheLimits
 from orbitmq.client.producer import Producer
 from orbitmq.client.producer_options import ProducerOptions
 from orbitmq.errors import AlreadyClosed
@@ -22,11 +27,16 @@ from orbitmq.errors import AlreadyClosed
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
     from types import TracebackType
 
+    from orbitmq.client.assignment import Strategy
     from orbitmq.client.codecs import Codec
-    from orbitmq.client.hooks import SendHook
+    from orbitmq.client.consumer_options import Start
+    from orbitmq.client.filters import Sql
+    from orbitmq.client.hooks import ConsumeHook, SendHook
     from orbitmq.client.producer_options import CompressionKind
+    from orbitmq.client.workers import Handler
     from orbitmq.protocol.signing import Credentials
 
 
@@ -71,7 +81,7 @@ class Client:
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        self._made: list[Producer] = []
+        self._made: list[Producer | Consumer] = []
         self._closed = False
 
     def producer(
@@ -125,6 +135,63 @@ class Client:
         )
         return self._keep(Producer(self.config, group, options))
 
+    def consumer(
+        self,
+        topics: str | Sequence[str] | Mapping[str, str | Sql | None],
+        *,
+        group: str,
+        filter: str | Sql | None = None,  # noqa: A002 - the word everybody uses for it
+        handler: Handler | None = None,
+        start: Start = "latest",
+        broadcasting: bool = False,
+        orderly: bool = False,
+        strategy: str | Strategy = "averagely",
+        concurrency: int = 20,
+        batch_size: int = 1,
+        pull_batch_size: int = 32,
+        max_cached_messages: int = 1000,
+        max_cached_bytes: int = 100 << 20,
+        max_span: int = 2000,
+        max_retries: int | None = None,
+        consume_timeout: float = 900.0,
+        suspend: float = 1.0,
+        commit_every: float = 5.0,
+        close_timeout: float = 30.0,
+        offset_directory: Path | None = None,
+        hooks: Sequence[ConsumeHook] = (),
+    ) -> Consumer:
+        """A member of consumer group `group`, to be used as `async with client.consumer(...) as consumer`.
+
+        `topics` is one, several, or a mapping of topics to filters. `filter` names tags, `"new || paid"`, or is `Sql(...)`.
+        With `handler`, an async function or a blocking one (which gets a thread), up to `concurrency` messages are handled at
+        once, or lists of up to `batch_size`: returning acks, raising delivers again later, `max_retries` times. Without,
+        iterate over the consumer.
+
+        `start` says where a group begins that is new to a queue. All members of a `broadcasting` group get everything.
+        `orderly` handles each queue's messages one after the other; a failing one is tried again in place after `suspend`
+        seconds. Pulling a queue pauses at `max_cached_messages`, `max_cached_bytes`, or `max_span` between the first and last
+        offset held. A handler that runs longer than `consume_timeout` loses its message to somebody else.
+        """
+        wanted = topics if isinstance(topics, Mapping) else dict.fromkeys(_listed(topics), filter)
+        options = ConsumerOptions(
+            start=start,
+            broadcasting=broadcasting,
+            orderly=orderly,
+            strategy=strategy_from(strategy),
+            concurrency=concurrency,
+            batch_size=batch_size,
+            pull_batch_size=pull_batch_size,
+            cache=CacheLimits(messages=max_cached_messages, bytes=max_cached_bytes, span=max_span),
+            max_retries=max_retries,
+            consume_timeout_seconds=consume_timeout,
+            suspend_seconds=suspend,
+            commit_seconds=commit_every,
+            close_timeout_seconds=close_timeout,
+            offset_directory=offset_directory,
+            hooks=hooks,
+        )
+        return self._keep(Consumer(self.config, group, wanted, options, handler))
+
     async def close(self) -> None:
         """Close what was made here and is still open, last made first. Safe to call twice."""
         self._closed = True
@@ -150,4 +217,8 @@ class Client:
         return made
 
 
-P = TypeVar("P", bound=Producer)
+def _listed(topics: str | Sequence[str]) -> Sequence[str]:
+    return [topics] if isinstance(topics, str) else topics
+
+
+P = TypeVar("P", Producer, Consumer)

@@ -11,24 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from orbitmq.client.broker_requests import answers_of
 from orbitmq.client.cluster import Cluster
 from orbitmq.client.config import DEFAULT_INSTANCE_NAME, ClientConfig
 from orbitmq.client.tasks import Tasks, every
 from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.message.ids import UniqueIds
-from orbitmq.protocol.bodies.groups import ConsumerData, Heartbeat, ProducerData
+from orbitmq.protocol.bodies.groups import Heartbeat, ProducerData
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import request
 from orbitmq.protocol.headers.groups import UnregisterClient
 from orbitmq.transport.local_address import local_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
-
-    from orbitmq.protocol.command import Command
+    from orbitmq.client.membership import Membership
     from orbitmq.transport.address import Address
     from orbitmq.transport.connection import Connection, Handler
 
@@ -37,32 +35,18 @@ logger = logging.getLogger(__name__)
 _UNREGISTER_SECONDS: Final = 3.0
 
 
-class Member(Protocol):
-    """A consumer, as its instance sees it."""
-
-    @property
-    def group(self) -> str: ...
-
-    def heartbeat_data(self) -> ConsumerData: ...
-
-    def rebalance_soon(self) -> None:
-        """Routes, members or connections changed: look again at who owns what."""
-        ...
-
-    def answers(self) -> dict[int, Callable[[Command], Coroutine[Any, Any, Command | None]]]:
-        """What this member answers to brokers, by request code."""
-        ...
-
-
 class Instance:
-    """Connections, routes and heartbeats of one client id."""
+    """Connections, routes and heartbeats of one client id.
+
+    `answers` says by request code what brokers may ask of us. More codes may be added while it runs.
+    """
 
     def __init__(self, config: ClientConfig, client_id: str, ip: str) -> None:
         self.config = config
         self.client_id = client_id
         self.users = 0
-        self.consumers: dict[str, Member] = {}
-        self.answers: dict[int, Handler] = {}
+        self.consumers: dict[str, Membership] = {}
+        self.answers: dict[int, Handler] = answers_of(self.consumers, config)
         self.cluster = Cluster(config, answers=self.answers, on_open=self._connected)
         self.unique_ids = UniqueIds(config.clock, _packed(ip), os.getpid(), config.randomness.getrandbits(32))
         self._producers: dict[str, int] = {}
@@ -106,10 +90,10 @@ class Instance:
         del self._producers[group]
         await self._unregister(UnregisterClient(client_id=self.client_id, producer_group=group), masters_only=True)
 
-    def add_consumer(self, member: Member) -> None:
+    def add_consumer(self, member: Membership) -> None:
         self.consumers[member.group] = member
 
-    async def remove_consumer(self, member: Member) -> None:
+    async def remove_consumer(self, member: Membership) -> None:
         del self.consumers[member.group]
         await self._unregister(
             UnregisterClient(client_id=self.client_id, consumer_group=member.group), masters_only=False

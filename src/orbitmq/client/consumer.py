@@ -1,0 +1,276 @@
+"""Consuming messages as a member of a group: with a handler, or with `async for`.
+
+    pull loops ─> inbox ─> handler ─> ack: the offset moves on; exception: delivered again later
+
+Java: DefaultMQPushConsumer, DefaultMQPushConsumerImpl
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+from orbitmq.client import instance as instances
+from orbitmq.client import questions
+from orbitmq.client.expiry import give_back_expired
+from orbitmq.client.filters import Sql, subscription
+from orbitmq.client.inbox import ConcurrentInbox, OrderlyInbox
+from orbitmq.client.membership import Membership
+from orbitmq.client.names import check_group, check_topic, retry_topic
+from orbitmq.client.namespaces import wrapped
+from orbitmq.client.offsets import LocalOffsets, Offsets, RemoteOffsets, default_directory
+from orbitmq.client.republishing import Republisher
+from orbitmq.client.settling import ConcurrentSettler, OrderlySettler
+from orbitmq.client.starting_points import offset_of
+from orbitmq.client.stats import ConsumerStats
+from orbitmq.client.tasks import Tasks, every
+from orbitmq.client.workers import Workers
+from orbitmq.errors import AlreadyClosed, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+
+    from orbitmq.client.config import ClientConfig
+    from orbitmq.client.consumer_options import ConsumerOptions, Start
+    from orbitmq.client.inbox import Inbox
+    from orbitmq.client.instance import Instance
+    from orbitmq.client.process_queue import ProcessQueue
+    from orbitmq.client.received import ReceivedMessage, Settler
+    from orbitmq.client.workers import Handler
+    from orbitmq.message import QueueRef
+
+_PASSIVELY = "CONSUME_PASSIVELY"
+
+
+class Consumer:
+    """A member of a consumer group. Made by `Client.consumer`.
+
+    With a handler it works until it is closed. Without, iterate over it: `async for message in consumer`, and settle each
+    message with `async with message.process()`, or with `ack()` and `retry()`.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        group: str,
+        topics: Mapping[str, str | Sql | None],
+        options: ConsumerOptions,
+        handler: Handler | None,
+    ) -> None:
+        check_group(group)
+        for topic in topics:
+            check_topic(topic)
+        self.group = wrapped(config.namespace, group)
+        self.stats = ConsumerStats()
+        self._config = config
+        self._topics = dict(topics)
+        self._options = options
+        self._handler = handler
+        self._tasks = Tasks()
+        self._instance: Instance | None = None
+        self._member: Membership | None = None
+        self._inbox: Inbox = OrderlyInbox(needs_lock=not options.broadcasting) if options.orderly else ConcurrentInbox()
+        self._settler: Settler | None = None
+        self._workers: Workers | None = None
+        self._closed = asyncio.Event()
+        self._closing = False
+
+    # ---- life
+
+    async def start(self) -> Self:
+        """Join the group. Messages flow as soon as the brokers have said which queues are ours."""
+        if self._closing:
+            raise AlreadyClosed(f"consumer {self.group!r} is closed", hint="make a new one")
+        if self._instance is not None:
+            return self
+        options = self._options
+        instance = instances.acquire(self._config, consumer_group=self.group, fixed_name=options.broadcasting)
+        self._instance = instance
+        try:
+            await self._join(instance)
+        except BaseException:
+            self._instance = self._member = None
+            await instances.release(instance)
+            raise
+        return self
+
+    async def _join(self, instance: Instance) -> None:
+        options = self._options
+        offsets: Offsets = RemoteOffsets(instance.cluster, self.group)
+        if options.broadcasting:
+            directory = options.offset_directory or default_directory()
+            offsets = LocalOffsets(directory, instance.client_id, self.group)
+        republisher = Republisher(instance.cluster, self.group)
+        settler: ConcurrentSettler | OrderlySettler
+        if isinstance(self._inbox, OrderlyInbox):
+            settler = OrderlySettler(self.group, options, offsets, self.stats, self._inbox, republisher)
+        else:
+            assert isinstance(self._inbox, ConcurrentInbox)
+            settler = ConcurrentSettler(
+                instance.cluster, self.group, options, offsets, self.stats, self._inbox, republisher
+            )
+        self._settler = settler
+        if self._handler is not None:
+            self._workers = Workers(self.group, self._handler, options, self._inbox, settler)
+        member = self._member = Membership(
+            instance,
+            self.group,
+            options,
+            offsets,
+            self.stats,
+            consume_type=_PASSIVELY,
+            deliver=self._deliver,
+            lock_renewed=self._lock_renewed,
+            handle_now=self._handle_now if self._workers is not None else None,
+        )
+        for topic, wanted in self._topics.items():
+            await self._add_subscription(member, topic, wanted)
+        if not options.broadcasting:
+            again = retry_topic(self.group)
+            member.subscriptions[again] = subscription(again, None, self._config.clock.now_ms())
+        await member.start()
+        if self._workers is not None:
+            self._workers.start()
+        if isinstance(settler, ConcurrentSettler):
+            self._tasks.start(self._expire(member, settler), f"expiry of {self.group}")
+
+    async def close(self) -> None:
+        """Let running handlers end, commit what is done, leave the group. What was pulled and not handled is not lost."""
+        if self._closing:
+            if asyncio.current_task() is not None and self._instance is not None:
+                await self._closed.wait()
+            return
+        self._closing = True
+        member, instance = self._member, self._instance
+        if member is None or instance is None:
+            self._closed.set()
+            return
+        try:
+            await self._tasks.close()
+            await member.stop_pulling()
+            self._inbox.close()
+            if self._workers is not None:
+                await self._workers.finish(self._options.close_timeout_seconds)
+            if isinstance(self._settler, ConcurrentSettler):
+                self._settler.close()
+            await member.leave()
+        finally:
+            self._instance = None
+            self._closed.set()
+            await instances.release(instance)
+
+    async def wait_closed(self) -> None:
+        """Until somebody closes this consumer: what a program does whose work is its handler."""
+        await self._closed.wait()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ---- messages without a handler
+
+    def __aiter__(self) -> Self:
+        if self._handler is not None:
+            raise ConfigError(
+                "this consumer has a handler, which gets its messages", hint="leave handler= out to iterate"
+            )
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        messages = self._inbox.take_now(1) or await self._inbox.take(1)
+        if not messages:
+            raise StopAsyncIteration
+        return messages[0]
+
+    # ---- steering
+
+    @property
+    def assigned(self) -> list[QueueRef]:
+        """The queues that are ours now, without those of the group's retry topic."""
+        again = retry_topic(self.group)
+        return sorted(held.public_queue for queue, held in self._running().queues.items() if queue.topic != again)
+
+    async def subscribe(self, topic: str, filter: str | Sql | None = None) -> None:  # noqa: A002 - the public face's word
+        """Consume one more topic, or the same with another filter. Do the same in every member of the group."""
+        member = self._running()
+        check_topic(topic)
+        await self._add_subscription(member, topic, filter)
+        await member.subscriptions_changed()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Consume this topic no longer. Do the same in every member of the group."""
+        member = self._running()
+        member.subscriptions.pop(wrapped(self._config.namespace, topic), None)
+        await member.subscriptions_changed()
+
+    def pause(self, queues: Iterable[QueueRef] | None = None) -> None:
+        """Pull no more from these queues, or from all; what is here already is still handled."""
+        for held in self._held(queues):
+            held.active.clear()
+
+    def resume(self, queues: Iterable[QueueRef] | None = None) -> None:
+        for held in self._held(queues):
+            held.active.set()
+
+    async def seek(self, queue: QueueRef, to: int | Start) -> None:
+        """Go on at this offset of a queue that is ours, or at `earliest`, `latest` or a point in time."""
+        member = self._running()
+        for held in self._held([queue]):
+            offset = to if isinstance(to, int) else await offset_of(member.cluster, held.queue, to)
+            await member.restart(held.queue, offset)
+
+    # ---- inside
+
+    def _running(self) -> Membership:
+        if self._member is None or self._closing:
+            what = "closed" if self._closing else "not started"
+            raise AlreadyClosed(
+                f"consumer {self.group!r} is {what}", hint="use it inside `async with client.consumer(...)`"
+            )
+        return self._member
+
+    def _held(self, queues: Iterable[QueueRef] | None) -> list[ProcessQueue]:
+        held = list(self._running().queues.values())
+        if queues is None:
+            return held
+        wanted = set(queues)
+        return [one for one in held if one.public_queue in wanted]
+
+    async def _add_subscription(self, member: Membership, topic: str, wanted: str | Sql | None) -> None:
+        assert self._instance is not None
+        name = wrapped(self._config.namespace, topic)
+        made = subscription(name, wanted, self._config.clock.now_ms())
+        if made.is_sql:
+            cluster = self._instance.cluster
+            route = await cluster.route(name)
+            for broker_name in route.brokers if route is not None else ():
+                address = questions.any_address(cluster, broker_name)
+                await questions.check_filter(cluster, address, self.group, self._instance.client_id, made)
+        member.subscriptions[name] = made
+
+    def _deliver(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        settler = self._settler
+        for message in messages:
+            message.settler = settler
+        self._inbox.put(held, messages)
+
+    def _lock_renewed(self, held: ProcessQueue) -> None:
+        if isinstance(self._inbox, OrderlyInbox):
+            self._inbox.offer(held)
+
+    async def _handle_now(self, message: ReceivedMessage) -> Exception | None:
+        assert self._workers is not None
+        return await self._workers.handle([message])
+
+    async def _expire(self, member: Membership, settler: ConcurrentSettler) -> None:
+        seconds = self._options.consume_timeout_seconds
+        await every(
+            lambda: seconds,
+            lambda: give_back_expired(member.queues.values(), settler, seconds),
+            f"giving back expired messages of {self.group}",
+        )

@@ -1,0 +1,67 @@
+"""How a consumer behaves; the defaults are the Java client's where it has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal
+
+from orbitmq.client.assignment import Strategy, averagely
+from orbitmq.client.process_queue import CacheLimits
+from orbitmq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from orbitmq.client.hooks import ConsumeHook
+
+Start = Literal["earliest", "latest"] | datetime
+"""Where a group begins that has never consumed a queue before."""
+
+DEFAULT_MAX_RETRIES: Final = 16
+_MAX_BATCH: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """Checked when the consumer is made."""
+
+    start: Start = "latest"
+    broadcasting: bool = False
+    orderly: bool = False
+    strategy: Strategy = averagely
+    concurrency: int = 20
+    batch_size: int = 1
+    pull_batch_size: int = 32
+    cache: CacheLimits = field(default_factory=CacheLimits)
+    max_retries: int | None = None
+    """How often a message is delivered again before it is given up; None: 16, and without end for orderly consumers."""
+    consume_timeout_seconds: float = 900.0
+    suspend_seconds: float = 1.0
+    """Orderly: how long a queue rests after its handler failed."""
+    commit_seconds: float = 5.0
+    close_timeout_seconds: float = 30.0
+    offset_directory: Path | None = None
+    """Broadcasting: where offset files go; None is the Java client's place."""
+    hooks: Sequence[ConsumeHook] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise ConfigError(f"concurrency must be at least 1, not {self.concurrency}")
+        for name in ("batch_size", "pull_batch_size"):
+            if not 1 <= getattr(self, name) <= _MAX_BATCH:
+                raise ConfigError(f"{name} must be 1 to {_MAX_BATCH}, not {getattr(self, name)}")
+        if isinstance(self.start, str) and self.start not in ("earliest", "latest"):
+            raise ConfigError(f"start {self.start!r} is unknown", hint='"earliest", "latest" or a datetime')
+        if isinstance(self.start, datetime) and self.start.tzinfo is None:
+            raise ConfigError("start has no time zone", hint="datetime.now(UTC), or .astimezone() for local time")
+        if self.max_retries is not None and self.max_retries < 0:
+            raise ConfigError(f"max_retries must not be negative: {self.max_retries}", hint="None is the default")
+
+
+def consume_from_where(start: Start) -> str:
+    """Java's word for it, which heartbeats carry."""
+    if isinstance(start, datetime):
+        return "CONSUME_FROM_TIMESTAMP"
+    return "CONSUME_FROM_FIRST_OFFSET" if start == "earliest" else "CONSUME_FROM_LAST_OFFSET"

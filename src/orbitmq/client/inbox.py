@@ -1,0 +1,178 @@
+"""Pulled messages waiting for a handler: in one line for all, or one line a queue with one at a time at its head.
+
+Java: ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService (their queues)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from orbitmq.client.queue_locks import TRUSTED_SECONDS
+
+if TYPE_CHECKING:
+    from orbitmq.client.process_queue import ProcessQueue
+    from orbitmq.client.received import ReceivedMessage
+
+
+class Inbox(Protocol):
+    """Where handlers get their messages from."""
+
+    def put(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None: ...
+
+    def take_now(self, count: int) -> list[ReceivedMessage]:
+        """Up to `count` messages of one queue; empty when none is ready."""
+        ...
+
+    async def take(self, count: int) -> list[ReceivedMessage]:
+        """As `take_now`, but waits for some; empty only once the inbox is closed."""
+        ...
+
+    def close(self) -> None:
+        """Hand out nothing more; whoever waits is told."""
+        ...
+
+
+class _Waiting:
+    """Tasks that wait for something to be put."""
+
+    def __init__(self) -> None:
+        self._futures: deque[asyncio.Future[None]] = deque()
+        self.closed = False
+
+    async def wait(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():
+                self.wake(1)  # somebody else must take what we were woken for
+            raise
+
+    def wake(self, count: int) -> None:
+        futures = self._futures
+        while count and futures:
+            future = futures.popleft()
+            if not future.done():
+                future.set_result(None)
+                count -= 1
+
+    def close(self) -> None:
+        self.closed = True
+        self.wake(len(self._futures))
+
+
+class ConcurrentInbox:
+    """One line for all queues; as many are handled at once as there are takers."""
+
+    def __init__(self) -> None:
+        self._ready: deque[ReceivedMessage] = deque()
+        self._waiting = _Waiting()
+
+    def put(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        self._ready.extend(messages)
+        self._waiting.wake(len(messages))
+
+    def take_now(self, count: int) -> list[ReceivedMessage]:
+        ready = self._ready
+        if self._waiting.closed:
+            return []
+        taken: list[ReceivedMessage] = []
+        now = asyncio.get_running_loop().time()
+        while ready and len(taken) < count:
+            message = ready[0]
+            held = message.holder
+            if taken and held is not taken[0].holder:
+                break
+            ready.popleft()
+            if held is None or held.dropped:
+                continue  # somebody else's by now
+            message.taken_at = now
+            taken.append(message)
+        return taken
+
+    async def take(self, count: int) -> list[ReceivedMessage]:
+        while not self._waiting.closed:
+            taken = self.take_now(count)
+            if taken:
+                return taken
+            await self._waiting.wait()
+        return []
+
+    def close(self) -> None:
+        self._waiting.close()
+
+
+class OrderlyInbox:
+    """A line for each queue. While one of its messages is being handled, the queue waits."""
+
+    def __init__(self, *, needs_lock: bool) -> None:
+        self._needs_lock = needs_lock
+        self._ready: deque[ProcessQueue] = deque()
+        self._waiting = _Waiting()
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def put(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        held.pending.extend(messages)
+        self.offer(held)
+
+    def offer(self, held: ProcessQueue) -> None:
+        """The queue may be able to go on: it has messages, its lock back, or its rest behind it."""
+        if held.pending and not held.busy and not held.dropped:
+            self._ready.append(held)
+            self._waiting.wake(1)
+
+    def take_now(self, count: int) -> list[ReceivedMessage]:
+        now = asyncio.get_running_loop().time()
+        while self._ready and not self._waiting.closed:
+            held = self._ready.popleft()
+            if held.busy or held.dropped or not held.pending or held.suspended_until > now:
+                continue
+            if self._needs_lock and (held.locked_at is None or now - held.locked_at > TRUSTED_SECONDS):
+                continue  # offered again when the lock is renewed
+            held.busy = True
+            held.idle.clear()
+            taken = [held.pending.popleft() for _ in range(min(count, len(held.pending)))]
+            for message in taken:
+                message.taken_at = now
+            return taken
+        return []
+
+    async def take(self, count: int) -> list[ReceivedMessage]:
+        while not self._waiting.closed:
+            taken = self.take_now(count)
+            if taken:
+                return taken
+            await self._waiting.wait()
+        return []
+
+    def done(self, held: ProcessQueue) -> None:
+        """What was taken is done with; the next may be."""
+        held.busy = False
+        held.idle.set()
+        self.offer(held)
+
+    def put_back(self, held: ProcessQueue, messages: list[ReceivedMessage], rest_seconds: float) -> None:
+        """Handle these again, before any other of their queue, after a rest."""
+        loop = asyncio.get_running_loop()
+        held.busy = False
+        held.idle.set()
+        if held.dropped:
+            return
+        held.pending.extendleft(reversed(messages))
+        held.suspended_until = loop.time() + rest_seconds
+
+        def go_on() -> None:
+            self._timers.discard(timer)
+            held.suspended_until = 0.0
+            self.offer(held)
+
+        timer = loop.call_later(rest_seconds, go_on)
+        self._timers.add(timer)
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._waiting.close()

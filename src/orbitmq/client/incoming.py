@@ -1,0 +1,86 @@
+"""Records from a pull answer, made into the messages a handler gets.
+
+Java: PullAPIWrapper.processPullResult, MessageDecoder
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from orbitmq.client.namespaces import unwrapped
+from orbitmq.client.received import ReceivedMessage
+from orbitmq.errors import MessageError
+from orbitmq.message import StoredMessage
+from orbitmq.message import properties as names
+from orbitmq.message.batch import decode_batch
+from orbitmq.message.compression import plain_body
+from orbitmq.message.properties import decode_properties
+from orbitmq.message.record import decode_records
+from orbitmq.message.sysflags import COMPRESSED, INNER_BATCH, NEED_UNWRAP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orbitmq.client.filters import Subscription
+    from orbitmq.client.process_queue import ProcessQueue
+    from orbitmq.message import QueueRef
+
+logger = logging.getLogger(__name__)
+
+_BATCH: Final = NEED_UNWRAP | INNER_BATCH
+
+
+class Incoming:
+    """Decodes what comes from the queues of one group."""
+
+    def __init__(self, namespace: str, retry_topic: str) -> None:
+        self._namespace = namespace
+        self._retry_topic = retry_topic
+
+    def messages(
+        self, body: bytes, queue: QueueRef, subscription: Subscription, holder: ProcessQueue | None
+    ) -> list[ReceivedMessage]:
+        """Those of a pull answer that the subscription wants."""
+        received = []
+        wants_all = not subscription.tags
+        for stored in decode_records(body):
+            if stored.sys_flag & _BATCH == _BATCH:
+                received += [self.message(one, queue, holder) for one in _unwrapped(stored) if subscription.wants(one)]
+            elif wants_all or subscription.wants(stored):
+                received.append(self.message(stored, queue, holder))
+        return received
+
+    def message(self, stored: StoredMessage, queue: QueueRef, holder: ProcessQueue | None) -> ReceivedMessage:
+        topic = stored.topic
+        if topic == self._retry_topic:  # delivered again: the handler sees the topic it was sent to
+            topic = stored.properties.get(names.RETRY_TOPIC, topic)
+        if self._namespace:
+            topic = unwrapped(self._namespace, topic)
+        body = _inflated(stored) if stored.sys_flag & COMPRESSED else stored.body
+        return ReceivedMessage(stored, topic, body, queue, holder)
+
+
+def _inflated(stored: StoredMessage) -> bytes:
+    try:
+        return plain_body(stored.body, stored.sys_flag)
+    except MessageError as error:
+        # The handler must decide: dropping it here would lose it, failing here would stop the whole queue.
+        logger.error("message %s is given as it is stored: %s", stored.message_id, error)
+        return stored.body
+
+
+def _unwrapped(stored: StoredMessage) -> Iterator[StoredMessage]:
+    """The members of a batch that is stored as one record, each with its own place in the queue."""
+    for number, member in enumerate(decode_batch(_inflated(stored))):
+        yield msgspec.structs.replace(
+            stored,
+            body=member.body,
+            flag=member.flag,
+            properties=decode_properties(member.properties),
+            raw_properties=member.properties,
+            queue_offset=stored.queue_offset + number,
+            sys_flag=stored.sys_flag & ~(_BATCH | COMPRESSED),
+        )

@@ -1,0 +1,350 @@
+"""Being a member of a consumer group: owning a share of its queues, pulling them, keeping their offsets, giving them up again.
+
+    start ─> heartbeat ─> rebalance at once ─> a pull loop for each queue
+                             ^    again when members, routes or connections change, and every 20 s
+                             └──────────────────────────────────────────────────────────────────
+
+Java: RebalanceImpl, RebalancePushImpl
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.client import questions
+from orbitmq.client.assignment import share_of
+from orbitmq.client.consumer_options import consume_from_where
+from orbitmq.client.incoming import Incoming
+from orbitmq.client.names import RETRY_PREFIX, retry_topic
+from orbitmq.client.namespaces import unwrapped
+from orbitmq.client.process_queue import ProcessQueue
+from orbitmq.client.pulling import Puller
+from orbitmq.client.queue_locks import RENEW_SECONDS, QueueLocks
+from orbitmq.client.starting_points import first_offset
+from orbitmq.client.tasks import Tasks, every
+from orbitmq.errors import OrbitError
+from orbitmq.message import QueueRef
+from orbitmq.protocol.bodies.groups import ConsumerData
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from orbitmq.client.consumer_options import ConsumerOptions
+    from orbitmq.client.filters import Subscription
+    from orbitmq.client.instance import Instance
+    from orbitmq.client.offsets import Offsets
+    from orbitmq.client.received import ReceivedMessage
+    from orbitmq.client.stats import ConsumerStats
+
+logger = logging.getLogger(__name__)
+
+_REBALANCE_SECONDS: Final = 20.0
+_UNBALANCED_SECONDS: Final = 1.0
+_HAND_OVER_SECONDS: Final = 20.0  # how long a running orderly handler may keep its queue from the next owner
+
+
+class Membership:
+    """The queues of one consumer."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        group: str,
+        options: ConsumerOptions,
+        offsets: Offsets,
+        stats: ConsumerStats,
+        *,
+        consume_type: str,
+        deliver: Callable[[ProcessQueue, list[ReceivedMessage]], None],
+        lock_renewed: Callable[[ProcessQueue], None],
+        handle_now: Callable[[ReceivedMessage], Awaitable[Exception | None]] | None = None,
+    ) -> None:
+        """`handle_now` runs the handler on a message that a tool sent, outside of all queues; None if there is no handler."""
+        self.group = group
+        self.options = options
+        self.stats = stats
+        self.consume_type = consume_type
+        self.started_at_ms = instance.config.clock.now_ms()
+        self.handle_now = handle_now
+        self.incoming = Incoming(instance.config.namespace, retry_topic(group))
+        self.queues: dict[QueueRef, ProcessQueue] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self._instance = instance
+        self.cluster = instance.cluster
+        self._offsets = offsets
+        self._lock_renewed = lock_renewed
+        self._locks = None
+        if options.orderly and not options.broadcasting:
+            self._locks = QueueLocks(instance.cluster, group, instance.client_id)
+        self._puller = Puller(
+            instance.cluster,
+            group,
+            offsets,
+            self.incoming,
+            stats,
+            batch_size=options.pull_batch_size,
+            commits=not options.broadcasting,
+            deliver=deliver,
+            moved=self._moved,
+        )
+        self._tasks = Tasks()
+        self._pulls: dict[QueueRef, asyncio.Task[None]] = {}
+        self._leaving: set[QueueRef] = set()
+        self._locked: set[QueueRef] = set()  # held now, or being handed over
+        self._look_again = asyncio.Event()
+        self._warned_of: set[str] = set()
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Fails when the cluster cannot be reached at all; everything else is tried again until it works."""
+        for topic in self.subscriptions:
+            if await self.cluster.route(topic) is None and not topic.startswith(RETRY_PREFIX):
+                logger.warning("topic %s does not exist yet: group %s waits for it", topic, self.group)
+        self._instance.add_consumer(self)
+        await self._introduce()
+        self._tasks.start(self._keep_balanced(), f"rebalancing {self.group}")
+        self._tasks.start(
+            every(lambda: self.options.commit_seconds, self.save_offsets, f"committing offsets of {self.group}"),
+            f"offsets of {self.group}",
+        )
+        if self._locks is not None:
+            self._tasks.start(
+                every(lambda: RENEW_SECONDS, self._renew_locks, f"renewing locks of {self.group}"),
+                f"locks of {self.group}",
+            )
+
+    async def stop_pulling(self) -> None:
+        """No new messages and no new queues; what is held stays held."""
+        await self._tasks.close()
+        pulls = list(self._pulls.values())
+        for task in pulls:
+            task.cancel()
+        await asyncio.gather(*pulls, return_exceptions=True)
+
+    async def leave(self) -> None:
+        """Save offsets, give up locks, tell the brokers."""
+        await self._offsets.save(list(self.queues), confirmed=True)
+        for held in self.queues.values():
+            held.drop()
+        if self._locks is not None:
+            await self._locks.unlock(self._locked)
+        self.queues.clear()
+        await self._instance.remove_consumer(self)
+
+    # ---- what the instance and the consumer call
+
+    def heartbeat_data(self) -> ConsumerData:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=self.consume_type,
+            message_model="BROADCASTING" if self.options.broadcasting else "CLUSTERING",
+            consume_from_where=consume_from_where(self.options.start),
+            subscription_data_set=[one.body() for one in self.subscriptions.values()],
+        )
+
+    def rebalance_soon(self) -> None:
+        self._look_again.set()
+
+    async def subscriptions_changed(self) -> None:
+        await self._introduce()
+        self.rebalance_soon()
+
+    async def save_offsets(self) -> None:
+        await self._offsets.save(list(self.queues))
+
+    async def restart(self, queue: QueueRef, offset: int) -> None:
+        """Go on at `offset`, wherever that is. What was pulled and not handled is forgotten, what is being handled does not
+        count any more.
+        """
+        held = self.queues.get(queue)
+        if held is None:
+            return
+        if self.options.orderly and held.busy:
+            held.pending.clear()
+            await self._until_idle(held)
+        held.drop()
+        pull = self._pulls.pop(queue, None)
+        if pull is not None and pull is not asyncio.current_task():  # else it ends by itself, its queue being dropped
+            pull.cancel()
+        self._offsets.set(queue, offset)
+        await self._offsets.save([queue], confirmed=True)
+        if self.queues.get(queue) is held:
+            self._begin(queue, offset, held.locked_at)
+
+    # ---- rebalancing
+
+    async def _keep_balanced(self) -> None:
+        pause = _UNBALANCED_SECONDS
+        while True:
+            self._look_again.clear()
+            balanced = await self._rebalance()
+            # Something is missing: look again soon at first, then more and more seldom.
+            pause = _REBALANCE_SECONDS if balanced else min(pause * 2, _REBALANCE_SECONDS)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._look_again.wait()
+            except TimeoutError:
+                pass
+            if balanced or self._look_again.is_set():
+                pause = _UNBALANCED_SECONDS / 2
+
+    async def _rebalance(self) -> bool:
+        """False when something could not be found out, or not be had, yet."""
+        balanced = True
+        for topic in list(self.subscriptions):
+            try:
+                share = await self._share(topic)
+            except OrbitError as error:
+                logger.info("rebalancing %s of group %s has to wait: %s", topic, self.group, error)
+                share = None
+            if share is None:
+                balanced = False
+                continue
+            balanced = await self._own(topic, share) and balanced
+        await self._give_up([queue for queue in self.queues if queue.topic not in self.subscriptions])
+        self.stats.rebalances += 1
+        return balanced
+
+    async def _share(self, topic: str) -> list[QueueRef] | None:
+        """The queues of a topic that are to be ours; None when that cannot be known now."""
+        route = self.cluster.known_route(topic) or await self.cluster.fetch_route(topic)
+        if route is None:
+            return None
+        if self.options.broadcasting:
+            return list(route.readable)
+        replicas = [address for brokers in route.brokers.values() for address in [*brokers.values()][:1]]
+        if not replicas:
+            return None
+        address = self._instance.config.randomness.choice(replicas)
+        members = await questions.consumer_ids(self.cluster, address, self.group)
+        if self._instance.client_id not in members:
+            await self._instance.heartbeat_to(address)  # it does not know us: a restart, or a heartbeat that was lost
+            members = await questions.consumer_ids(self.cluster, address, self.group)
+        await self._compare_subscriptions(topic, len(members))
+        return share_of(self.options.strategy, route.readable, members, self._instance.client_id)
+
+    async def _own(self, topic: str, share: list[QueueRef]) -> bool:
+        wanted = set(share)
+        await self._give_up([queue for queue in self.queues if queue.topic == topic and queue not in wanted])
+        new = [queue for queue in share if queue not in self.queues and queue not in self._leaving]
+        locked_at = None
+        if self._locks is not None and new:
+            locked_at = asyncio.get_running_loop().time()
+            locked = await self._locks.lock(new)
+            self._locked |= locked
+            new = [queue for queue in new if queue in locked]
+        begun = await asyncio.gather(*(self._take_over(queue, locked_at) for queue in new))
+        if new:
+            logger.info("group %s consumes %d queues of %s", self.group, len(share), topic)
+        return all(begun) and all(queue in self.queues for queue in share)
+
+    async def _take_over(self, queue: QueueRef, locked_at: float | None) -> bool:
+        self._offsets.forget(queue)  # somebody else may have moved it since
+        try:
+            offset = await first_offset(self.cluster, self._offsets, queue, self.options.start)
+        except OrbitError as error:
+            logger.warning("the first offset of %s is not known yet: %s", queue, error)
+            return False
+        self._begin(queue, offset, locked_at)
+        return True
+
+    def _begin(self, queue: QueueRef, offset: int, locked_at: float | None) -> None:
+        public = QueueRef(unwrapped(self._instance.config.namespace, queue.topic), queue.broker_name, queue.queue_id)
+        held = ProcessQueue(queue, public, offset, self.options.cache)
+        held.locked_at = locked_at
+        self.queues[queue] = held
+        task = self._tasks.start(
+            self._puller.run(held, lambda: self.subscriptions[queue.topic]), f"pulling {queue.topic}/{queue.queue_id}"
+        )
+        if task is not None:
+            self._pulls[queue] = task
+            task.add_done_callback(lambda done: self._pulls.pop(queue) if self._pulls.get(queue) is done else None)
+
+    async def _moved(self, held: ProcessQueue, offset: int) -> None:
+        """The offset does not exist on the broker: begin anew where it says."""
+        await self.restart(held.queue, offset)
+
+    # ---- giving up
+
+    async def _give_up(self, queues: Iterable[QueueRef]) -> None:
+        going = [self.queues.pop(queue) for queue in queues]
+        if not going:
+            return
+        logger.info("group %s gives up %d queues", self.group, len(going))
+        for held in going:
+            pull = self._pulls.pop(held.queue, None)
+            if pull is not None:
+                pull.cancel()
+        if self.options.orderly:
+            for held in going:
+                self._leaving.add(held.queue)
+                self._tasks.start(self._hand_over(held), f"handing over {held.queue.topic}/{held.queue.queue_id}")
+            return
+        for held in going:
+            held.drop()
+        names = [held.queue for held in going]
+        await self._offsets.save(names, confirmed=True)
+        for queue in names:
+            self._offsets.forget(queue)
+
+    async def _hand_over(self, held: ProcessQueue) -> None:
+        """An orderly queue changes hands between two messages, never during one."""
+        try:
+            held.pending.clear()
+            await self._until_idle(held)
+            held.drop()
+            await self._offsets.save([held.queue], confirmed=True)
+            self._offsets.forget(held.queue)
+            if self._locks is not None:
+                await self._locks.unlock([held.queue])
+                self._locked.discard(held.queue)
+        finally:
+            self._leaving.discard(held.queue)
+
+    async def _until_idle(self, held: ProcessQueue) -> None:
+        try:
+            async with asyncio.timeout(_HAND_OVER_SECONDS):
+                await held.idle.wait()
+        except TimeoutError:
+            logger.warning("%s goes on without its handler, which is still busy", held.queue)
+
+    async def _renew_locks(self) -> None:
+        if self._locks is None or not self.queues:
+            return
+        asked_at = asyncio.get_running_loop().time()
+        locked = await self._locks.lock(list(self.queues))
+        for queue, held in list(self.queues.items()):
+            if queue in locked:
+                held.locked_at = asked_at
+                self._lock_renewed(held)
+
+    # ---- telling
+
+    async def _introduce(self) -> None:
+        try:
+            await self._instance.heartbeat()
+        except OrbitError as error:
+            logger.warning("not every broker knows group %s yet: %s", self.group, error)
+
+    async def _compare_subscriptions(self, topic: str, members: int) -> None:
+        """Members that subscribe to different things take queues from each other that they never read: say so."""
+        mine = self.subscriptions.get(topic)
+        replica = self.cluster.known_route(topic)
+        if members < 2 or mine is None or replica is None or topic in self._warned_of or topic.startswith(RETRY_PREFIX):
+            return
+        address = next(iter(next(iter(replica.brokers.values())).values()))
+        try:
+            known = (await questions.group_connections(self.cluster, address, self.group)).subscription_table
+        except OrbitError:
+            return  # a broker that does not tell is no reason to worry anybody
+        theirs = known.get(topic)
+        if theirs is None or theirs.sub_string != mine.expression:
+            self._warned_of.add(topic)
+            logger.warning(
+                "members of group %s disagree about topic %s: here %r, elsewhere %s. Messages will go unread: let all "
+                "members subscribe to the same topics with the same filters, or use another group",
+                self.group, topic, mine.expression, repr(theirs.sub_string) if theirs else "not subscribed",
+            )  # fmt: skip

@@ -1,0 +1,156 @@
+"""One queue that is ours for now: what was pulled from it and is not done with, and how far it may be committed.
+
+Messages end in any order, offsets are committed in order: up to the first message that is not done with, no further.
+
+Java: ProcessQueue
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from orbitmq.client.received import ReceivedMessage
+    from orbitmq.message import QueueRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheLimits:
+    """How much of one queue may wait here. At any of them pulling pauses until messages are done with."""
+
+    messages: int = 1000
+    bytes: int = 100 << 20
+    span: int = 2000  # between the first and the last offset held: one stuck message must not let the rest run away
+
+
+class ProcessQueue:
+    """Dropped, it belongs to somebody else: what ends then is not committed any more."""
+
+    __slots__ = (
+        "_held",
+        "_limits",
+        "_order",
+        "_room",
+        "active",
+        "busy",
+        "bytes",
+        "consumed_at",
+        "dropped",
+        "idle",
+        "last_offset",
+        "locked_at",
+        "next_offset",
+        "pending",
+        "public_queue",
+        "pull_from",
+        "pulled_at",
+        "queue",
+        "suspended_until",
+    )
+
+    def __init__(self, queue: QueueRef, public_queue: QueueRef, next_offset: int, limits: CacheLimits) -> None:
+        self.queue = queue
+        self.public_queue = public_queue  # the same, under the name the program knows
+        self.next_offset = next_offset  # to pull from
+        self.last_offset = next_offset - 1  # the highest that was pulled
+        self.bytes = 0
+        self.dropped = False
+        self.active = asyncio.Event()  # cleared while the program has paused the queue
+        self.active.set()
+        self.pull_from = 0  # the replica that the broker suggests
+        self.pulled_at = 0.0
+        self.consumed_at = 0.0
+        # Orderly consumption only: what waits its turn, whether one is being handled, until when the queue is ours alone.
+        self.pending: deque[ReceivedMessage] = deque()
+        self.busy = False
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.locked_at: float | None = None
+        self.suspended_until = 0.0
+        self._limits = limits
+        self._order: deque[int] = deque()
+        self._held: dict[int, ReceivedMessage] = {}
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return iter(self._held.values())
+
+    @property
+    def commit_offset(self) -> int:
+        """Everything before it is done with."""
+        return self._order[0] if self._order else self.last_offset + 1
+
+    def holds(self, message: ReceivedMessage) -> bool:
+        return self._held.get(message.queue_offset) is message
+
+    def add(self, messages: Iterable[ReceivedMessage]) -> None:
+        held, order = self._held, self._order
+        for message in messages:
+            offset = message.queue_offset
+            held[offset] = message
+            order.append(offset)
+            self.bytes += len(message.body)
+        if order:
+            self.last_offset = max(self.last_offset, order[-1])
+        self._update_room()
+
+    def skip_to(self, offset: int) -> None:
+        """Pull from here next. What lies between was not wanted, so it counts as done with."""
+        self.next_offset = offset
+        self.last_offset = max(self.last_offset, offset - 1)
+
+    def remove(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Done with. A message that is not held any more (expired, say) is left alone."""
+        held, order = self._held, self._order
+        for message in messages:
+            offset = message.queue_offset
+            if held.get(offset) is message:
+                del held[offset]
+                self.bytes -= len(message.body)
+        while order and order[0] not in held:
+            order.popleft()
+        if not self._room.is_set():
+            self._update_room()
+
+    def head(self, count: int) -> list[ReceivedMessage]:
+        """The first messages that are not done with."""
+        found = []
+        for offset in self._order:
+            if offset in self._held:
+                found.append(self._held[offset])
+                if len(found) == count:
+                    break
+        return found
+
+    async def wait_for_room(self) -> None:
+        await self._room.wait()
+
+    def has_room(self) -> bool:
+        return self._room.is_set()
+
+    def drop(self) -> None:
+        self.dropped = True
+        self.pending.clear()
+        self.active.set()
+        self._room.set()
+
+    def _update_room(self) -> None:
+        limits, order = self._limits, self._order
+        full = (
+            len(self._held) > limits.messages
+            or self.bytes > limits.bytes
+            or (len(order) > 1 and order[-1] - order[0] > limits.span)
+        )
+        if full:
+            self._room.clear()
+        else:
+            self._room.set()

@@ -1,0 +1,121 @@
+"""Calling the handler: so many at once, one message or a batch each; what it does decides what becomes of them.
+
+Java: ConsumeMessageConcurrentlyService.ConsumeRequest, ConsumeMessageOrderlyService.ConsumeRequest
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from orbitmq.client.hooks import Consuming
+
+if TYPE_CHECKING:
+    from orbitmq.client.consumer_options import ConsumerOptions
+    from orbitmq.client.inbox import Inbox
+    from orbitmq.client.received import ReceivedMessage, Settler
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Any], Awaitable[None] | None]
+"""Takes a message, or a list of them when the consumer has a batch_size."""
+
+_TURNS: Final = 32  # calls in a row before others on the event loop get their turn
+
+
+class Workers:
+    """Runs the handler of one consumer."""
+
+    def __init__(self, group: str, handler: Handler, options: ConsumerOptions, inbox: Inbox, settler: Settler) -> None:
+        self._group = group
+        self._handler = handler
+        self._count = options.concurrency
+        self._batch_size = options.batch_size
+        self._hooks = options.hooks
+        self._inbox = inbox
+        self._settler = settler
+        self._threads: ThreadPoolExecutor | None = None
+        if not is_async(handler):
+            self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix=f"orbitmq-{group}")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._work(), name=f"handler {number} of {self._group}")
+            for number in range(self._count)
+        ]
+
+    async def finish(self, seconds: float) -> None:
+        """Wait for running handlers; the inbox must be closed already. Who takes longer is cancelled, its message comes again."""
+        if not self._tasks:
+            return
+        current = asyncio.current_task()
+        waiting = [task for task in self._tasks if task is not current]
+        late: set[asyncio.Task[None]] = set()
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=seconds)
+        if late:
+            logger.warning("%d handlers of group %s did not end within %g s", len(late), self._group, seconds)
+        for task in late:
+            task.cancel()
+        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                logger.error("a worker of group %s ended with %r", self._group, outcome, exc_info=outcome)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def handle(self, messages: list[ReceivedMessage]) -> Exception | None:
+        """Call the handler once; what it raised."""
+        argument: Any = messages if self._batch_size > 1 else messages[0]
+        try:
+            if self._threads is None:
+                waiting = self._handler(argument)
+                if waiting is not None:
+                    await waiting
+            else:
+                context = contextvars.copy_context()
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._threads, context.run, self._handler, argument)
+        except Exception as error:
+            return error
+        return None
+
+    async def _work(self) -> None:
+        turns = 0
+        take_now, settler, batch_size = self._inbox.take_now, self._settler, self._batch_size
+        while True:
+            messages = take_now(batch_size) or await self._inbox.take(batch_size)
+            if not messages:
+                return  # closed
+            error = await (self._handle_watched(messages) if self._hooks else self.handle(messages))
+            if error is None:
+                settler.ack(messages)
+            else:
+                await settler.retry(messages, settler.report(messages, error))
+            turns += 1
+            if turns % _TURNS == 0:
+                await asyncio.sleep(0)
+
+    async def _handle_watched(self, messages: list[ReceivedMessage]) -> Exception | None:
+        consuming = Consuming(self._group, messages)
+        for hook in self._hooks:
+            hook.before_consume(consuming)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        consuming.error = await self.handle(messages)
+        consuming.seconds = loop.time() - began
+        for hook in reversed(self._hooks):
+            hook.after_consume(consuming)
+        return consuming.error if isinstance(consuming.error, Exception) else None
+
+
+def is_async(handler: Handler) -> bool:
+    call = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
+    while hasattr(call, "func"):  # functools.partial
+        call = call.func
+    return inspect.iscoroutinefunction(call)
