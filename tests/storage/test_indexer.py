@@ -1,0 +1,189 @@
+"""What the indexer makes of messages as they come must equal what it makes of the log afterwards."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orbitmq.clock import ManualClock
+from orbitmq.message.batch import BatchMember
+from orbitmq.message.properties import encode_properties
+from orbitmq.message.sysflags import INNER_BATCH, NEED_UNWRAP
+from orbitmq.message.tags import tag_code
+from orbitmq.storage.config import FlushMode
+from orbitmq.storage.queue_index import QueueIndex
+from tests.storage.store_kit import BORN_AT_MS, BORN_HOST, bodies, open_store, put
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orbitmq.storage.store import Store
+
+
+def entry(store: Store, topic: str, queue_id: int, offset: int) -> tuple[int, int, int]:
+    queue = store.queues.queues[(topic, queue_id)]
+    assert isinstance(queue, QueueIndex)
+    return queue.entry(offset)
+
+
+def index_files(directory: Path) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for kind in ("consumequeue", "batchconsumequeue"):
+        for path in (directory / kind).rglob("*"):
+            if path.is_file():
+                found[str(path.relative_to(directory))] = path.read_bytes()
+    # Index files are named by when they were begun; what counts is their order.
+    for number, path in enumerate(sorted((directory / "index").glob("*"))):
+        found[f"index {number}"] = path.read_bytes()
+    return found
+
+
+def test_nothing_is_seen_before_dispatch_and_everything_after(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for number in range(5):
+        put(store, body=b"%d" % number)
+    assert store.queue_range("T", 0) == (0, 0)
+    store.dispatch()
+    assert store.queue_range("T", 0) == (0, 5)
+    assert bodies(store) == [b"0", b"1", b"2", b"3", b"4"]
+    store.close()
+
+
+def test_an_entry_holds_place_size_and_tag(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    first, second = put(store, TAGS="TagA"), put(store)
+    store.dispatch()
+    assert entry(store, "T", 0, 0) == (first.commit_log_offset, first.end - first.commit_log_offset, tag_code("TagA"))
+    assert entry(store, "T", 0, 1) == (second.commit_log_offset, second.end - second.commit_log_offset, 0)
+    store.close()
+
+
+@pytest.mark.parametrize(("level", "delay_ms"), [("1", 1000), ("3", 10_000), ("18", 7_200_000), ("99", 7_200_000)])
+def test_a_delayed_message_carries_its_delivery_time(tmp_path: Path, level: str, delay_ms: int) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    store = open_store(tmp_path, clock=clock)
+    put(store, "SCHEDULE_TOPIC_XXXX", 2, DELAY=level, TAGS="TagA")
+    put(store, "SCHEDULE_TOPIC_XXXX", 2, DELAY="0", TAGS="TagA")
+    put(store, "Other", 2, DELAY=level, TAGS="TagA")
+    store.dispatch()
+    assert entry(store, "SCHEDULE_TOPIC_XXXX", 2, 0)[2] == 1_700_000_000_000 + delay_ms
+    assert entry(store, "SCHEDULE_TOPIC_XXXX", 2, 1)[2] == tag_code("TagA")
+    assert entry(store, "Other", 2, 0)[2] == tag_code("TagA"), "delivered messages keep the property"
+    store.close()
+
+
+def test_whoever_listens_hears_of_each_queue_once_a_round(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    heard: list[tuple[str, int, int]] = []
+    store.listen(lambda topic, queue_id, offset: heard.append((topic, queue_id, offset)))
+    for topic, queue_id in [("A", 0), ("A", 1), ("A", 0), ("B", 0)]:
+        put(store, topic, queue_id)
+    assert heard == []
+    store.dispatch()
+    assert sorted(heard) == [("A", 0, 2), ("A", 1, 1), ("B", 0, 1)]
+    heard.clear()
+    store.dispatch()
+    assert heard == []
+    store.close()
+
+
+def test_appending_asks_for_a_dispatch_once_and_does_it_itself_when_nobody_comes(tmp_path: Path) -> None:
+    store = open_store(tmp_path, segment_bytes=1 << 20)
+    asked: list[int] = []
+    store.on_appended = lambda: asked.append(1)
+    put(store)
+    put(store)
+    assert len(asked) == 1
+    store.dispatch()
+    for _ in range(256):
+        put(store)
+    assert len(asked) == 2
+    assert store.queue_range("T", 0).max_offset == 258
+    store.close()
+
+
+def test_with_synchronous_flush_only_what_is_on_disk_is_seen(tmp_path: Path) -> None:
+    store = open_store(tmp_path, flush_mode=FlushMode.SYNC)
+    put(store)
+    store.dispatch()
+    assert store.queue_range("T", 0) == (0, 0)
+    told: list[int] = []
+    store.on_flushed = lambda: told.append(store.confirmed_offset)
+    store.flush()
+    assert told == [store.log.end]
+    assert store.queue_range("T", 0) == (0, 1)
+    put(store)
+    store.dispatch()
+    assert store.queue_range("T", 0) == (0, 1)
+    store.close()
+
+
+PROPERTIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "TAGS": st.sampled_from(["TagA", "标签", "x y"]),
+        "KEYS": st.sampled_from(["k1", "k1 k2", "  k3  ", "键"]),
+        "UNIQ_KEY": st.sampled_from(["U1", "U2", "7F000001" * 4]),
+        "DELAY": st.sampled_from(["1", "5", "99", "x", "0"]),
+        "INNER_MULTI_DISPATCH": st.sampled_from(["%LMQ%a", "%LMQ%a,%LMQ%b"]),
+    },
+)
+ONE = st.tuples(
+    st.just("one"),
+    st.sampled_from(["A", "B", "SCHEDULE_TOPIC_XXXX", "%RETRY%g"]),
+    st.integers(0, 2),
+    st.integers(0, 600),
+    PROPERTIES,
+    st.sampled_from([0, 0, 0, 4, 8, 12]),
+)
+MANY = st.tuples(st.just("many"), st.integers(1, 4), st.sampled_from(["k1", "k4"]))
+INNER = st.tuples(st.just("inner"), st.integers(1, 4))
+STEPS = st.lists(st.one_of(ONE, ONE, ONE, MANY, INNER), max_size=40)
+
+
+def perform(store: Store, clock: ManualClock, steps: list[tuple[object, ...]]) -> None:
+    for step in steps:
+        clock.advance(ms=700)
+        match step:
+            case ("one", str(topic), int(queue_id), int(size), dict(properties), int(sys_flag)):
+                store.append(
+                    topic, queue_id, bytes(size), encode_properties(properties), BORN_AT_MS, BORN_HOST, 0, sys_flag
+                )
+            case ("many", int(count), str(key)):
+                members = [BatchMember(b"m", encode_properties({"KEYS": key}))] * count
+                store.append_batch("A", 1, members, b"UNIQ_KEY\x01B\x02", BORN_AT_MS, BORN_HOST)
+            case ("inner", int(count)):
+                inner = encode_properties({"INNER_NUM": str(count), "UNIQ_KEY": "I"})
+                store.append("Batched", 0, b"inner", inner, BORN_AT_MS, BORN_HOST, 0, INNER_BATCH | NEED_UNWRAP)
+            case unknown:
+                raise AssertionError(unknown)
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps=STEPS, dispatch_between=st.booleans())
+def test_a_rebuild_from_the_log_equals_what_was_built_on_the_way(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[object, ...]], dispatch_between: bool
+) -> None:
+    directory = tmp_path_factory.mktemp("store")
+    clock = ManualClock()
+
+    def opened() -> Store:
+        return open_store(
+            directory, clock=clock, light_queues=True, is_batch_topic=lambda topic: topic == "Batched", index_entries=30
+        )
+
+    store = opened()
+    for step in steps:
+        perform(store, clock, [step])
+        if dispatch_between:
+            store.dispatch()
+    store.close()
+    built = index_files(directory)
+    for name in ("consumequeue", "batchconsumequeue", "index"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+    opened().close()
+    assert index_files(directory) == built
