@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from orbitmq.errors import BodyError, ConfigError, ForbiddenSetting
+from orbitmq.errors import BodyError, ConfigError, ForbiddenSetting, RequestFailed
+from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.properties_text import parse_properties, properties_file
 from orbitmq.saved_file import save
 from orbitmq.transport.tls import ClientAuth, TlsMode, TlsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -85,6 +89,46 @@ class Configuration(Generic[S]):
         """For a message about a key that does not exist."""
         matches = difflib.get_close_matches(key, self.known_keys, n=1)
         return matches[0] if matches else None
+
+
+async def change(configuration: Configuration[S], body: bytes, asker: str) -> frozenset[str]:
+    """Take an update request's body: all of it or nothing. Every value is checked before any counts, and it counts once saved.
+
+    Answers with the settings it named; RequestFailed says why it could not be.
+    """
+    try:
+        properties = parse_properties(body.decode())
+    except UnicodeDecodeError as error:
+        raise BodyError(f"settings are not UTF-8: {error}") from None
+    if not properties:
+        return frozenset()
+    async with configuration.changing:
+        try:
+            settings = configuration.changed(properties)
+            await asyncio.to_thread(configuration.save, settings)
+        except ForbiddenSetting as error:
+            logger.warning("refused %s: %s", asker, error)
+            raise RequestFailed(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from None
+        except ConfigError as error:
+            logger.warning("refused %s: %s", asker, error)
+            raise RequestFailed(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        except OSError as error:
+            logger.error("cannot save %s: %s", configuration.file, error.strerror)
+            raise RequestFailed(
+                ResponseCode.SYSTEM_ERROR,
+                f"cannot save {configuration.file}: {error.strerror}; nothing was changed",
+                hint="make room, or make the folder writable",
+            ) from None
+        configuration.apply(settings)
+    changed = properties.keys() & configuration.known_keys
+    unknown = len(properties) - len(changed)
+    logger.info(
+        "%s changed %s%s",
+        asker,
+        ", ".join(sorted(changed)) or "nothing",
+        f", and named {unknown} keys that are no settings" if unknown else "",
+    )
+    return frozenset(changed)
 
 
 def read_properties_file(path: Path) -> dict[str, str]:

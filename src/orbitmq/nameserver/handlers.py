@@ -5,11 +5,11 @@ Java: DefaultRequestProcessor, ClientRequestProcessor, ClusterTestRequestProcess
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from orbitmq.errors import BodyError, ConfigError, ForbiddenSetting, RequestFailed
+from orbitmq.configuration import change
+from orbitmq.errors import RequestFailed
 from orbitmq.nameserver.kv_config import ORDER_TOPICS, KvConfig
 from orbitmq.nameserver.registry import BrokerAnnouncement, Departure, RouteRegistry
 from orbitmq.protocol import versions
@@ -19,7 +19,7 @@ from orbitmq.protocol.bodies.topics import DataVersion, TopicList
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.headers import nameserver as headers
-from orbitmq.protocol.properties_text import format_properties, parse_properties
+from orbitmq.protocol.properties_text import format_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -267,41 +267,5 @@ async def get_configuration(
 async def update_configuration(
     configuration: NameServerConfiguration, request: Command, connection: Connection
 ) -> Command:
-    """All of it or nothing: every value is checked before any counts, and it counts once it is saved."""
-    properties = parse_properties(_utf8(request.body))
-    if not properties:
-        return ok()
-    async with configuration.changing:
-        try:
-            settings = configuration.changed(properties)
-            await asyncio.to_thread(configuration.save, settings)
-        except ForbiddenSetting as error:
-            logger.warning("refused %s: %s", connection.peer, error)
-            raise RequestFailed(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from None
-        except ConfigError as error:
-            logger.warning("refused %s: %s", connection.peer, error)
-            raise RequestFailed(ResponseCode.INVALID_PARAMETER, str(error)) from None
-        except OSError as error:
-            logger.error("cannot save %s: %s", configuration.file, error.strerror)
-            raise RequestFailed(
-                ResponseCode.SYSTEM_ERROR,
-                f"cannot save {configuration.file}: {error.strerror}; nothing was changed",
-                hint="make room, or make the folder writable",
-            ) from None
-        configuration.apply(settings)
-    changed = sorted(properties.keys() & configuration.known_keys)
-    unknown = len(properties) - len(changed)
-    logger.info(
-        "%s changed %s%s",
-        connection.peer,
-        ", ".join(changed) or "nothing",
-        f", and named {unknown} keys that are no settings" if unknown else "",
-    )
+    await change(configuration, request.body, str(connection.peer))
     return ok()
-
-
-def _utf8(body: bytes) -> str:
-    try:
-        return body.decode()
-    except UnicodeDecodeError as error:
-        raise BodyError(f"settings are not UTF-8: {error}") from None

@@ -78,6 +78,26 @@ class ConsumeStats:
         return cls(QueueMap.read(plain.get("offsetTable", {}), OffsetLag), float(plain.get("consumeTps", 0.0)))
 
 
+class ConsumeStatsList:
+    """Of all groups of a broker, topic by topic. Java: ConsumeStatsList"""
+
+    def __init__(self, broker_address: str, groups: dict[str, list[ConsumeStats]]) -> None:
+        self.broker_address = broker_address
+        self.groups = groups
+
+    def to_json(self) -> bytes:
+        lags = [lag for topics in self.groups.values() for topic in topics for lag in topic.offsets.values()]
+        plain = {
+            "brokerAddr": self.broker_address,
+            "consumeStatsList": [
+                {group: [topic.to_plain() for topic in topics]} for group, topics in self.groups.items()
+            ],
+            "totalDiff": sum(lag.broker_offset - lag.consumer_offset for lag in lags),
+            "totalInflightDiff": sum(lag.pull_offset - lag.consumer_offset for lag in lags),
+        }
+        return fastjson.dumps(plain, bare_int_keys=True)
+
+
 class TopicStats:
     """Java: TopicStatsTable"""
 

@@ -126,3 +126,17 @@ class RegisterFilterServer(Header):
 class FilterServerRegistered(Header):
     broker_name: str
     broker_id: int
+
+
+class ReadAheadMode(Header):
+    """Code 2004. Java: FIleReadaheadMode"""
+
+    mode: int = msgspec.field(name="READ_AHEAD_MODE")
+
+
+class HaAddresses(Header):
+    """Code 906, both ways: a slave asks, its master answers. Java: ExchangeHAInfoRequestHeader, ...ResponseHeader"""
+
+    master_ha_address: str | None = None
+    master_flush_offset: int | None = None
+    master_address: str | None = None
