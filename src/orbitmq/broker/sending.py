@@ -40,7 +40,10 @@ _SEPARATOR: Final = "\x02"
 _UNIQUE_KEY: Final = "UNIQ_KEY\x01"
 _NO_WAIT: Final = "WAIT\x01false"
 # Text whose presence sends a message the long way; a false alarm costs only time.
-_SPECIAL: Final = ("DELAY\x01", "TIMER_", "TRAN_MSG\x01", "INNER_NUM\x01")
+_DELAY: Final = "DELAY\x01"
+_TIMER: Final = "TIMER_"
+_HALF: Final = "TRAN_MSG\x01"
+_INNER: Final = "INNER_NUM\x01"
 _TIMER_KEYS: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
 
 
@@ -147,7 +150,7 @@ class Sending:
             unique_key = next(self._unique_ids)
             properties += f"{_UNIQUE_KEY}{unique_key}{_SEPARATOR}"
         properties += self._suffix
-        if any(text in properties for text in _SPECIAL):
+        if _DELAY in properties or _TIMER in properties or _HALF in properties or _INNER in properties:
             topic, queue_id, properties = self._special(topic, queue_id, properties)
         appended = self.store.append(
             topic, queue_id, body, properties.encode(), born_at_ms, born_host, flag, sys_flag, reconsume_times

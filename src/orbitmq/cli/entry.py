@@ -19,6 +19,7 @@ except ImportError:
 
 # name -> (module, attribute, one line for the help page)
 _COMMANDS: Final = {
+    "dev": ("orbitmq.cli.dev", "dev", "Run a name server and a broker for development, in one process."),
     "nameserver": ("orbitmq.cli.nameserver", "nameserver", "Run a name server."),
     "broker": ("orbitmq.cli.broker", "broker", "Run a broker."),
     "store": ("orbitmq.cli.store", "store", "Look into a store directory, check it, mend it."),
