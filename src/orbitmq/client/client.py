@@ -22,6 +22,7 @@ from orbitmq.client.consumer_options import ConsumerOptions
 from orbitmq.client.process_queue import CacheLimits
 from orbitmq.client.producer import Producer
 from orbitmq.client.producer_options import ProducerOptions
+from orbitmq.client.pull_consumer import PullConsumer
 from orbitmq.errors import AlreadyClosed
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Client:
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        self._made: list[Producer | Consumer] = []
+        self._made: list[Producer | Consumer | PullConsumer] = []
         self._closed = False
 
     def producer(
@@ -192,6 +193,34 @@ class Client:
         )
         return self._keep(Consumer(self.config, group, wanted, options, handler))
 
+    def pull_consumer(
+        self,
+        group: str,
+        *,
+        start: Start = "earliest",
+        strategy: str | Strategy = "averagely",
+        auto_commit: bool = True,
+        commit_every: float = 5.0,
+        pull_batch_size: int = 32,
+        max_cached_messages: int = 1000,
+        max_cached_bytes: int = 100 << 20,
+        max_span: int = 2000,
+    ) -> PullConsumer:
+        """A reader at one's own pace, to be used as `async with client.pull_consumer(...) as reader`.
+
+        `fetch` reads any queue at any offset. `subscribe` or `assign`, then `poll`, read on from where the group left off,
+        or from `start` when it is new. With `auto_commit` each poll says that the messages of the one before are done with;
+        without, `commit` does.
+        """
+        options = ConsumerOptions(
+            start=start,
+            strategy=strategy_from(strategy),
+            pull_batch_size=pull_batch_size,
+            cache=CacheLimits(messages=max_cached_messages, bytes=max_cached_bytes, span=max_span),
+            commit_seconds=commit_every,
+        )
+        return self._keep(PullConsumer(self.config, group, options, auto_commit=auto_commit))
+
     async def close(self) -> None:
         """Close what was made here and is still open, last made first. Safe to call twice."""
         self._closed = True
@@ -221,4 +250,4 @@ def _listed(topics: str | Sequence[str]) -> Sequence[str]:
     return [topics] if isinstance(topics, str) else topics
 
 
-P = TypeVar("P", Producer, Consumer)
+P = TypeVar("P", Producer, Consumer, PullConsumer)

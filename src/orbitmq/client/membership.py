@@ -29,7 +29,7 @@ from orbitmq.message import QueueRef
 from orbitmq.protocol.bodies.groups import ConsumerData
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from orbitmq.client.consumer_options import ConsumerOptions
     from orbitmq.client.filters import Subscription
@@ -58,16 +58,20 @@ class Membership:
         *,
         consume_type: str,
         deliver: Callable[[ProcessQueue, list[ReceivedMessage]], None],
-        lock_renewed: Callable[[ProcessQueue], None],
+        lock_renewed: Callable[[ProcessQueue], None] | None = None,
         handle_now: Callable[[ReceivedMessage], Awaitable[Exception | None]] | None = None,
+        fixed: Sequence[QueueRef] | None = None,
     ) -> None:
-        """`handle_now` runs the handler on a message that a tool sent, outside of all queues; None if there is no handler."""
+        """`handle_now` runs the handler on a message that a tool sent, outside of all queues; None if there is no handler.
+        With `fixed` these queues are ours whatever others do, and the brokers count us as no member.
+        """
         self.group = group
         self.options = options
         self.stats = stats
         self.consume_type = consume_type
         self.started_at_ms = instance.config.clock.now_ms()
         self.handle_now = handle_now
+        self._fixed = fixed
         self.incoming = Incoming(instance.config.namespace, retry_topic(group))
         self.queues: dict[QueueRef, ProcessQueue] = {}
         self.subscriptions: dict[str, Subscription] = {}
@@ -103,8 +107,9 @@ class Membership:
         for topic in self.subscriptions:
             if await self.cluster.route(topic) is None and not topic.startswith(RETRY_PREFIX):
                 logger.warning("topic %s does not exist yet: group %s waits for it", topic, self.group)
-        self._instance.add_consumer(self)
-        await self._introduce()
+        if self._fixed is None:
+            self._instance.add_consumer(self)
+            await self._introduce()
         self._tasks.start(self._keep_balanced(), f"rebalancing {self.group}")
         self._tasks.start(
             every(lambda: self.options.commit_seconds, self.save_offsets, f"committing offsets of {self.group}"),
@@ -132,7 +137,8 @@ class Membership:
         if self._locks is not None:
             await self._locks.unlock(self._locked)
         self.queues.clear()
-        await self._instance.remove_consumer(self)
+        if self._fixed is None:
+            await self._instance.remove_consumer(self)
 
     # ---- what the instance and the consumer call
 
@@ -144,6 +150,10 @@ class Membership:
             consume_from_where=consume_from_where(self.options.start),
             subscription_data_set=[one.body() for one in self.subscriptions.values()],
         )
+
+    @property
+    def is_fixed(self) -> bool:
+        return self._fixed is not None
 
     def rebalance_soon(self) -> None:
         self._look_again.set()
@@ -213,6 +223,8 @@ class Membership:
         route = self.cluster.known_route(topic) or await self.cluster.fetch_route(topic)
         if route is None:
             return None
+        if self._fixed is not None:
+            return [queue for queue in self._fixed if queue.topic == topic]
         if self.options.broadcasting:
             return list(route.readable)
         replicas = [address for brokers in route.brokers.values() for address in [*brokers.values()][:1]]
@@ -319,7 +331,8 @@ class Membership:
         for queue, held in list(self.queues.items()):
             if queue in locked:
                 held.locked_at = asked_at
-                self._lock_renewed(held)
+                if self._lock_renewed is not None:
+                    self._lock_renewed(held)
 
     # ---- telling
 
