@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 _CLIENT_SCAN_SECONDS: Final = 10.0
 _FAST_PORT_DISTANCE: Final = 2
+_STALL_WATCH_SECONDS: Final = 0.1
 
 
 class Broker:
@@ -131,6 +132,10 @@ class Broker:
         host = pack_host(*address)
         store = Store(config, host, clock=clock, disk=self._disk, is_batch_topic=topics.is_batch)
         store.start()
+        logger.info(
+            "opened the store %s: %d topics, log from %d to %d, last stop %s",
+            config.directory, len(topics.all()), store.log.start, store.log.end, store.last_exit.name.lower(),
+        )  # fmt: skip
         statistics = Statistics(clock)
         locks = QueueLocks(clock)
         clients = Clients(clock, self._wants_notices)
@@ -149,7 +154,7 @@ class Broker:
             statistics=statistics,
             sending=sending,
             receipts=Receipts(settings.region_id, trace_on=settings.trace_on),
-            durability=Durability(store, settings.sync_flush_timeout / 1000),
+            durability=Durability(store, settings.sync_flush_timeout / 1000, settings.send_thread_pool_queue_capacity),
             pulling=Pulling(store, topics, groups, clients, offsets, configuration, statistics),
             delayed=DelayedMessages(
                 JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable), store, sending, clock
@@ -221,11 +226,24 @@ class Broker:
         self._run(state.registration.run())
         self._run(state.registration.follow_name_servers())
         self._run(state.delayed.run())
+        self._run(self._watch_for_stalls())
         self._every(BUCKET_SECONDS, state.pulling.held.expire)
         self._every(SAMPLE_SECONDS, state.statistics.sample)
         self._every(_CLIENT_SCAN_SECONDS, lambda: state.clients.expire(settings.channel_expired_timeout))
         self._run(_periodically(settings.flush_consumer_offset_interval / 1000, state.offsets.save))
         self._run(_periodically(settings.flush_delay_offset_interval / 1000, state.delayed.save))
+
+    async def _watch_for_stalls(self) -> None:
+        """When the event loop stood still, what queued up meanwhile is refused rather than served too late."""
+        loop, sending = asyncio.get_running_loop(), self.state.sending
+        while True:
+            due = loop.time() + _STALL_WATCH_SECONDS
+            await asyncio.sleep(_STALL_WATCH_SECONDS)
+            late_ms = round((loop.time() - due) * 1000)
+            limit_ms = self.configuration.settings.os_page_cache_busy_time_out_mills
+            sending.stalled_ms = late_ms if late_ms > limit_ms else 0
+            if sending.stalled_ms:
+                logger.warning("the broker stood still for %d ms: is the disk or the machine overloaded?", late_ms)
 
     def _every(self, seconds: float, job: Callable[[], None]) -> None:
         async def call() -> None:

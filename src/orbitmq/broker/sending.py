@@ -71,6 +71,7 @@ class Sending:
         self._clock = clock
         self._unique_ids = unique_ids
         self._random = randomness
+        self.stalled_ms = 0  # how long the broker stood still just now; sends are refused until it runs again
         self._puts: dict[str, tuple[Counter, Counter]] = {}
         settings = configuration.settings
         self._all_puts = stats.counter(statistics.BROKER_PUT_NUMS, settings.broker_cluster_name)
@@ -86,6 +87,12 @@ class Sending:
 
     def check_open(self) -> None:
         """Whether this broker takes sends at all now."""
+        if self.stalled_ms:
+            raise RequestFailed(
+                ResponseCode.SYSTEM_BUSY,
+                f"[PCBUSY_CLEAN_QUEUE]broker busy: it stood still for {self.stalled_ms} ms",
+                hint="the disk or the machine is overloaded; send again in a moment",
+            )
         starts_ms = self._configuration.settings.start_accept_send_request_time_stamp
         if starts_ms and self._clock.now_ms() < starts_ms:
             raise RequestFailed(

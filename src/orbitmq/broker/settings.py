@@ -81,6 +81,8 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     start_accept_send_request_time_stamp: int = 0
     reject_transaction_message: bool = False
     store_reply_message_enable: bool = True
+    send_thread_pool_queue_capacity: int = 10_000  # sends that may wait for the disk
+    os_page_cache_busy_time_out_mills: int = 1000  # a broker stalled for longer refuses sends
     # Pulling
     long_polling_enable: bool = True
     short_polling_time_mills: int = 1000

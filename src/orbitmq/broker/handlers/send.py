@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from orbitmq.broker import names, statistics
+from orbitmq.broker.message_types import check_message_type
 from orbitmq.broker.sending import Sending, packed_host, wants_to_wait
 from orbitmq.errors import MessageError, OrbitError, RequestFailed
 from orbitmq.message import properties as keys
@@ -85,6 +86,8 @@ async def send_message(
     header = request.read(header_type)
     try:
         sending.check_open()
+        if not durability.is_immediate:
+            durability.check_room()
         topic = sending.topic_for(header)
         queue_id = sending.queue_for(header, topic)
         if header.batch:
@@ -94,6 +97,8 @@ async def send_message(
                 ResponseCode.MESSAGE_ILLEGAL, "the message has no body", hint="a body needs at least one byte"
             )
         target, properties = header.topic, header.properties
+        if topic.attributes:
+            check_message_type(topic, properties)
         if target.startswith(names.RETRY_PREFIX):
             target, queue_id, properties = sending.redirect_exhausted(header, request.version, properties)
             queue_id = max(queue_id, 0)
