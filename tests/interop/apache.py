@@ -123,12 +123,17 @@ def wait_until_registered(broker: Broker, name_servers: Sequence[str]) -> None:
     """
 
     def missing() -> list[str]:
-        unaware = [address for address in name_servers if broker.name not in brokers_of(address, broker.name)]
+        unaware = [address for address in name_servers if not _knows(address, broker)]
         if unaware:
             register_now(broker.address)
         return unaware
 
     eventually(missing, lambda unaware: not unaware, READY_SECONDS, f"registration of {broker.name}", every=0.2)
+
+
+def _knows(name_server: str, broker: Broker) -> bool:
+    """Every broker has a topic of its own name."""
+    return broker.address in brokers_of(name_server, broker.name).get(broker.name, {}).values()
 
 
 def write_properties(path: Path, properties: Mapping[str, object]) -> Path:

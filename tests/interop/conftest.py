@@ -67,7 +67,7 @@ def apache_broker(java: JavaBuild, tmp_path: Path) -> Iterator[Callable[[BrokerP
     with ExitStack() as stack:
 
         def start(plan: BrokerPlan) -> Broker:
-            broker = apache.start_broker(java, tmp_path / plan.name, plan)
+            broker = apache.start_broker(java, tmp_path / f"broker-{len(list(tmp_path.glob('broker-*')))}", plan)
             stack.callback(broker.process.kill)
             return broker
 

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
 
 import pytest
 
@@ -10,11 +12,12 @@ from tests.interop.conftest import STAND_IN, StartNameServer
 from tests.interop.drivers import JavaClient
 from tests.interop.marks import INTEROP
 from tests.interop.processes import eventually
-from tests.interop.wire import brokers_of, register_now
+from tests.interop.wire import ask, brokers_of, register_now
 
 pytestmark = INTEROP
 
-TEMPLATE_TOPIC = "TBW102"
+TEMPLATE_TOPIC: Final = "TBW102"
+GET_MAX_OFFSET: Final = 30
 
 
 def test_clients_go_on_whichever_of_three_name_servers_is_killed(
@@ -62,6 +65,38 @@ def test_the_route_of_a_killed_broker_is_gone_at_once(
 
     # The lost connection tells; expiry by silence would take two minutes.
     eventually(lambda: brokers_of(server.address, TEMPLATE_TOPIC), lambda route: not route, 5, "the end of the route")
+
+
+def test_a_slave_finds_its_master_through_us_and_stays_when_the_master_is_killed(
+    orbit_nameserver: StartNameServer,
+    apache_broker: Callable[[BrokerPlan], Broker],
+    java_client: Callable[[bool], JavaClient],
+) -> None:
+    server = orbit_nameserver()
+    plan = BrokerPlan(name="pair", cluster="cluster", name_servers=[server.address])
+    master = apache_broker(plan)
+    slave = apache_broker(replace(plan, settings={"brokerId": 1, "brokerRole": "SLAVE"}))
+    assert brokers_of(server.address, TEMPLATE_TOPIC) == {"pair": {"0": master.address, "1": slave.address}}
+    client = java_client(False)
+    client.open_producer("producer", server.address)
+    texts = [f"kept twice {i}" for i in range(5)]
+    client.send("producer", "Copied", [{"text": text} for text in texts])
+    eventually(lambda: _stored(slave, "Copied"), (len(texts)).__eq__, 30, "the slave's copy", every=0.2)
+
+    master.process.kill()
+
+    eventually(
+        lambda: brokers_of(server.address, "Copied"),
+        {"pair": {"1": slave.address}}.__eq__,
+        5,
+        "a route to the slave only",
+    )
+
+
+def _stored(broker: Broker, topic: str) -> int:
+    """How many messages a broker holds for a topic of four queues."""
+    answers = [ask(broker.address, GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)}) for queue in range(4)]
+    return sum(int(answer.fields["offset"]) for answer in answers if answer.code == 0)
 
 
 @pytest.mark.parametrize("release", ["5.3.3"], indirect=True)

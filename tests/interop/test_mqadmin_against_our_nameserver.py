@@ -205,6 +205,12 @@ def test_order_configuration(both: Both, topic: str) -> None:
     assert "CODE: 22" in both("updateOrderConf", "-t", topic, "-m", "get").err
     assert "success" in both("updateOrderConf", "-t", topic, "-m", "put", "-v", f"{both.broker}:4;broker-x:2").out
     assert f"{both.broker}:4;broker-x:2" in both("updateOrderConf", "-t", topic, "-m", "get").out
+    assert "orderTopicConf" not in both("topicRoute", "-t", topic).out
+    try:
+        both("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true")
+        assert f'"orderTopicConf":"{both.broker}:4;broker-x:2"' in both("topicRoute", "-t", topic).out
+    finally:
+        both("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "false")
     assert "success" in both("updateOrderConf", "-t", topic, "-m", "delete").out
     assert "CODE: 22" in both("updateOrderConf", "-t", topic, "-m", "get").err
 
