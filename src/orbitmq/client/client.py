@@ -6,7 +6,7 @@ Java: ClientConfig, and the setters of DefaultMQProducer and DefaultMQPushConsum
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from orbitmq.client.assignment import strategy_from
 from orbitmq.client.codecs import JSON
@@ -19,6 +19,7 @@ from orbitmq.client.config import (
 )
 from orbitmq.client.consumer import Consumer
 from orbitmq.client.consumer_options import ConsumerOptions
+from orbitmq.client.handlers import adapted
 from orbitmq.client.process_queue import CacheLimits
 from orbitmq.client.producer import Producer
 from orbitmq.client.producer_options import ProducerOptions
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from orbitmq.client.producer_options import CompressionKind
     from orbitmq.client.workers import Handler
     from orbitmq.protocol.signing import Credentials
+
+
+_TIDY_AT: Final = 64  # closed producers and consumers are forgotten when this many have gathered
 
 
 def connect(
@@ -83,6 +87,7 @@ class Client:
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self._made: list[Producer | Consumer | PullConsumer] = []
+        self._tidy_at = _TIDY_AT
         self._closed = False
 
     def producer(
@@ -143,6 +148,7 @@ class Client:
         group: str,
         filter: str | Sql | None = None,  # noqa: A002 - the word everybody uses for it
         handler: Handler | None = None,
+        codec: Codec = JSON,
         start: Start = "latest",
         broadcasting: bool = False,
         orderly: bool = False,
@@ -166,13 +172,16 @@ class Client:
         `topics` is one, several, or a mapping of topics to filters. `filter` names tags, `"new || paid"`, or is `Sql(...)`.
         With `handler`, an async function or a blocking one (which gets a thread), up to `concurrency` messages are handled at
         once, or lists of up to `batch_size`: returning acks, raising delivers again later, `max_retries` times. Without,
-        iterate over the consumer.
+        iterate over the consumer. A handler whose parameter is annotated with another type than a message gets the body as
+        such a value, by the `codec`.
 
         `start` says where a group begins that is new to a queue. All members of a `broadcasting` group get everything.
         `orderly` handles each queue's messages one after the other; a failing one is tried again in place after `suspend`
         seconds. Pulling a queue pauses at `max_cached_messages`, `max_cached_bytes`, or `max_span` between the first and last
         offset held. A handler that runs longer than `consume_timeout` loses its message to somebody else.
         """
+        if handler is not None:
+            handler = adapted(handler, codec, batches=batch_size > 1)
         wanted = topics if isinstance(topics, Mapping) else dict.fromkeys(_listed(topics), filter)
         options = ConsumerOptions(
             start=start,
@@ -242,6 +251,9 @@ class Client:
 
     def _keep(self, made: P) -> P:
         self._check_open()
+        if len(self._made) >= self._tidy_at:
+            self._made = [one for one in self._made if not one.closed]
+            self._tidy_at = 2 * len(self._made) + _TIDY_AT
         self._made.append(made)
         return made
 

@@ -160,6 +160,10 @@ class Consumer:
             self._closed.set()
             await instances.release(instance)
 
+    @property
+    def closed(self) -> bool:
+        return self._closing
+
     async def wait_closed(self) -> None:
         """Until somebody closes this consumer: what a program does whose work is its handler."""
         await self._closed.wait()

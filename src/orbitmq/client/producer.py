@@ -54,13 +54,13 @@ class Producer:
         self._instance: Instance | None = None
         self._delivery: Delivery | None = None
         self._accumulator: Accumulator | None = None
-        self._closed = False
+        self.closed = False
 
     # ---- life
 
     async def start(self) -> Self:
         """Join the client's connections. Nothing is sent yet: a cluster that is down shows at the first send."""
-        if self._closed:
+        if self.closed:
             raise AlreadyClosed(f"producer {self.group!r} is closed", hint="make a new one")
         if self._instance is None:
             self._instance = instances.acquire(self._config)
@@ -74,11 +74,11 @@ class Producer:
 
     async def close(self) -> None:
         """Send what the accumulator still holds, and leave the group."""
-        if self._closed:
+        if self.closed:
             return
         if self._accumulator is not None:
             await self._accumulator.close()
-        self._closed = True
+        self.closed = True
         instance, self._instance, self._delivery = self._instance, None, None
         if instance is not None:
             await instance.remove_producer(self.group)
@@ -205,7 +205,7 @@ class Producer:
 
     def _running(self) -> Delivery:
         if self._delivery is None:
-            what = "closed" if self._closed else "not started"
+            what = "closed" if self.closed else "not started"
             raise AlreadyClosed(
                 f"producer {self.group!r} is {what}", hint="use it inside `async with client.producer(...)`"
             )

@@ -56,13 +56,13 @@ class PullConsumer:
         self._member: Membership | None = None
         self._inbox = ConcurrentInbox()
         self._polled: list[ReceivedMessage] = []
-        self._closed = False
+        self.closed = False
 
     # ---- life
 
     async def start(self) -> Self:
         """Join the client's connections; the group is joined by `subscribe`."""
-        if self._closed:
+        if self.closed:
             raise AlreadyClosed(f"pull consumer {self.group!r} is closed", hint="make a new one")
         if self._instance is None:
             instance = self._instance = instances.acquire(self._config, consumer_group=self.group)
@@ -73,9 +73,9 @@ class PullConsumer:
 
     async def close(self) -> None:
         """Leave the group. Offsets are committed as far as `commit`, or the next `poll`, has said."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._inbox.close()
         instance, self._instance = self._instance, None
         if instance is None:
@@ -223,7 +223,7 @@ class PullConsumer:
 
     def _running(self) -> Instance:
         if self._instance is None:
-            what = "closed" if self._closed else "not started"
+            what = "closed" if self.closed else "not started"
             raise AlreadyClosed(
                 f"pull consumer {self.group!r} is {what}", hint="use it inside `async with client.pull_consumer(...)`"
             )

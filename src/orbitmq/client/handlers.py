@@ -1,0 +1,70 @@
+"""What a handler wants, told by the annotation of its first parameter: the message itself, or its body as a value.
+
+async def on_order(message: ReceivedMessage)    the message
+async def on_order(order: Order)                its body, by the codec
+async def on_orders(orders: list[Order])        bodies of a batch
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from typing import TYPE_CHECKING, Any
+
+from orbitmq.client.workers import Handler, is_async
+from orbitmq.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.client.codecs import Codec
+    from orbitmq.client.received import ReceivedMessage
+
+
+def adapted(handler: Handler, codec: Codec, *, batches: bool) -> Handler:
+    """A handler that takes messages, made of one that may want values."""
+    wanted = _wanted(handler)
+    if batches:
+        items = typing.get_args(wanted)
+        wanted = items[0] if items else None
+    if wanted is None or wanted is Any or (isinstance(wanted, type) and issubclass(wanted, Message)):
+        return handler
+
+    def value(message: ReceivedMessage) -> Any:
+        return codec.decode(message.body, wanted)
+
+    def convert(given: Any) -> Any:
+        return [value(message) for message in given] if batches else value(given)
+
+    return _composed(handler, convert)
+
+
+def _composed(handler: Handler, convert: Callable[[Any], Any]) -> Handler:
+    if is_async(handler):
+
+        @functools.wraps(handler)
+        async def call_async(given: Any) -> None:
+            waiting = handler(convert(given))
+            if waiting is not None:
+                await waiting
+
+        return call_async
+
+    @functools.wraps(handler)
+    def call(given: Any) -> None:
+        handler(convert(given))
+
+    return call
+
+
+def _wanted(handler: Handler) -> Any:
+    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
+    function = getattr(function, "func", function)  # functools.partial
+    parameters = list(inspect.signature(handler).parameters)
+    if not parameters:
+        return None
+    try:
+        return typing.get_type_hints(function).get(parameters[0])
+    except (NameError, TypeError):
+        return None  # names that exist for type checkers only: the message it is

@@ -1,0 +1,374 @@
+"""The same client for programs without asyncio: same names, same options, every call waits.
+
+    from orbitmq.sync import connect
+
+    with connect("127.0.0.1:9876") as client, client.producer(group="orders") as producer:
+        producer.send("Orders", b"hello")
+
+Usable from many threads, inside Jupyter, and after a fork: a child process opens connections of its own when it first needs
+them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+
+from orbitmq.client import portal
+from orbitmq.client.client import Client as AsyncClient
+from orbitmq.client.client import connect as connect_async
+from orbitmq.client.consumer import Consumer as AsyncConsumer
+from orbitmq.client.producer import Producer as AsyncProducer
+from orbitmq.client.pull_consumer import PullConsumer as AsyncPullConsumer
+from orbitmq.errors import AlreadyClosed
+from orbitmq.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+    from datetime import datetime
+    from types import TracebackType
+
+    from orbitmq.client.received import ReceivedMessage as AsyncReceivedMessage
+    from orbitmq.client.stats import ConsumerStats, ProducerStats
+    from orbitmq.message import QueueRef, StoredMessage
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+class _Startable(_Closable, Protocol):
+    async def start(self) -> object: ...
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A", bound=_Closable)
+S = TypeVar("S", bound=_Startable)
+F = TypeVar("F", bound="_Face[Any]")
+
+
+def _blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[_Face[A], P], R]:
+    """The same method, waiting for its result."""
+
+    @functools.wraps(method)
+    def call(self: _Face[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        here = self._here()
+        return here.portal.run(method(here.target, *args, **kwargs))
+
+    return call
+
+
+class _Here(Generic[A]):
+    """The async object behind a face, in this process."""
+
+    __slots__ = ("pid", "portal", "target")
+
+    def __init__(self, pid: int, entered: portal.Portal, target: A) -> None:
+        self.pid = pid
+        self.portal = entered
+        self.target = target
+
+
+class _Face(Generic[A]):
+    """Opens its async object when first used, and again in a child process."""
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, A]]) -> None:
+        """`make` is called in the thread that asks, the coroutine it returns runs on the loop."""
+        self._make = make
+        self._lock = threading.Lock()
+        self._opened: _Here[A] | None = None
+        self._closed = False
+
+    def _here(self) -> _Here[A]:
+        opened = self._opened
+        if opened is not None and opened.pid == os.getpid():
+            return opened
+        if self._closed:
+            raise AlreadyClosed(f"this {type(self).__name__.lower()} is closed", hint="make a new one")
+        if opened is not None:
+            self._lock = threading.Lock()  # a thread that does not exist here may hold the old one
+        with self._lock:
+            opened = self._opened
+            if opened is None or opened.pid != os.getpid():
+                entered = portal.enter()
+                try:
+                    target = entered.run(self._make())
+                except BaseException:
+                    portal.leave(entered)
+                    raise
+                opened = self._opened = _Here(os.getpid(), entered, target)
+            return opened
+
+    def close(self) -> None:
+        """End it; see the method of the same name in the asyncio client."""
+        self._closed = True
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is None or opened.pid != os.getpid():
+            return
+        try:
+            opened.portal.run(opened.target.close())
+        finally:
+            portal.leave(opened.portal)
+
+    def __enter__(self) -> Self:
+        self._here()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Producer(_Face[AsyncProducer]):
+    """Sends messages as one producer group. Made by `Client.producer`; safe to use from many threads at once."""
+
+    send = _blocking(AsyncProducer.send)
+    send_message = _blocking(AsyncProducer.send_message)
+    send_batch = _blocking(AsyncProducer.send_batch)
+    send_oneway = _blocking(AsyncProducer.send_oneway)
+    queues = _blocking(AsyncProducer.queues)
+
+    @property
+    def stats(self) -> ProducerStats:
+        """What it did so far, in this process."""
+        return self._here().target.stats
+
+
+class ReceivedMessage(Message):
+    """A message from a queue. It stays this consumer's until it is acked or given back."""
+
+    __slots__ = ("_inner", "_portal", "attempt", "queue", "queue_offset")
+
+    def __init__(self, inner: AsyncReceivedMessage, entered: portal.Portal) -> None:
+        self.topic = inner.topic
+        self.body = inner.body
+        self.flag = inner.flag
+        self.properties = inner.properties
+        self.queue: QueueRef = inner.queue
+        self.queue_offset = inner.queue_offset
+        self.attempt = inner.attempt
+        self._inner = inner
+        self._portal = entered
+
+    @property
+    def stored(self) -> StoredMessage:
+        """The record as the broker keeps it."""
+        return self._inner.stored
+
+    @property
+    def message_id(self) -> str:
+        """The id its producer gave it."""
+        return self._inner.message_id
+
+    @property
+    def offset_id(self) -> str:
+        """The id that says where it is stored."""
+        return self._inner.offset_id
+
+    @property
+    def born_at(self) -> datetime:
+        """When its producer sent it, by the producer's clock."""
+        return self._inner.born_at
+
+    @property
+    def stored_at(self) -> datetime:
+        """When the broker stored it, by the broker's clock."""
+        return self._inner.stored_at
+
+    def ack(self) -> None:
+        """Done: it will not come again. Later calls change nothing."""
+        self._portal.soon(self._inner.ack)
+
+    def retry(self, delay_level: int = 0) -> None:
+        """Give it back, to be delivered again after a while: level 1 is a second, 0 the broker's choice, -1 never."""
+        self._portal.run(self._inner.retry(delay_level))
+
+    def process(self) -> Processing:
+        """`with message.process():` acks when the block ends, and retries when it raises an Exception, which is logged."""
+        return Processing(self, self._inner)
+
+
+class Processing:
+    """See `ReceivedMessage.process`."""
+
+    __slots__ = ("_inner", "_message")
+
+    def __init__(self, message: ReceivedMessage, inner: AsyncReceivedMessage) -> None:
+        self._message = message
+        self._inner = inner
+
+    def __enter__(self) -> ReceivedMessage:
+        return self._message
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            self._message.ack()
+            return False
+        if not isinstance(error, Exception):
+            return False
+        settler = self._inner.settler
+        if settler is not None:
+            self._message.retry(settler.report([self._inner], error))
+        return True
+
+
+class Consumer(_Face[AsyncConsumer]):
+    """A member of a consumer group. Made by `Client.consumer`.
+
+    With a handler it works in the background, each call in a thread, until it is closed. Without, iterate over it.
+    """
+
+    subscribe = _blocking(AsyncConsumer.subscribe)
+    unsubscribe = _blocking(AsyncConsumer.unsubscribe)
+    seek = _blocking(AsyncConsumer.seek)
+    wait_closed = _blocking(AsyncConsumer.wait_closed)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        here = self._here()
+        here.target.__aiter__()
+        while True:
+            try:
+                inner = here.portal.run(here.target.__anext__())
+            except StopAsyncIteration:
+                return
+            yield ReceivedMessage(inner, here.portal)
+
+    def pause(self, queues: Iterable[QueueRef] | None = None) -> None:
+        """Pull no more from these queues, or from all; what is here already is still handled."""
+        here = self._here()
+        here.portal.run(_called(lambda: here.target.pause(queues)))
+
+    def resume(self, queues: Iterable[QueueRef] | None = None) -> None:
+        """Pull again."""
+        here = self._here()
+        here.portal.run(_called(lambda: here.target.resume(queues)))
+
+    @property
+    def assigned(self) -> list[QueueRef]:
+        """The queues that are ours now, without those of the group's retry topic."""
+        here = self._here()
+        return here.portal.run(_called(lambda: here.target.assigned))
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What it did so far, in this process."""
+        return self._here().target.stats
+
+
+class PullConsumer(_Face[AsyncPullConsumer]):
+    """Reads queues at one's own pace. Made by `Client.pull_consumer`."""
+
+    queues = _blocking(AsyncPullConsumer.queues)
+    fetch = _blocking(AsyncPullConsumer.fetch)
+    min_offset = _blocking(AsyncPullConsumer.min_offset)
+    max_offset = _blocking(AsyncPullConsumer.max_offset)
+    offset_at = _blocking(AsyncPullConsumer.offset_at)
+    committed = _blocking(AsyncPullConsumer.committed)
+    commit_offset = _blocking(AsyncPullConsumer.commit_offset)
+    subscribe = _blocking(AsyncPullConsumer.subscribe)
+    assign = _blocking(AsyncPullConsumer.assign)
+    poll = _blocking(AsyncPullConsumer.poll)
+    commit = _blocking(AsyncPullConsumer.commit)
+    seek = _blocking(AsyncPullConsumer.seek)
+
+    def pause(self, queues: Sequence[QueueRef]) -> None:
+        """Pull no more from these queues; what is here already can still be polled."""
+        here = self._here()
+        here.portal.run(_called(lambda: here.target.pause(queues)))
+
+    def resume(self, queues: Sequence[QueueRef]) -> None:
+        """Pull again."""
+        here = self._here()
+        here.portal.run(_called(lambda: here.target.resume(queues)))
+
+    @property
+    def assigned(self) -> list[QueueRef]:
+        """The queues that are ours now."""
+        here = self._here()
+        return here.portal.run(_called(lambda: here.target.assigned))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        opened = self._opened
+        if opened is not None and opened.pid == os.getpid():
+            opened.portal.run(opened.target.__aexit__(kind, error, trace))
+        self.close()
+
+
+def _making(
+    method: Callable[Concatenate[AsyncClient, P], S], face: Callable[[Callable[[], Coroutine[Any, Any, S]]], F]
+) -> Callable[Concatenate[Client, P], F]:
+    """A method of the client that makes something: the same options, the blocking face of the result."""
+
+    @functools.wraps(method)
+    def make(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> F:
+        async def opened(client: AsyncClient) -> S:
+            made = method(client, *args, **kwargs)
+            await made.start()
+            return made
+
+        made = face(lambda: opened(self._here().target))
+        self._made.append(made)
+        return made
+
+    return make
+
+
+class Client(_Face[AsyncClient]):
+    """Makes producers and consumers, and closes those that are still open when it is closed itself."""
+
+    def __init__(self, make: Callable[[], AsyncClient]) -> None:
+        async def opened() -> AsyncClient:
+            return make()
+
+        super().__init__(opened)
+        self._made: list[_Face[Any]] = []
+        _open_clients.add(self)
+
+    producer = _making(AsyncClient.producer, Producer)
+    consumer = _making(AsyncClient.consumer, Consumer)
+    pull_consumer = _making(AsyncClient.pull_consumer, PullConsumer)
+
+    def close(self) -> None:
+        """Close what was made here and is still open, last made first. Safe to call twice."""
+        while self._made:
+            self._made.pop().close()
+        super().close()
+        _open_clients.discard(self)
+
+
+def _connecting(method: Callable[P, AsyncClient]) -> Callable[P, Client]:
+    @functools.wraps(method)
+    def connect(*args: P.args, **kwargs: P.kwargs) -> Client:
+        method(*args, **kwargs)  # what is wrong with the arguments shows here and now
+        return Client(lambda: method(*args, **kwargs))
+
+    return connect
+
+
+connect = _connecting(connect_async)
+
+
+_open_clients: set[Client] = set()
+
+
+@atexit.register
+def _close_open_clients() -> None:
+    """A program that never closed its clients still ends quietly, its offsets committed."""
+    for client in list(_open_clients):
+        client.close()
+
+
+async def _called(function: Callable[[], R]) -> R:
+    return function()
