@@ -8,6 +8,7 @@ Java: SendMessageProcessor, HookUtils
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from orbitmq.errors import RequestFailed
 from orbitmq.message import properties as keys
 from orbitmq.message.hosts import pack_host
 from orbitmq.message.properties import decode_properties, encode_properties
+from orbitmq.message.sysflags import INNER_BATCH
 from orbitmq.protocol.bodies.topics import PERM_WRITE
 from orbitmq.protocol.codes import ResponseCode
 
@@ -38,12 +40,15 @@ packed_host: Final = lru_cache(maxsize=65_536)(pack_host)
 
 _SEPARATOR: Final = "\x02"
 _UNIQUE_KEY: Final = "UNIQ_KEY\x01"
-_NO_WAIT: Final = "WAIT\x01false"
+_WAIT: Final = "WAIT\x01"
 # Text whose presence sends a message the long way; a false alarm costs only time.
 _DELAY: Final = "DELAY\x01"
 _TIMER: Final = "TIMER_"
 _HALF: Final = "TRAN_MSG\x01"
 _INNER: Final = "INNER_NUM\x01"
+# A foreign message in the timer's own topic would stop Java's timer for good.
+_CLOSED: Final = names.NOT_SENDABLE | {names.TIMER_TOPIC}
+_NUMBER: Final = re.compile(r"-?[0-9]{1,10}")
 _TIMER_KEYS: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
 
 
@@ -101,23 +106,26 @@ class Sending:
             )
 
     def topic_for(self, header: SendMessage | SendMessageV2) -> TopicConfig:
-        """The topic to send to, created if that is how this broker does it."""
+        """The topic to send to, created if that is how this broker does it.
+
+        Write permissions stand in the route, and it is the clients that keep them; only ordered topics insist here.
+        """
         topic = header.topic
         config = self._topics.get(topic)
-        if config is None or topic in names.NOT_SENDABLE:
+        if config is None or topic in _CLOSED:
             config = self._unusual_topic(header)
-        if not config.perm & PERM_WRITE or not self._configuration.settings.broker_permission & PERM_WRITE:
+        if config.order and not self._configuration.settings.broker_permission & PERM_WRITE:
             raise RequestFailed(
                 ResponseCode.NO_PERMISSION,
-                f"topic {topic} cannot be written to on broker {self._configuration.settings.broker_name}",
-                hint="give it the write permission (perm 6)",
+                f"the broker[{self._configuration.settings.broker_name}] sending message is forbidden",
+                hint="give it the write permission (brokerPermission 6)",
             )
         return config
 
     def _unusual_topic(self, header: SendMessage | SendMessageV2) -> TopicConfig:
         topic = header.topic
         names.check_topic_name(topic)
-        if topic in names.NOT_SENDABLE or topic == names.TIMER_TOPIC:
+        if topic in _CLOSED:
             raise RequestFailed(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         config = self._topics.create_for_send(topic, header.default_topic, header.default_topic_queue_nums)
         if config is None and topic.startswith(names.RETRY_PREFIX):
@@ -157,8 +165,8 @@ class Sending:
             unique_key = next(self._unique_ids)
             properties += f"{_UNIQUE_KEY}{unique_key}{_SEPARATOR}"
         properties += self._suffix
-        if _DELAY in properties or _TIMER in properties or _HALF in properties or _INNER in properties:
-            topic, queue_id, properties = self._special(topic, queue_id, properties)
+        if _DELAY in properties or _TIMER in properties or _HALF in properties or _INNER in properties or sys_flag & INNER_BATCH:
+            topic, queue_id, properties = self._special(topic, queue_id, properties, sys_flag)
         appended = self.store.append(
             topic, queue_id, body, properties.encode(), born_at_ms, born_host, flag, sys_flag, reconsume_times
         )
@@ -185,9 +193,12 @@ class Sending:
     def forget_topic(self, topic: str) -> None:
         self._puts.pop(topic, None)
 
-    def _special(self, topic: str, queue_id: int, properties: str) -> tuple[str, int, str]:
+    def _special(self, topic: str, queue_id: int, properties: str, sys_flag: int) -> tuple[str, int, str]:
         """Where a message really goes that asks for more than to be stored."""
         parsed = decode_properties(properties)
+        is_inner_batch = bool(sys_flag & INNER_BATCH)
+        if is_inner_batch != (keys.INNER_NUM in parsed) or (is_inner_batch and not self._topics.is_batch(topic)):
+            raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, f"topic {topic} does not take inner batches like this one")
         if parsed.get(keys.PREPARED, "").lower() == "true":
             raise RequestFailed(ResponseCode.NO_PERMISSION, "the broker has sending transaction message forbidden")
         if keys.DELAY not in parsed:
@@ -199,8 +210,8 @@ class Sending:
                 )
             return topic, queue_id, properties
         level = parsed[keys.DELAY]
-        if not level.lstrip("-").isdigit():
-            raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"delay level {level!r} is not a number")
+        if _NUMBER.fullmatch(level) is None:
+            raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"delay level {level[:20]!r} is not a number")
         if int(level) <= 0 or topic == names.DELAY_TOPIC:
             return topic, queue_id, properties
         return park_delayed(topic, queue_id, parsed, len(self.store.config.delay_levels_ms))
@@ -217,7 +228,8 @@ class Sending:
         if header.max_reconsume_times is not None and version >= _FIRST_WITH_MAX_RECONSUME:
             limit = header.max_reconsume_times
         exhausted = header.reconsume_times > limit
-        if not exhausted and not (header.reconsume_times > 0 and self._locks.is_any_held(group)):
+        # A group that consumes in order does not wait for a retry: it goes on behind the dead letter.
+        if not exhausted and not self._locks.is_any_held(group):
             return header.topic, header.queue_id, properties
         dead = self._topics.create_internal(names.dead_letter_topic(group), 1)
         self._stats.counter(statistics.DLQ_PUT_NUMS, f"{header.topic}@{group}").add(1)
@@ -246,13 +258,17 @@ def park_delayed(topic: str, queue_id: int, parsed: dict[str, str], levels: int)
 
 def wants_to_wait(properties: str) -> bool:
     """Whether the sender wants to know that its message is safe."""
-    return _NO_WAIT not in properties
+    if _WAIT not in properties:
+        return True
+    return decode_properties(properties).get(keys.WAIT, "true").lower() == "true"
 
 
 def _unique_key(properties: str) -> str | None:
     """Of two, the later counts."""
     at = properties.rfind(_UNIQUE_KEY)
-    if at < 0 or (at > 0 and properties[at - 1] != _SEPARATOR):
+    while at > 0 and properties[at - 1] != _SEPARATOR:  # the end of a longer name
+        at = properties.rfind(_UNIQUE_KEY, 0, at)
+    if at < 0:
         return None
     start = at + len(_UNIQUE_KEY)
     return properties[start : properties.find(_SEPARATOR, start)] or None

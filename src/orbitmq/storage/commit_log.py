@@ -43,7 +43,7 @@ from orbitmq.message.record import (
     topic_field,
     with_crc_room,
 )
-from orbitmq.message.sysflags import BORN_HOST_IPV6, INNER_BATCH, STORE_HOST_IPV6, TRANSACTION_PREPARED
+from orbitmq.message.sysflags import BORN_HOST_IPV6, HOSTS_MASK, INNER_BATCH, STORE_HOST_IPV6, TRANSACTION_PREPARED
 from orbitmq.storage.segmented_log import SegmentedLog
 
 if TYPE_CHECKING:
@@ -167,7 +167,10 @@ class CommitLog:
     ) -> Appended:
         """Write one message. Raises MessageError (it can never be stored) or StoreFull (it cannot be now)."""
         field = self._topic_fields.get(topic) or self._learn_topic(topic)
-        sys_flag |= self._store_host_flag if len(born_host) == 8 else self._store_host_flag | BORN_HOST_IPV6
+        # Two bits are the record's own layout: what the sender says of them does not count.
+        sys_flag = sys_flag & ~HOSTS_MASK | self._store_host_flag
+        if len(born_host) > 8:
+            sys_flag |= BORN_HOST_IPV6
         queue = (topic, queue_id)
         queue_offset = 0 if sys_flag & NO_QUEUE_ENTRY else self.next_queue_offsets.get(queue, 0)
         taken = 1
@@ -211,7 +214,10 @@ class CommitLog:
         if not members:
             raise MessageError("a batch needs at least one message", code=AppendCode.MESSAGE_ILLEGAL)
         field = self._topic_fields.get(topic) or self._learn_topic(topic)
-        sys_flag |= self._store_host_flag if len(born_host) == 8 else self._store_host_flag | BORN_HOST_IPV6
+        # Two bits are the record's own layout: what the sender says of them does not count.
+        sys_flag = sys_flag & ~HOSTS_MASK | self._store_host_flag
+        if len(born_host) > 8:
+            sys_flag |= BORN_HOST_IPV6
         member_properties = [_joined(member.properties, properties) for member in members]
         if self._config.record_crc:
             member_properties = [with_crc_room(text) for text in member_properties]

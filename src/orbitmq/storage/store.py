@@ -157,7 +157,7 @@ class Store:
             )  # fmt: skip
         except StorageError as error:
             raise _with_code(error) from error
-        self._appended()
+        self._appended(1)
         return appended
 
     def append_batch(
@@ -180,7 +180,7 @@ class Store:
             )
         except StorageError as error:
             raise _with_code(error) from error
-        self._appended()
+        self._appended(len(members))
         return appended
 
     def dispatch(self) -> None:
@@ -358,9 +358,9 @@ class Store:
             mark_stopped(self.disk, self.config.directory)
         self._lock.release()
 
-    def _appended(self) -> None:
+    def _appended(self, records: int) -> None:
         waiting = len(self.log.recent)
-        if waiting == 1 and self.on_appended is not None:
+        if waiting == records and self.on_appended is not None:  # none waited before
             self.on_appended()
         elif waiting >= _DISPATCH_AT:
             self.dispatch()

@@ -14,6 +14,7 @@ from orbitmq.message import properties as keys
 from orbitmq.message.batch import decode_batch
 from orbitmq.message.properties import decode_properties, encode_properties
 from orbitmq.message.record import decode_record
+from orbitmq.message.sysflags import INNER_BATCH, MULTI_TAGS, TRANSACTION_MASK
 from orbitmq.protocol.bodies.topics import PERM_WRITE
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, answer, ok, ok_with_raw_fields
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 SendHeader = SendMessage | SendMessageV2
 
 _FIRST_WITH_MAX_RECONSUME: Final = 121  # 3.4.9
-_MULTI_TAG: Final = 0x2
 _FIRST_RETRY_LEVEL: Final = 3
+_INNER_NUM: Final = f"{keys.INNER_NUM}\x01".encode()
 
 
 class Receipts:
@@ -110,7 +111,7 @@ async def send_message(
             header.born_timestamp,
             packed_host(*connection.peer),
             header.flag,
-            header.sys_flag | _MULTI_TAG if topic.topic_filter_type == "MULTI_TAG" else header.sys_flag,
+            header.sys_flag | MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else header.sys_flag,
             header.reconsume_times,
         )
     except (RequestFailed, MessageError) as error:
@@ -138,6 +139,8 @@ async def _send_batch(
     if outer.get(keys.DELAY, "0") not in ("", "0") or outer.get(keys.PREPARED, "").lower() == "true":
         raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
     members = decode_batch(request.body)
+    if header.sys_flag & (TRANSACTION_MASK | INNER_BATCH) or any(_INNER_NUM in each.properties for each in members):
+        raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, "the members of a batch are plain messages")
     appended = sending.store.append_batch(
         header.topic,
         queue_id,
