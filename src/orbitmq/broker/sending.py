@@ -165,7 +165,13 @@ class Sending:
             unique_key = next(self._unique_ids)
             properties += f"{_UNIQUE_KEY}{unique_key}{_SEPARATOR}"
         properties += self._suffix
-        if _DELAY in properties or _TIMER in properties or _HALF in properties or _INNER in properties or sys_flag & INNER_BATCH:
+        if (
+            _DELAY in properties
+            or _TIMER in properties
+            or _HALF in properties
+            or _INNER in properties
+            or sys_flag & INNER_BATCH
+        ):
             topic, queue_id, properties = self._special(topic, queue_id, properties, sys_flag)
         appended = self.store.append(
             topic, queue_id, body, properties.encode(), born_at_ms, born_host, flag, sys_flag, reconsume_times
@@ -198,7 +204,9 @@ class Sending:
         parsed = decode_properties(properties)
         is_inner_batch = bool(sys_flag & INNER_BATCH)
         if is_inner_batch != (keys.INNER_NUM in parsed) or (is_inner_batch and not self._topics.is_batch(topic)):
-            raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, f"topic {topic} does not take inner batches like this one")
+            raise RequestFailed(
+                ResponseCode.MESSAGE_ILLEGAL, f"topic {topic} does not take inner batches like this one"
+            )
         if parsed.get(keys.PREPARED, "").lower() == "true":
             raise RequestFailed(ResponseCode.NO_PERMISSION, "the broker has sending transaction message forbidden")
         if keys.DELAY not in parsed:
