@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from orbitmq.message.record import decode_record
 from orbitmq.storage.files import LocalDisk
@@ -21,26 +21,30 @@ if TYPE_CHECKING:
     from tests.crash.ledger import Promised
 
 
-def check_after_crash(directory: Path, promised: Promised, *, close: bool, disk: Disk | None = None) -> list[str]:
-    """Open the store, which repairs it, and list every broken promise; empty is good.
+class Checked(NamedTuple):
+    broken: list[str]  # promises; empty is good
+    lost: list[str]  # acknowledged but not durable, as a power cut may take
+
+
+def check_after_crash(directory: Path, promised: Promised, *, close: bool, power_cut: bool = False) -> Checked:
+    """Open the store, which repairs it, and compare. After a power cut only what was flushed need be there.
 
     With `close` the store is stopped properly afterwards and every byte of the directory verified; without, it is left as
     another crash right after recovery would leave it.
     """
-    store = Store(config(directory), HOST, disk=disk)
+    disk = LocalDisk()
+    store = Store(config(directory), HOST)
     messages = _all_messages(store)
-    broken = [
-        *_promises(promised, messages),
-        *_keys(store, messages),
-        *_table(directory, promised, disk or LocalDisk()),
-    ]
-    if not close:
+    broken, lost = _promises(promised, messages, power_cut=power_cut)
+    broken += _keys(store, messages) + _table(directory, promised, disk)
+    if close:
+        store.close()
+        with StoreReader(directory) as reader:
+            found = verify(reader, disk)
+        broken += [f"verify: {finding.path} byte {finding.byte}: {finding.problem}" for finding in found.findings]
+    else:
         store.abandon()
-        return broken
-    store.close()
-    with StoreReader(directory, disk=disk) as reader:
-        found = verify(reader, disk or LocalDisk())
-    return broken + [f"verify: {finding.path} byte {finding.byte}: {finding.problem}" for finding in found.findings]
+    return Checked(broken, lost)
 
 
 def name_of(message: StoredMessage) -> str:
@@ -66,8 +70,11 @@ def _all_messages(store: Store) -> dict[tuple[str, int], list[StoredMessage]]:
     return queues
 
 
-def _promises(promised: Promised, queues: dict[tuple[str, int], list[StoredMessage]]) -> list[str]:
+def _promises(
+    promised: Promised, queues: dict[tuple[str, int], list[StoredMessage]], *, power_cut: bool
+) -> tuple[list[str], list[str]]:
     broken: list[str] = []
+    lost: list[str] = []
     seen: dict[str, StoredMessage] = {}
     for (topic, queue_id), messages in queues.items():
         offsets = [message.queue_offset for message in messages]
@@ -84,11 +91,13 @@ def _promises(promised: Promised, queues: dict[tuple[str, int], list[StoredMessa
             seen[name] = message
     for name, promise in promised.acked.items():
         found = seen.get(name)
-        if found is None:
+        if found is None and power_cut and promise.end > promised.durable:
+            lost.append(name)
+        elif found is None:
             broken.append(f"{name} was acknowledged and is lost")
-        elif promise.queue_offset >= 0 and (found.queue_offset, found.commit_log_offset) != promise[2:]:
+        elif promise.queue_offset >= 0 and (found.queue_offset, found.commit_log_offset) != promise[2:4]:
             broken.append(f"{name} was promised at {promise}, is at {found.queue_offset}, {found.commit_log_offset}")
-    return broken
+    return broken, lost
 
 
 def _keys(store: Store, queues: dict[tuple[str, int], list[StoredMessage]]) -> list[str]:

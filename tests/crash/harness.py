@@ -19,6 +19,7 @@ import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from tests.crash.check import check_after_crash
 from tests.crash.kill_points import POINTS, KillAtLine, KillInFunction, die, install
 from tests.crash.ledger import Ledger, read_ledger
 from tests.crash.workload import write
+from tests.storage.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +78,7 @@ def torture(base: Path, seed: int, kills: int, seconds: float, *, acks_before_wr
 def _round(
     outcome: Outcome, directory: Path, ledger_path: Path, random: Random, run: str, acks_before_writing: bool
 ) -> None:
-    way = random.choice(("line", "function", "function", "clock"))
+    way = random.choice(("line", "function", "function", "clock", "power"))
     writer = _fork(lambda: _write(directory, ledger_path, random, run, way, acks_before_writing))
     if way == "clock":
         time.sleep(random.random() * 0.08)
@@ -91,7 +93,7 @@ def _round(
         outcome.broken.append(f"seed {outcome.seed} run {run}: the writer failed, see {ledger_path}.error")
         return
     close = random.random() < 0.5
-    checker = _fork(lambda: _check(directory, ledger_path, close=close))
+    checker = _fork(lambda: _check(directory, ledger_path, close=close, power_cut=way == "power"))
     status = os.waitstatus_to_exitcode(os.waitpid(checker, 0)[1])
     if status:
         problems = Path(f"{ledger_path}.error").read_text()
@@ -100,23 +102,35 @@ def _round(
 
 def _write(directory: Path, ledger_path: Path, random: Random, run: str, way: str, acks_before_writing: bool) -> None:
     ledger = Ledger(ledger_path)
-    with_threads = way == "clock" or random.random() < 0.3
-    if way == "line":
-        install(KillAtLine(int(2 ** (random.random() * 15))), ledger)
-    elif way == "function":
+    directory.mkdir(exist_ok=True)
+    disk = FaultyDisk(directory) if way == "power" else None
+    # At a power cut everything not synced is gone, or any part of it.
+    pages = Random(run) if random.random() < 0.7 else None
+    last_act: Callable[[], None] = partial(disk.crash, pages) if disk is not None else _nothing
+    if way == "function" or (way == "power" and random.random() < 0.5):
         point = random.choice(POINTS)
         visit = 1 + int(point.visits * random.random() ** 2)
-        install(KillInFunction(point, visit, random.randrange(1, 12)), ledger)
-    write(directory, ledger, random, run, with_threads=with_threads, acks_before_writing=acks_before_writing)
+        install(KillInFunction(point, visit, random.randrange(1, 12)), ledger, last_act)
+    elif way != "clock":
+        install(KillAtLine(int(2 ** (random.random() * 15))), ledger, last_act)
+    with_threads = way == "clock" or (way != "power" and random.random() < 0.3)
+    write(directory, ledger, random, run, with_threads=with_threads, acks_before_writing=acks_before_writing, disk=disk)
     if random.random() < 0.5:
+        last_act()
         die(ledger, "after the end")
 
 
-def _check(directory: Path, ledger_path: Path, *, close: bool) -> None:
-    broken = check_after_crash(directory, read_ledger(ledger_path), close=close)
-    if broken:
-        Path(f"{ledger_path}.error").write_text("\n".join(broken[:20]))
+def _nothing() -> None:
+    """What happens to the disk when only a process dies."""
+
+
+def _check(directory: Path, ledger_path: Path, *, close: bool, power_cut: bool) -> None:
+    checked = check_after_crash(directory, read_ledger(ledger_path), close=close, power_cut=power_cut)
+    if checked.broken:
+        Path(f"{ledger_path}.error").write_text("\n".join(checked.broken[:20]))
         os._exit(_BROKEN_PROMISE)
+    if checked.lost:
+        Ledger(ledger_path).note(*(f"lost {name}" for name in checked.lost))
 
 
 def _fork(work: Callable[[], None]) -> int:

@@ -91,8 +91,8 @@ class KillInFunction:
         return self._lines_left == 0
 
 
-def install(trigger: Trigger, ledger: Ledger) -> None:
-    """Arm it, for this thread and those it starts."""
+def install(trigger: Trigger, ledger: Ledger, last_act: Callable[[], None] = lambda: None) -> None:
+    """Arm it, for this thread and those it starts. `last_act` is what the world does at the moment of death."""
 
     def on_call(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
         path = frame.f_code.co_filename
@@ -103,6 +103,7 @@ def install(trigger: Trigger, ledger: Ledger) -> None:
     def on_line(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
         if event == "line" and trigger.line(frame):
             sys.settrace(None)
+            last_act()
             die(ledger, f"{frame.f_code.co_qualname} line {frame.f_lineno - frame.f_code.co_firstlineno}")
         return on_line
 

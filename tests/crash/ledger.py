@@ -1,7 +1,9 @@
 """What the writer promised: one line for each thing it tried and each thing the store acknowledged.
 
     try <id> <topic> <queue>                          before the append
-    ack <id> <topic> <queue> <queue offset> <log offset>    after it returned; a broken writer says -1 -1 before it
+    ack <id> <topic> <queue> <queue offset> <log offset> <end>    after it returned; a broken writer says -1s before it
+    durable <log offset>                              after a flush: what ends before it survives a power cut, too
+    lost <id>                                         was acknowledged but not durable, and a power cut took it
     trysave <number>    acksave <number>              around saving a table
     kill <where>                                      just before the process kills itself
 
@@ -24,12 +26,14 @@ class Promise(NamedTuple):
     queue_id: int
     queue_offset: int  # -1: not told
     log_offset: int
+    end: int
 
 
 @dataclass
 class Promised:
     tried: set[str] = field(default_factory=set)
     acked: dict[str, Promise] = field(default_factory=dict)
+    durable: int = 0
     save_tried: int = 0
     save_acked: int = 0
     kills: list[str] = field(default_factory=list)
@@ -53,7 +57,11 @@ def read_ledger(path: Path) -> Promised:
         if kind == "try":
             promised.tried.add(rest[0])
         elif kind == "ack":
-            promised.acked[rest[0]] = Promise(rest[1], int(rest[2]), int(rest[3]), int(rest[4]))
+            promised.acked[rest[0]] = Promise(rest[1], *map(int, rest[2:]))
+        elif kind == "durable":
+            promised.durable = int(rest[0])
+        elif kind == "lost":
+            promised.acked.pop(rest[0])
         elif kind == "trysave":
             promised.save_tried = int(rest[0])
         elif kind == "acksave":

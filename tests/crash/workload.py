@@ -56,6 +56,7 @@ class Writer:
             self._store.dispatch()
         elif choice < 0.95:
             self._store.flush()
+            self._ledger.note(f"durable {self._store.flushed_offset}")
         else:
             self.save()
 
@@ -64,10 +65,11 @@ class Writer:
         name = self._next_id()
         self._ledger.note(f"try {name} {topic} {queue_id}")
         if self._acks_before_writing:
-            self._ledger.note(f"ack {name} {topic} {queue_id} -1 -1")
+            self._ledger.note(f"ack {name} {topic} {queue_id} -1 -1 -1")
         done = self._store.append(topic, queue_id, self._body(name), self._properties(name), 1, HOST)
         if not self._acks_before_writing:
-            self._ledger.note(f"ack {name} {topic} {queue_id} {done.queue_offset} {done.commit_log_offset}")
+            place = f"{done.queue_offset} {done.commit_log_offset} {done.end}"
+            self._ledger.note(f"ack {name} {topic} {queue_id} {place}")
 
     def append_batch(self) -> None:
         topic, queue_id = self._queue()
@@ -76,7 +78,7 @@ class Writer:
         members = [BatchMember(self._body(name), self._properties(name)) for name in names]
         done = self._store.append_batch(topic, queue_id, members, b"", 1, HOST)
         places = enumerate(zip(names, done.commit_log_offsets, strict=True), done.queue_offset)
-        self._ledger.note(*(f"ack {name} {topic} {queue_id} {number} {at}" for number, (name, at) in places))
+        self._ledger.note(*(f"ack {name} {topic} {queue_id} {number} {at} {done.end}" for number, (name, at) in places))
 
     def save(self) -> None:
         number = self._table.offset_table.setdefault(SAVED_KEY, {0: 0})[0] + 1
@@ -112,10 +114,13 @@ def write(
 ) -> None:
     """Open the store, work for a while, and stop properly, unless killed before."""
     flush_mode = random.choice((FlushMode.ASYNC, FlushMode.SYNC))
-    store = Store(config(directory, flush_mode), HOST, disk=disk)
+    # A file made ahead is made by a thread, and a power cut must find nobody at work.
+    settings = replace(config(directory, flush_mode), prepare_next_segment=with_threads)
+    store = Store(settings, HOST, disk=disk)
     if with_threads:
         store.start()
     writer = Writer(store, ledger, random, run, acks_before_writing=acks_before_writing)
     for _ in range(random.randrange(10, 80)):
         writer.step()
     store.close()
+    ledger.note(f"durable {store.log.end}")

@@ -9,6 +9,7 @@ it. Pass a Random to `crash` and each dirty page survives or not by the toss of 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -93,7 +94,7 @@ class FaultyDisk:
         self.root = root
         self.faults = Faults()
         self._disk = LocalDisk()
-        self._boots = 1
+        self._boot_id = _next_boot_id()
         self._nodes: dict[Path, _Node] = {}
         self._durable_names: dict[Path, _Node] = {}
         for path in _plain_files(root):
@@ -114,7 +115,7 @@ class FaultyDisk:
             path.write_bytes(image)
             self._nodes[path] = _Node(image)
         self._durable_names = dict(self._nodes)
-        self._boots += 1
+        self._boot_id = _next_boot_id()
         self.faults = Faults()
 
     def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:
@@ -188,7 +189,7 @@ class FaultyDisk:
         return self._disk.lock_owner(path)
 
     def boot_id(self) -> str:
-        return f"boot {self._boots}"
+        return self._boot_id
 
     def used_percent(self, path: Path) -> int:
         pretended = self.faults.used_percent
@@ -199,6 +200,14 @@ class FaultyDisk:
         watched.disk, watched.node = self, node
         file.close()
         return watched
+
+
+_boots = itertools.count(1)
+
+
+def _next_boot_id() -> str:
+    """Another one for each disk and each crash, also across processes."""
+    return f"boot {os.getpid()}.{next(_boots)}"
 
 
 def _plain_files(root: Path) -> list[Path]:

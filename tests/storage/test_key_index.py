@@ -94,6 +94,14 @@ def test_the_number_of_slots_can_be_told_from_a_file(version: str, tmp_path: Pat
         assert infer_slots(LocalDisk().map(path).memory) == GOLDEN_SLOTS
 
 
+@pytest.mark.parametrize("entries", [1, 2, 3, 10, 40])
+def test_the_number_of_slots_can_be_told_from_a_file_that_begins_at_offset_zero(tmp_path: Path, entries: int) -> None:
+    index = KeyIndex(LocalDisk(), tmp_path, ManualClock(), slots=40, entries=60)
+    for number in range(entries):
+        index.put(number * 100, 1000, "t", f"k{number}", None)
+    assert infer_slots(index.files[0].memory) == 40
+
+
 def test_a_key_leads_to_its_records_newest_first_up_to_the_limit(tmp_path: Path) -> None:
     index = small(tmp_path)
     for number in range(30):

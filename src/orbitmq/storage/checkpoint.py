@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Checkpoint:
     index_synced_ms: int = 0
     master_flushed_offset: int = 0
     confirmed_offset: int = 0
+    is_known: bool = field(default=True, compare=False)  # False: the file is missing, or was not believed
 
     @property
     def safe_until_ms(self) -> int:
@@ -86,10 +87,12 @@ class TimerCheckpoint:
 
 def read_checkpoint(disk: Disk, path: Path, now_ms: int) -> Checkpoint:
     """Zeroes where the file is missing, short or not believable: recovery then looks at the whole log."""
+    if disk.stat(path) is None:
+        return Checkpoint(is_known=False)
     values = _CHECKPOINT.unpack_from(_padded(disk, path))
     if min(values) < 0 or max(values[:3]) > now_ms + _BELIEVABLE_MS:
         logger.warning("%s says %s, which cannot be; going by the log alone", path, values)
-        return Checkpoint()
+        return Checkpoint(is_known=False)
     return Checkpoint(*values)
 
 

@@ -228,28 +228,37 @@ class IndexFile:
 def infer_slots(memory: memoryview) -> int | None:
     """How many slots a file of unknown settings has; None for an empty one and for one that makes no sense.
 
-    By default settings unless its length says otherwise. Else by where the first entry stands: it holds the offset that the
-    header repeats, and each entry's slot must lead to it or to a newer one.
+    The default unless its length says otherwise. Else by where the first entry stands, which holds the offset that the header
+    repeats: as many slots before it must be in use as the header says, and the entries must be led to by them.
     """
     if len(memory) == file_bytes(DEFAULT_SLOTS, DEFAULT_ENTRIES):
         return DEFAULT_SLOTS
     if len(memory) < HEADER.size:
         return None
-    _, _, begin_offset, _, _, next_entry = HEADER.unpack_from(memory)
+    _, _, begin_offset, _, slots_used, next_entry = HEADER.unpack_from(memory)
     if next_entry <= 1:
         return None
     wanted, image = struct.pack(">q", begin_offset), bytes(memory)
     found = image.find(wanted, HEADER.size)
     while found >= 0:
         slots, odd = divmod(found - 4 - ENTRY.size - HEADER.size, SLOT.size)
-        entries_at = HEADER.size + SLOT.size * slots
-        room = len(image) - entries_at
-        if slots > 0 and not odd and room % ENTRY.size == 0 and room >= ENTRY.size * next_entry:
-            sample = range(1, min(next_entry, 100))
-            hashes = [SLOT.unpack_from(image, entries_at + ENTRY.size * number)[0] for number in sample]
-            newest = [SLOT.unpack_from(image, HEADER.size + SLOT.size * (hashed % slots))[0] for hashed in hashes]
-            fitting = sum(number <= slot < next_entry for number, slot in zip(sample, newest, strict=True))
-            if fitting >= 0.8 * len(sample):  # the rest may be damage, for others to name
-                return slots
+        room = len(image) - HEADER.size - SLOT.size * slots
+        fits = slots > 0 and not odd and room % ENTRY.size == 0 and room >= ENTRY.size * next_entry
+        if fits and _makes_sense(image, slots, slots_used, next_entry):
+            return slots
         found = image.find(wanted, found + 1)
     return None
+
+
+def _makes_sense(image: bytes, slots: int, slots_used: int, next_entry: int) -> bool:
+    """Whether a file read with so many slots agrees with itself, but for some damage that others shall name."""
+    entries_at = HEADER.size + SLOT.size * slots
+    newest = [value for (value,) in SLOT.iter_unpack(image[HEADER.size : entries_at])]
+    if abs(sum(value != 0 for value in newest) - slots_used) > 3 + slots_used // 10:
+        return False
+    sample = range(1, min(next_entry, 100))
+    hashes = [SLOT.unpack_from(image, entries_at + ENTRY.size * number)[0] for number in sample]
+    led_to = [
+        number for number, hashed in zip(sample, hashes, strict=True) if number <= newest[hashed % slots] < next_entry
+    ]
+    return len(led_to) >= 0.8 * len(sample)
