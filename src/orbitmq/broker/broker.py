@@ -110,6 +110,12 @@ class Broker:
         state.store.on_appended = state.store.on_flushed = None
         state.store.close()
 
+    def drop_connections(self) -> None:
+        """Cut all of them at once, for tests of what clients do then."""
+        for server in self._servers:
+            for connection in list(server.connections):
+                connection.abort()
+
     async def __aenter__(self) -> Broker:
         await self.start()
         return self

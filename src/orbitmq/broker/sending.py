@@ -76,6 +76,7 @@ class Sending:
         self._clock = clock
         self._unique_ids = unique_ids
         self._random = randomness
+        self.refusal = ""  # why every send is refused; empty: none is
         self.stalled_ms = 0  # how long the broker stood still just now; sends are refused until it runs again
         self._puts: dict[str, tuple[Counter, Counter]] = {}
         settings = configuration.settings
@@ -92,6 +93,8 @@ class Sending:
 
     def check_open(self) -> None:
         """Whether this broker takes sends at all now."""
+        if self.refusal:
+            raise RequestFailed(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]{self.refusal}")
         if self.stalled_ms:
             raise RequestFailed(
                 ResponseCode.SYSTEM_BUSY,

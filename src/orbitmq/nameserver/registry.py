@@ -252,7 +252,7 @@ class RouteRegistry:
         key = BrokerKey(broker.cluster, broker.address)
         previous = self._live.get(key)
         if previous is None:
-            logger.info("broker %s (%s, id %d) registered from %s", broker.name, *key, broker.broker_id)
+            logger.info("broker %s id %d of %s registered from %s", broker.name, broker.broker_id, *key)
         elif previous.channel is not channel:
             self._forget_channel(previous.channel, key)
         timeout_ms = broker.timeout_ms if broker.timeout_ms is not None else self._silent_ms()

@@ -1,0 +1,123 @@
+"""The test server that users get: it must be real, quick to start, and fail on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.errors import CallTimeout
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import Command, request
+from orbitmq.protocol.headers.nameserver import GetRoute
+from orbitmq.protocol.headers.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
+from orbitmq.protocol.headers.send import SendMessageV2
+from orbitmq.transport.address import parse_address
+from orbitmq.transport.pool import Pool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orbitmq.testing import Server
+
+pytest_plugins = ["pytester"]
+
+
+def _send(topic: str = "Orders", properties: str = "") -> Command:
+    header = SendMessageV2(
+        producer_group="p",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=1,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=1,
+        flag=0,
+        properties=properties,
+    )
+    return request(RequestCode.SEND_MESSAGE_V2, header, b"hello")
+
+
+def _pull(topic: str = "Orders", *, wait_ms: int = 0) -> Command:
+    header = PullMessage(
+        consumer_group="g",
+        topic=topic,
+        queue_id=0,
+        queue_offset=0,
+        max_msg_nums=32,
+        sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if wait_ms else 0),
+        suspend_timeout_millis=wait_ms,
+    )
+    return request(RequestCode.PULL_MESSAGE, header)
+
+
+def _ask(server: Server, *commands: Command, timeout_seconds: float = 5.0) -> list[Command]:
+    async def ask() -> list[Command]:
+        pool = Pool()
+        try:
+            broker = parse_address(server.broker_address)
+            return [await pool.call(broker, command, timeout_seconds) for command in commands]
+        finally:
+            await pool.close()
+
+    return asyncio.run(ask())
+
+
+def test_a_message_sent_is_pulled_and_has_a_route(mq_server: Server) -> None:
+    sent, pulled = _ask(mq_server, _send(), _pull())
+    assert (sent.code, pulled.code) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS)
+    assert b"hello" in pulled.body
+
+    async def route() -> Command:
+        pool = Pool()
+        try:
+            query = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic="Orders"))
+            return await pool.call(parse_address(mq_server.address), query, 5)
+        finally:
+            await pool.close()
+
+    answer = asyncio.run(route())
+    assert answer.code == ResponseCode.SUCCESS
+    assert mq_server.broker_address.encode() in answer.body
+
+
+def test_a_delay_passes_without_waiting(mq_server: Server) -> None:
+    two_hours = "DELAY\x0118\x02"
+    _, before = _ask(mq_server, _send(properties=two_hours), _pull())
+    mq_server.clock.advance(hours=2)
+    (after,) = _ask(mq_server, _pull(wait_ms=20_000), timeout_seconds=30)
+    assert (before.code, after.code) == (ResponseCode.PULL_NOT_FOUND, ResponseCode.SUCCESS)
+
+
+def test_a_paused_server_answers_nothing_until_it_goes_on(mq_server: Server) -> None:
+    mq_server.pause()
+    with pytest.raises(CallTimeout):
+        _ask(mq_server, _send(), timeout_seconds=0.2)
+    mq_server.resume()
+    (answer,) = _ask(mq_server, _send())
+    assert answer.code == ResponseCode.SUCCESS
+
+
+def test_sends_are_refused_while_the_test_wants_it(mq_server: Server) -> None:
+    mq_server.refuse_sends("maintenance")
+    (refused,) = _ask(mq_server, _send())
+    mq_server.accept_sends()
+    (taken,) = _ask(mq_server, _send())
+    assert (refused.code, taken.code) == (ResponseCode.SYSTEM_BUSY, ResponseCode.SUCCESS)
+    assert "maintenance" in str(refused.remark)
+
+
+def test_a_folder_of_ones_own_is_kept(tmp_path: Path) -> None:
+    from orbitmq.testing import Server
+
+    with Server(data=tmp_path) as server:
+        _ask(server, _send())
+    with Server(data=tmp_path) as server:
+        (pulled,) = _ask(server, _pull())
+    assert b"hello" in pulled.body
+
+
+def test_users_find_the_fixture_without_an_import(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(mq_server): assert mq_server.address.startswith('127.0.0.1:')")
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
