@@ -86,13 +86,20 @@ class BatchQueueIndex:
         first = self.search(lambda entry: entry.physical < physical)
         return [self._entry(number).physical for number in range(first, self.log.next)]
 
-    def last_record(self) -> tuple[int, int]:
+    def last_record(self) -> tuple[int, int] | None:
+        """Commit-log offset and size of the record the last entry leads to; None if it leads nowhere."""
+        if self.log.next == self.log.first:
+            return None
         last = self._entry(self.log.next - 1)
-        return last.physical, last.size
+        return None if last.size == NOWHERE_SIZE else (last.physical, last.size)
 
     def drop_last(self) -> None:
         self.log.cut(self.log.next - 1)
         self._find_ends()
+
+    def keep_numbers_to(self, offset: int) -> None:
+        """Give out no number below `offset` again, though the messages that had them are lost."""
+        self.next_offset = max(self.next_offset, offset)
 
     def lead_nowhere(self, start: int, end: int) -> None:
         """Let the entries of records in [start, end) of the log lead to no byte at all: size 0x7FFFFFFF at offset 0."""

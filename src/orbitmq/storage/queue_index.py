@@ -90,14 +90,21 @@ class QueueIndex:
             yield from [offset for offset, _, _ in ENTRY.iter_unpack(data)]
             number = number + len(data) // ENTRY_BYTES if data else self.next_file_offset(number)
 
-    def last_record(self) -> tuple[int, int]:
-        """Commit-log offset and size of the record the last entry leads to; there must be an entry."""
+    def last_record(self) -> tuple[int, int] | None:
+        """Commit-log offset and size of the record the last entry leads to; None if it leads nowhere."""
+        if self.next_offset == self.log.first:
+            return None
         physical, size, _ = self.entry(self.next_offset - 1)
-        return physical, size
+        return None if size == NOWHERE_SIZE else (physical, size)
 
     def drop_last(self) -> None:
         self.log.cut(self.next_offset - 1)
         self._find_max_physical()
+
+    def keep_numbers_to(self, offset: int) -> None:
+        """Give out no number below `offset` again, though the messages that had them are lost."""
+        if offset > self.next_offset:
+            self._skip_to(offset)
 
     def lead_nowhere(self, start: int, end: int) -> None:
         """Blank the entries of records in [start, end) of the log: those bytes are damaged."""
@@ -204,10 +211,11 @@ class QueueIndex:
 
     def _find_max_physical(self) -> None:
         self.max_physical = -1
-        if self.next_offset > self.log.first:
-            physical, size, _ = self.entry(self.next_offset - 1)
+        for number in range(self.next_offset - 1, self.log.first - 1, -1):
+            physical, size, _ = self.entry(number)
             if size != NOWHERE_SIZE:
                 self.max_physical = physical + size
+                break
 
 
 def valid_entries(data: bytes) -> int:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.indexer import Indexer
     from orbitmq.storage.key_index import KeyIndex
-    from orbitmq.storage.queue_table import QueueTable
+    from orbitmq.storage.queue_table import AnyQueue, QueueTable
     from orbitmq.storage.segmented_log import Segment
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class Recovered(NamedTuple):
     end: int
     records: int
     damages: list[Damage]
+    unindexed_from_ms: int | None = None  # store time of the first record that the indexes did not know
 
 
 def recover(
@@ -68,12 +69,13 @@ def recover(
             keys.truncate(0)
         log.place_end(0)
         return Recovered(0, 0, [])
-    if exit_ is not LastExit.CLEAN:
-        _drop_torn_entries(log, queues)
+    dropped = _drop_torn_entries(log, queues) if exit_ is not LastExit.CLEAN else []
     first = _segment_to_begin_with(config, log, queues, checkpoint, exit_)
     if keys is not None and exit_ is LastExit.CRASHED:
         _rebuild_keys(config, log, indexer, log.files.segments[first].start)
-    recovered = _walk(config, log, queues, indexer, first)
+    # Of what was not synced, a power cut keeps any pages it likes: behind a hole there nothing counts. None: never.
+    unsynced_from_ms = checkpoint.log_synced_ms if exit_ is LastExit.CRASHED and checkpoint.is_known else None
+    recovered = _walk(config, log, queues, indexer, first, unsynced_from_ms)
     for damage in recovered.damages:
         logger.error(
             "%d bytes of the log at %d are damaged: %s", damage.end - damage.start, damage.start, damage.reason
@@ -82,6 +84,9 @@ def recover(
     queues.truncate(recovered.end)
     for damage in recovered.damages:
         queues.lead_nowhere(damage.start, damage.end)
+        for queue, next_offset, physical in dropped:
+            if damage.start <= physical < damage.end:
+                queue.keep_numbers_to(next_offset)  # it was the record that is broken, not the entry
     if keys is not None:
         keys.truncate(recovered.end)
     queues.correct_min(log.start)
@@ -115,15 +120,23 @@ def _segment_to_begin_with(
     return 0
 
 
-def _drop_torn_entries(log: CommitLog, queues: QueueTable) -> None:
-    """A queue's last entry may be half written: keep it only if it leads to its record. The walk enters it again."""
+class _Dropped(NamedTuple):
+    queue: AnyQueue
+    next_offset: int  # the queue's, with the entry
+    physical: int
+
+
+def _drop_torn_entries(log: CommitLog, queues: QueueTable) -> list[_Dropped]:
+    """A queue's last entry may be half written: drop it unless it leads to its record. The walk enters it again."""
+    dropped = []
     for queue in queues.queues.values():
-        if queue.log.next > queue.log.first:
-            physical, size = queue.last_record()
-            segment = log.files.segment_of(physical)
-            # An offset outside the log is no tear: its record was cut off or has expired.
-            if segment is not None and _size_at(segment, physical) != size:
-                queue.drop_last()
+        last = queue.last_record()
+        segment = log.files.segment_of(last[0]) if last else None
+        # An offset outside the log is no tear: its record was cut off or has expired.
+        if last is not None and segment is not None and _size_at(segment, last[0]) != last[1]:
+            dropped.append(_Dropped(queue, queue.next_offset, last[0]))
+            queue.drop_last()
+    return dropped
 
 
 def _size_at(segment: Segment, offset: int) -> int:
@@ -133,30 +146,51 @@ def _size_at(segment: Segment, offset: int) -> int:
         return -1
 
 
-def _walk(config: StorageConfig, log: CommitLog, queues: QueueTable, indexer: Indexer, first: int) -> Recovered:
+def _walk(
+    config: StorageConfig,
+    log: CommitLog,
+    queues: QueueTable,
+    indexer: Indexer,
+    first: int,
+    unsynced_from_ms: int | None,
+) -> Recovered:
     segments = log.files.segments[first:]
     end = segments[0].start
     records = 0
     damages: list[Damage] = []
+    hole: Damage | None = None  # right before what comes next
+    unindexed_from_ms: int | None = None
     last: Run | None = None
     # Most records are in the indexes already. Knowing which saves decoding them, and that is most of the work.
     known = set() if config.light_queues else queues.offsets_from(end)
     keyed_to = indexer.keyed_to
     for found in walk_runs(segments, check_crc=config.check_crc_on_recover, property_crc=config.verify_record_crc):
         if isinstance(found, NoRecord):
-            damages.append(Damage(found.start, found.end, found.reason))
+            hole = Damage(found.start, found.end, found.reason)
+            damages.append(hole)
         elif isinstance(found, EndOfFile):
             end = found.segment.end
+        elif hole is not None and unsynced_from_ms is not None and _first_stored_at_ms(found) >= unsynced_from_ms:
+            end = hole.start
+            break
         else:
+            hole = None
             last, end = found, found.end
             records += len(found.positions)
             memory, base = found.segment.memory, found.segment.start
             offsets = (base + position for position in found.positions)
             fresh = [offset for offset in offsets if offset not in known or offset >= keyed_to]
-            indexer.index([indexer.entry_at(memory, offset - base, offset) for offset in fresh])
+            batch = [indexer.entry_at(memory, offset - base, offset) for offset in fresh]
+            indexer.index(batch)
+            if batch and unindexed_from_ms is None:
+                unindexed_from_ms = batch[0].stored_at_ms
     if last is not None:
         indexer.last_stored_at_ms = stored_at_ms(last.segment.memory, last.positions[-1])
-    return Recovered(end, records, [damage for damage in damages if damage.start < end])
+    return Recovered(end, records, [damage for damage in damages if damage.start < end], unindexed_from_ms)
+
+
+def _first_stored_at_ms(run: Run) -> int:
+    return stored_at_ms(run.segment.memory, run.positions[0])
 
 
 def _cut(log: CommitLog, end: int) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from orbitmq.clock import SystemClock
 from orbitmq.errors import MessageError, StorageError, StoreFull
 from orbitmq.message.record import END_OF_FILE, check_record, stored_at_ms
+from orbitmq.storage.batch_queue_index import BatchQueueIndex
 from orbitmq.storage.checkpoint import CheckpointFile, read_checkpoint
 from orbitmq.storage.commit_log import AppendCode, CommitLog
 from orbitmq.storage.config import FlushMode
@@ -106,6 +107,11 @@ class Store:
             )
             self._checkpoint_file = CheckpointFile(self.disk, config.checkpoint_path)
             undo.callback(self._checkpoint_file.close)
+            if self.recovered.unindexed_from_ms is not None:
+                # Until the next sync only older entries are safe, whatever the checkpoint of another run said.
+                known_until_ms = self.recovered.unindexed_from_ms - 1
+                self.checkpoint.queues_synced_ms = min(self.checkpoint.queues_synced_ms, known_until_ms)
+                self._checkpoint_file.save(self.checkpoint)
             mark_running(self.disk, config.directory)
             undo.pop_all()
         self._extensions = QueueExtensions(self.disk, config)
@@ -203,6 +209,11 @@ class Store:
         """Everything before this log offset may be read: what is flushed, with synchronous flush, else all."""
         return self._log_flusher.flushed if self.config.flush_mode is FlushMode.SYNC else self.log.end
 
+    @property
+    def dispatched_offset(self) -> int:
+        """Everything before this log offset is indexed."""
+        return self._indexer.indexed_to
+
     def when_durable(self, end: int, callback: Callable[[StorageError | None], None]) -> None:
         """Call back when the log is on the device up to `end`, or never will be.
 
@@ -276,6 +287,17 @@ class Store:
                 for key, queue in self.queues.queues.items()
                 if topic is None or key[0] == topic
             }
+
+    def queue_entries(self, topic: str, queue_id: int, start: int, count: int) -> list[tuple[int, int, int]] | None:
+        """Log offset, size and tag hash of up to `count` messages of a queue; None if there is no such queue."""
+        queue = self.queues.queues.get((topic, queue_id))
+        if queue is None:
+            return None
+        with self.queues.lock:
+            if isinstance(queue, BatchQueueIndex):
+                return [(entry.physical, entry.size, entry.tags_code) for entry in queue.entries_from(start, count)]
+            stop = min(start + count, queue.next_offset)
+            return [queue.entry(offset) for offset in range(max(start, queue.min_offset), stop)]
 
     def topics(self) -> set[str]:
         """Those that have queues."""
