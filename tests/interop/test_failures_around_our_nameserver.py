@@ -67,6 +67,7 @@ def test_the_route_of_a_killed_broker_is_gone_at_once(
     eventually(lambda: brokers_of(server.address, TEMPLATE_TOPIC), lambda route: not route, 5, "the end of the route")
 
 
+@pytest.mark.parametrize("release", ["5.3.3"], indirect=True)
 def test_a_slave_finds_its_master_through_us_and_stays_when_the_master_is_killed(
     orbit_nameserver: StartNameServer,
     apache_broker: Callable[[BrokerPlan], Broker],
