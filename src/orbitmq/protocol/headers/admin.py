@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from orbitmq.protocol.headers.base import Header
+from orbitmq.protocol.integers import Int32, Int64
 
 
 class TopicName(Header):
@@ -26,12 +27,12 @@ class ProducerGroup(Header):
 
 class CreateTopic(Header):
     topic: str
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
     topic_filter_type: str
     default_topic: str = "TBW102"
-    topic_sys_flag: int = 0
+    topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: str | None = None
     force: bool = False
@@ -40,19 +41,19 @@ class CreateTopic(Header):
 class QueryMessage(Header):
     topic: str
     key: str
-    max_num: int
-    begin_timestamp: int
-    end_timestamp: int
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
     unique_key: bool = msgspec.field(name="_UNIQUE_KEY_QUERY", default=False)
 
 
 class MessagesFound(Header):
-    index_last_update_timestamp: int
-    index_last_update_phyoffset: int
+    index_last_update_timestamp: Int64
+    index_last_update_phyoffset: Int64
 
 
 class ViewMessage(Header):
-    offset: int
+    offset: Int64
     topic: str | None = None
 
 
@@ -102,9 +103,9 @@ class BrokerConsumeStats(Header):
 
 class QueryConsumeQueue(Header):
     topic: str
-    queue_id: int
-    index: int
-    count: int
+    queue_id: Int32
+    index: Int64
+    count: Int32
     consumer_group: str | None = None
 
 
@@ -125,18 +126,18 @@ class RegisterFilterServer(Header):
 
 class FilterServerRegistered(Header):
     broker_name: str
-    broker_id: int
+    broker_id: Int64
 
 
 class ReadAheadMode(Header):
     """Code 2004. Java: FIleReadaheadMode"""
 
-    mode: int = msgspec.field(name="READ_AHEAD_MODE")
+    mode: Int32 = msgspec.field(name="READ_AHEAD_MODE")
 
 
 class HaAddresses(Header):
     """Code 906, both ways: a slave asks, its master answers. Java: ExchangeHAInfoRequestHeader, ...ResponseHeader"""
 
     master_ha_address: str | None = None
-    master_flush_offset: int | None = None
+    master_flush_offset: Int64 | None = None
     master_address: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from orbitmq.protocol.headers.base import Header
+from orbitmq.protocol.integers import Int32, Int64
 
 
 class HeartbeatTaken(Header):
@@ -32,10 +33,10 @@ class ResetOffset(Header):
 
     topic: str
     group: str
-    timestamp: int
+    timestamp: Int64
     is_force: bool = False
-    queue_id: int = -1
-    offset: int | None = None
+    queue_id: Int32 = -1
+    offset: Int64 | None = None
 
 
 class ConsumerStatus(Header):
@@ -62,5 +63,5 @@ class ConsumeDirectly(Header):
     msg_id: str | None = None
     broker_name: str | None = None
     topic: str | None = None
-    topic_sys_flag: int | None = None
-    group_sys_flag: int | None = None
+    topic_sys_flag: Int32 | None = None
+    group_sys_flag: Int32 | None = None

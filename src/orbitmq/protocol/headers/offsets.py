@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from orbitmq.protocol.headers.base import Header
+from orbitmq.protocol.integers import Int32, Int64
 
 
 class QueryConsumerOffset(Header):
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int32
     set_zero_if_not_found: bool | None = None
     bname: str | None = None
 
@@ -16,8 +17,8 @@ class QueryConsumerOffset(Header):
 class UpdateConsumerOffset(Header):
     consumer_group: str
     topic: str
-    queue_id: int | None = None
-    commit_offset: int | None = None
+    queue_id: Int32 | None = None
+    commit_offset: Int64 | None = None
     bname: str | None = None
 
 
@@ -25,8 +26,8 @@ class SearchOffset(Header):
     """Java: SearchOffsetRequestHeader"""
 
     topic: str
-    queue_id: int
-    timestamp: int
+    queue_id: Int32
+    timestamp: Int64
     boundary_type: str | None = None  # lower (default) or upper
     bname: str | None = None
 
@@ -35,14 +36,14 @@ class QueueName(Header):
     """One queue of a topic. Java: GetMaxOffsetRequestHeader, GetMinOffset..., GetEarliestMsgStoretime..."""
 
     topic: str
-    queue_id: int
+    queue_id: Int32
     committed: bool | None = None
     bname: str | None = None
 
 
 class OffsetFound(Header):
-    offset: int
+    offset: Int64
 
 
 class TimestampFound(Header):
-    timestamp: int
+    timestamp: Int64

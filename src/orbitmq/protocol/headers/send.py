@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from orbitmq.protocol.headers.base import Header
+from orbitmq.protocol.integers import Int32, Int64
 
 
 class SendMessage(Header):
@@ -13,15 +14,15 @@ class SendMessage(Header):
     producer_group: str
     topic: str
     default_topic: str  # the template for a topic that does not exist yet
-    default_topic_queue_nums: int
-    queue_id: int  # negative: the broker chooses
-    sys_flag: int
-    born_timestamp: int
-    flag: int
+    default_topic_queue_nums: Int32
+    queue_id: Int32  # negative: the broker chooses
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
     properties: str = ""
-    reconsume_times: int = 0
+    reconsume_times: Int32 = 0
     unit_mode: bool = False
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int32 | None = None
     batch: bool = False
     bname: str | None = None
 
@@ -32,15 +33,15 @@ class SendMessageV2(Header):
     producer_group: str = msgspec.field(name="a")
     topic: str = msgspec.field(name="b")
     default_topic: str = msgspec.field(name="c")
-    default_topic_queue_nums: int = msgspec.field(name="d")
-    queue_id: int = msgspec.field(name="e")
-    sys_flag: int = msgspec.field(name="f")
-    born_timestamp: int = msgspec.field(name="g")
-    flag: int = msgspec.field(name="h")
+    default_topic_queue_nums: Int32 = msgspec.field(name="d")
+    queue_id: Int32 = msgspec.field(name="e")
+    sys_flag: Int32 = msgspec.field(name="f")
+    born_timestamp: Int64 = msgspec.field(name="g")
+    flag: Int32 = msgspec.field(name="h")
     properties: str = msgspec.field(name="i", default="")
-    reconsume_times: int = msgspec.field(name="j", default=0)
+    reconsume_times: Int32 = msgspec.field(name="j", default=0)
     unit_mode: bool = msgspec.field(name="k", default=False)
-    max_reconsume_times: int | None = msgspec.field(name="l", default=None)
+    max_reconsume_times: Int32 | None = msgspec.field(name="l", default=None)
     batch: bool = msgspec.field(name="m", default=False)
     bname: str | None = msgspec.field(name="n", default=None)
 
@@ -49,8 +50,8 @@ class SendReceipt(Header):
     """Java: SendMessageResponseHeader"""
 
     msg_id: str  # where the record lies; comma-separated for a batch
-    queue_id: int
-    queue_offset: int
+    queue_id: Int32
+    queue_offset: Int64
     transaction_id: str | None = None
     batch_uniq_id: str | None = None
     recall_handle: str | None = None
@@ -68,13 +69,13 @@ class SendRefused(Header):
 class SendBack(Header):
     """A consumer could not handle a message. Java: ConsumerSendMsgBackRequestHeader"""
 
-    offset: int  # in the commit log
+    offset: Int64  # in the commit log
     group: str
-    delay_level: int
+    delay_level: Int32
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool = False
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int32 | None = None
 
 
 class RecallMessage(Header):
@@ -95,14 +96,14 @@ class PushReply(Header):
     producer_group: str
     topic: str
     default_topic: str
-    default_topic_queue_nums: int
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
     born_host: str
     store_host: str
-    store_timestamp: int
+    store_timestamp: Int64
     properties: str = ""
-    reconsume_times: int = 0
+    reconsume_times: Int32 = 0
     unit_mode: bool = False
