@@ -1,0 +1,203 @@
+"""A program whose work is its handlers: declare them, then run.
+
+    app = App("127.0.0.1:9876")
+
+    @app.subscriber("Orders", group="billing", concurrency=8)
+    async def on_order(order: Order) -> None:
+        await app.publish("Invoices", make_invoice(order))
+
+`orbitmq run module:app` runs it, with worker processes and reload; `app.run()` does so from code, `async with app` in tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar
+
+from orbitmq.client.client import Client, connect
+from orbitmq.errors import AlreadyClosed, ConfigError
+from orbitmq.transport.loop import run
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Unpack
+
+    from orbitmq.client.assignment import Strategy
+    from orbitmq.client.codecs import Codec
+    from orbitmq.client.consumer import Consumer
+    from orbitmq.client.consumer_options import Start
+    from orbitmq.client.filters import Sql
+    from orbitmq.client.hooks import ConsumeHook
+    from orbitmq.client.producer import Keys, Producer
+    from orbitmq.client.receipts import Receipt
+    from orbitmq.protocol.signing import Credentials
+
+logger = logging.getLogger(__name__)
+
+H = TypeVar("H", bound="Callable[..., Any]")
+
+_STOPPING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class SubscriberOptions(TypedDict, total=False):
+    """What `subscriber` takes beside topics and group: the options of `Client.consumer`."""
+
+    filter: str | Sql | None
+    codec: Codec
+    start: Start
+    broadcasting: bool
+    orderly: bool
+    strategy: str | Strategy
+    concurrency: int
+    batch_size: int
+    pull_batch_size: int
+    max_cached_messages: int
+    max_cached_bytes: int
+    max_span: int
+    max_retries: int | None
+    consume_timeout: float
+    suspend: float
+    commit_every: float
+    close_timeout: float
+    offset_directory: Path | None
+    hooks: Sequence[ConsumeHook]
+
+
+class App:
+    """Handlers and what they need, started and stopped together."""
+
+    def __init__(
+        self,
+        name_servers: str | Iterable[str] | None = None,
+        *,
+        producer_group: str = "orbitmq-app",
+        credentials: Credentials | tuple[str, str] | tuple[str, str, str] | None = None,
+        tls: ssl.SSLContext | bool | None = None,
+        namespace: str = "",
+    ) -> None:
+        """As `connect`; nothing is contacted before the app runs, not even the environment is read."""
+        self._connect: Callable[[], Client] = lambda: connect(
+            name_servers, credentials=credentials, tls=tls, namespace=namespace
+        )
+        self._producer_group = producer_group
+        self._subscribers: list[Callable[[Client], Consumer]] = []
+        self._at_start: list[Callable[[], Awaitable[None]]] = []
+        self._at_stop: list[Callable[[], Awaitable[None]]] = []
+        self._client: Client | None = None
+        self._producer: Producer | None = None
+        self._stopping: asyncio.Event | None = None
+
+    # ---- declaring
+
+    def subscriber(
+        self,
+        topics: str | Sequence[str] | Mapping[str, str | Sql | None],
+        *,
+        group: str,
+        **options: Unpack[SubscriberOptions],
+    ) -> Callable[[H], H]:
+        """The decorated function handles these topics. It stays what it was: call it in tests as any other function."""
+
+        def declare(handler: H) -> H:
+            self._subscribers.append(lambda client: client.consumer(topics, group=group, handler=handler, **options))
+            return handler
+
+        return declare
+
+    def on_start(self, function: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """Run before the first message: open a database, say."""
+        self._at_start.append(function)
+        return function
+
+    def on_stop(self, function: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """Run after the last message, in reverse order of declaration."""
+        self._at_stop.append(function)
+        return function
+
+    # ---- using
+
+    async def publish(
+        self,
+        topic: str,
+        body: object,
+        *,
+        tag: str = "",
+        keys: Keys = (),
+        properties: Mapping[str, str] | None = None,
+        order_key: str | None = None,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Send a message; see `Producer.send`."""
+        if self._producer is None:
+            raise AlreadyClosed("the app is not running", hint="publish from handlers, or inside `async with app`")
+        return await self._producer.send(
+            topic, body, tag=tag, keys=keys, properties=properties, order_key=order_key, timeout=timeout
+        )
+
+    # ---- running
+
+    async def start(self) -> None:
+        if self._client is not None:
+            raise ConfigError("the app is running already")
+        self._client = self._connect()
+        self._stopping = asyncio.Event()
+        try:
+            self._producer = await self._client.producer(self._producer_group).start()
+            for function in self._at_start:
+                await function()
+            for make in self._subscribers:
+                await make(self._client).start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Let running handlers end, commit what is done, close everything."""
+        client, self._client = self._client, None
+        if client is None:
+            return
+        try:
+            await client.close()  # the producer, made first, closes last: handlers that still run may publish
+        finally:
+            self._producer = None
+            for function in reversed(self._at_stop):
+                await function()
+
+    async def serve(self) -> None:
+        """Run until a signal (SIGINT, SIGTERM) or `shut_down` ends it."""
+        await self.start()
+        assert self._stopping is not None
+        loop = asyncio.get_running_loop()
+        for number in _STOPPING_SIGNALS:
+            loop.add_signal_handler(number, self._stopping.set)
+        try:
+            logger.info("app runs with %d subscribers", len(self._subscribers))
+            await self._stopping.wait()
+            logger.info("app stops")
+        finally:
+            for number in _STOPPING_SIGNALS:
+                loop.remove_signal_handler(number)
+            await self.stop()
+
+    def shut_down(self) -> None:
+        """End `serve`, from a handler or anywhere else on the event loop."""
+        if self._stopping is not None:
+            self._stopping.set()
+
+    def run(self) -> None:
+        """Run in this thread until the process is told to end."""
+        run(self.serve())
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()

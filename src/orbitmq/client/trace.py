@@ -1,0 +1,233 @@
+"""Message trace: who sent, stored and handled a message, and how long it took, as records in a topic of their own.
+
+    Pub        ␁time␁region␁group␁topic␁id␁tag␁keys␁broker␁bytes␁cost␁type␁offset id␁success␂
+    SubBefore  ␁time␁region␁group␁request␁id␁retries␁keys␂
+    SubAfter   ␁request␁id␁cost␁success␁keys␁code␁time␁group␂
+
+Ask for it with `Tracer(client)` in a producer's or consumer's hooks; tools such as `mqadmin queryMsgTraceById` read it.
+
+Java: AsyncTraceDispatcher, TraceDataEncoder, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
+
+from orbitmq.client.hooks import ConsumeHook, Consuming, SendHook, Sending
+from orbitmq.client.names import TRACE_TOPIC
+from orbitmq.errors import OrbitError, RetryLater
+from orbitmq.message import Message
+from orbitmq.message import properties as names
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from orbitmq.client.client import Client
+    from orbitmq.client.producer import Producer
+
+logger = logging.getLogger(__name__)
+
+_FIELD_END: Final = "\x01"
+_RECORD_END: Final = "\x02"
+_GROUP: Final = "_INNER_TRACE_PRODUCER"
+_NORMAL: Final = 0
+_DELAYED: Final = 3
+_SUCCESS: Final = 0
+_EXCEPTION: Final = 2
+_FAILED: Final = 4
+_MAX_BODY_BYTES: Final = 128_000
+_DEFAULT_REGION: Final = "DefaultRegion"
+
+
+class Trace(msgspec.Struct):
+    """One record, and the keys by which it is found."""
+
+    text: str
+    keys: list[str]
+
+
+def sent_trace(sending: Sending, now_ms: int) -> Trace | None:
+    """What a producer tells of a message; None when its broker wants no traces."""
+    receipt = sending.receipt
+    if receipt is not None and not receipt.traceable:
+        return None
+    properties = sending.properties
+    message_id, keys = properties[names.UNIQUE_KEY], properties.get(names.KEYS, "")
+    cost_ms = round(sending.seconds * 1000)
+    text = _record(
+        "Pub",
+        now_ms - cost_ms,
+        (receipt.region if receipt is not None else "") or _DEFAULT_REGION,
+        sending.group,
+        sending.topic,
+        message_id,
+        properties.get(names.TAGS, "null"),
+        keys or "null",
+        sending.store_address,
+        len(sending.body),
+        cost_ms,
+        _DELAYED if names.DELAY in properties else _NORMAL,
+        receipt.offset_id if receipt is not None else "",
+        receipt is not None,
+    )
+    return Trace(text, [message_id, *keys.split()])
+
+
+def before_traces(consuming: Consuming, request_id: str, now_ms: int) -> list[Trace]:
+    """What a consumer tells before its handler runs, one record a message."""
+    return [
+        Trace(
+            _record(
+                "SubBefore",
+                now_ms,
+                message.properties.get(names.REGION, _DEFAULT_REGION),
+                consuming.group,
+                request_id,
+                message.message_id,
+                message.attempt - 1,
+                message.properties.get(names.KEYS, "null"),
+            ),
+            [message.message_id, *message.keys],
+        )
+        for message in consuming.messages
+        if message.properties.get(names.TRACE_ON) != "false"
+    ]
+
+
+def after_traces(consuming: Consuming, request_id: str, now_ms: int) -> list[Trace]:
+    """What it tells afterwards."""
+    code = _SUCCESS
+    if consuming.error is not None:
+        code = _FAILED if isinstance(consuming.error, RetryLater) else _EXCEPTION
+    return [
+        Trace(
+            _record(
+                "SubAfter",
+                request_id,
+                message.message_id,
+                round(consuming.seconds * 1000) // max(1, len(consuming.messages)),
+                consuming.error is None,
+                message.properties.get(names.KEYS, "null"),
+                code,
+                now_ms,
+                consuming.group,
+            ),
+            [message.message_id, *message.keys],
+        )
+        for message in consuming.messages
+        if message.properties.get(names.TRACE_ON) != "false"
+    ]
+
+
+def _record(*fields: object) -> str:
+    texts = (str(field).lower() if isinstance(field, bool) else str(field) for field in fields)
+    return _FIELD_END.join(texts) + _RECORD_END
+
+
+class Tracer(SendHook, ConsumeHook):
+    """Collects traces and sends them in the background; loses some rather than slow anybody down.
+
+    async with Tracer(client) as tracer:
+        async with client.producer(group="orders", hooks=[tracer]) as producer: ...
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        topic: str = TRACE_TOPIC,
+        batch_size: int = 20,
+        every_seconds: float = 5.0,
+        max_waiting: int = 2048,
+    ) -> None:
+        self.lost = 0
+        """Traces that could not be kept or sent."""
+        self._clock = client.config.clock
+        self._topic = topic
+        self._batch_size = batch_size
+        self._every_seconds = every_seconds
+        self._max_waiting = max_waiting
+        self._waiting: list[Trace] = []
+        self._full = asyncio.Event()
+        self._producer: Producer = client.producer(_GROUP, timeout=5.0)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> Self:
+        await self._producer.start()
+        self._task = asyncio.create_task(self._send_now_and_then(), name="message trace")
+        return self
+
+    async def close(self) -> None:
+        """Send what waits, then end."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+            await self._send_all()
+        await self._producer.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def after_send(self, sending: Sending) -> None:
+        if sending.topic != self._topic:
+            trace = sent_trace(sending, self._clock.now_ms())
+            if trace is not None:
+                self._keep([trace])
+
+    def before_consume(self, consuming: Consuming) -> None:
+        request_id = f"{self._clock.now_ms():X}{id(consuming):X}"
+        consuming.context["trace request"] = request_id
+        self._keep(before_traces(consuming, request_id, self._clock.now_ms()))
+
+    def after_consume(self, consuming: Consuming) -> None:
+        request_id = str(consuming.context["trace request"])
+        self._keep(after_traces(consuming, request_id, self._clock.now_ms()))
+
+    def _keep(self, traces: list[Trace]) -> None:
+        room = self._max_waiting - len(self._waiting)
+        self._waiting += traces[:room]
+        self.lost += max(0, len(traces) - room)
+        if len(self._waiting) >= self._batch_size:
+            self._full.set()
+
+    async def _send_now_and_then(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._every_seconds):
+                    await self._full.wait()
+            except TimeoutError:
+                pass
+            self._full.clear()
+            await self._send_all()
+
+    async def _send_all(self) -> None:
+        while self._waiting:
+            batch = self._next_batch()
+            keys = dict.fromkeys(key for trace in batch for key in trace.keys)
+            body = "".join(trace.text for trace in batch).encode()
+            message = Message(self._topic, body, keys=[*keys])
+            try:
+                await self._producer.send_message(message)
+            except OrbitError as error:
+                self.lost += len(batch)
+                logger.warning("%d message traces are lost: %s", len(batch), error)
+
+    def _next_batch(self) -> list[Trace]:
+        size, count = 0, 0
+        for trace in self._waiting[: self._batch_size]:
+            size += len(trace.text.encode())
+            if count and size > _MAX_BODY_BYTES:
+                break
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
