@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import StoreCorrupt
+from orbitmq.storage.files import PAGE_BYTES
 from orbitmq.storage.segmented_log import NAME_DIGITS, segment_name
 
 if TYPE_CHECKING:
@@ -218,6 +219,11 @@ class EntryLog:
     def _bisect_end(self, valid: Callable[[bytes], int]) -> int:
         low = self.files.starts[-1] // self.entry_bytes
         high = low + self.per_file
+        # Most queues are short: one page often holds the end.
+        page = self.files.read(low * self.entry_bytes, PAGE_BYTES // self.entry_bytes * self.entry_bytes)
+        low += valid(page)
+        if page and low * self.entry_bytes < self.files.starts[-1] + len(page):
+            return low
         while low < high:
             middle = (low + high) // 2
             if valid(self.files.read(middle * self.entry_bytes, self.entry_bytes)):

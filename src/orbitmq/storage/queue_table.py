@@ -44,6 +44,7 @@ class QueueTable:
         self._files_lock = Lock()
         self._dirty: set[AnyQueue] = set()  # have entries in memory only
         self._unsynced: dict[AnyQueue, int] = {}  # bytes written since the last sync
+        self._unnamed: set[Path] = set()  # directories with new names in them
 
     def load(self, *, trust: bool) -> None:
         """Open every queue there is a directory for; `trust` after a clean stop."""
@@ -100,7 +101,7 @@ class QueueTable:
                 raise
 
     def sync(self, least_pages: int = 0) -> None:
-        """Make written entries durable, of queues with at least so many pages of them."""
+        """Make written entries durable, of queues with at least so many pages of them; without a number, of all."""
         for queue, size in list(self._unsynced.items()):
             if size >= least_pages * PAGE_BYTES:
                 with self._files_lock:
@@ -110,6 +111,13 @@ class QueueTable:
                         except BaseException:
                             self._unsynced[queue] = size
                             raise
+        if not least_pages:
+            # A new queue's directories must survive a power cut as well as its file does. From the leaves to the root.
+            for directory in sorted(self._unnamed, reverse=True):
+                with self._files_lock:
+                    if self._disk.stat(directory) is not None:
+                        self._disk.sync_directory(directory)
+                    self._unnamed.discard(directory)
 
     def truncate(self, physical: int) -> None:
         """The log was cut at `physical`: forget what lies behind it."""
@@ -182,13 +190,8 @@ class QueueTable:
                 queue.log.mark_written(first, len(data))
             self._unsynced[queue] = self._unsynced.get(queue, 0) + len(data)
             if fresh:
-                self._name_durably(queue)
-
-    def _name_durably(self, queue: AnyQueue) -> None:
-        """A new queue's directories must survive a power cut as well as its file does."""
-        topic_directory = queue.log.files.directory.parent
-        self._disk.sync_directory(topic_directory)
-        self._disk.sync_directory(topic_directory.parent)
+                topic_directory = queue.log.files.directory.parent
+                self._unnamed |= {topic_directory, topic_directory.parent}
 
     def _files(self, path: Path, topic: str, queue_id: int, file_bytes: int) -> EntryFiles:
         return EntryFiles(self._disk, path / topic / str(queue_id), file_bytes)

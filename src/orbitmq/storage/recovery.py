@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message.record import END_OF_FILE, check_record, stored_at_ms
+from orbitmq.storage.indexer import NEVER
 from orbitmq.storage.lock import LastExit
 from orbitmq.storage.log_walk import EndOfFile, NoRecord, Run, walk_runs
 
@@ -75,7 +76,9 @@ def recover(
         _rebuild_keys(config, log, indexer, log.files.segments[first].start)
     # Of what was not synced, a power cut keeps any pages it likes: behind a hole there nothing counts. None: never.
     unsynced_from_ms = checkpoint.log_synced_ms if exit_ is LastExit.CRASHED and checkpoint.is_known else None
-    recovered = _walk(config, log, queues, indexer, first, unsynced_from_ms)
+    # A clean stop left a whole key index, and so did a killed process up to its last record.
+    keyed_to = NEVER if exit_ is LastExit.CLEAN else indexer.keyed_to
+    recovered = _walk(config, log, queues, indexer, first, keyed_to, unsynced_from_ms)
     for damage in recovered.damages:
         logger.error(
             "%d bytes of the log at %d are damaged: %s", damage.end - damage.start, damage.start, damage.reason
@@ -152,6 +155,7 @@ def _walk(
     queues: QueueTable,
     indexer: Indexer,
     first: int,
+    keyed_to: int,
     unsynced_from_ms: int | None,
 ) -> Recovered:
     segments = log.files.segments[first:]
@@ -163,7 +167,6 @@ def _walk(
     last: Run | None = None
     # Most records are in the indexes already. Knowing which saves decoding them, and that is most of the work.
     known = set() if config.light_queues else queues.offsets_from(end)
-    keyed_to = indexer.keyed_to
     for found in walk_runs(segments, check_crc=config.check_crc_on_recover, property_crc=config.verify_record_crc):
         if isinstance(found, NoRecord):
             hole = Damage(found.start, found.end, found.reason)
