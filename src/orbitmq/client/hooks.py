@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Sending:
     """One send: what goes out, and what became of it."""
 
-    __slots__ = ("body", "error", "group", "properties", "receipt", "seconds", "store_address", "topic")
+    __slots__ = ("body", "context", "error", "group", "properties", "receipt", "seconds", "store_address", "topic")
 
     def __init__(self, group: str, topic: str, body: bytes, properties: dict[str, str]) -> None:
         self.group = group
@@ -30,6 +30,7 @@ class Sending:
         self.error: OrbitError | None = None
         self.seconds = 0.0  # from the first attempt to the answer
         self.store_address = ""  # the broker that answered
+        self.context: dict[str, object] = {}  # for what a hook wants to find again afterwards
 
 
 class Consuming:

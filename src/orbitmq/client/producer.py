@@ -137,7 +137,7 @@ class Producer:
         timeout: float | None = None,
     ) -> Receipt:
         """As `send`, of a message that is built already."""
-        delivery = self._running()
+        self._running()
         check_topic(message.topic)
         check_body(message.body, self._options.max_message_bytes)
         to = Destination(queue, order_key)
@@ -145,10 +145,13 @@ class Producer:
             return await self._accumulator.add(message)
         sending = self._prepared(message)
         header, body = await self._encoded(sending, message.flag)
+        seconds = self._timeout(timeout)
+        delivered = await self._deliver(RequestCode.SEND_MESSAGE_V2, header, body, to, seconds, [sending])
+        receipt = self._receipt(delivered, message.topic, sending)
         if self._hooks:
-            return await self._send_watched(delivery, sending, header, body, to, timeout)
-        delivered = await delivery.deliver(RequestCode.SEND_MESSAGE_V2, header, body, to, self._timeout(timeout))
-        return self._receipt(delivered, message.topic, sending)
+            sending.receipt = receipt
+            self._tell([sending])
+        return receipt
 
     async def send_batch(
         self,
@@ -260,27 +263,29 @@ class Producer:
     def _receipt(self, delivered: Delivered, topic: str, sending: Sending) -> Receipt:
         return receipt_of(delivered.answer, topic, delivered.broker_name, sending.properties[names.UNIQUE_KEY])
 
-    async def _send_watched(
-        self,
-        delivery: Delivery,
-        sending: Sending,
-        header: SendMessageV2,
-        body: bytes,
-        to: Destination,
-        timeout: float | None,
-    ) -> Receipt:
+    async def _deliver(
+        self, code: int, header: SendMessageV2, body: bytes, to: Destination, seconds: float, sendings: list[Sending]
+    ) -> Delivered:
+        delivery = self._running()
+        if not self._hooks:
+            return await delivery.deliver(code, header, body, to, seconds)
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            delivered = await delivery.deliver(RequestCode.SEND_MESSAGE_V2, header, body, to, self._timeout(timeout))
-            sending.store_address = str(delivered.address)
-            sending.receipt = self._receipt(delivered, sending.topic, sending)
-            return sending.receipt
+            delivered = await delivery.deliver(code, header, body, to, seconds)
         except OrbitError as error:
-            sending.error = error
+            for sending in sendings:
+                sending.error = error
+                sending.seconds = loop.time() - began
+            self._tell(sendings)
             raise
-        finally:
+        for sending in sendings:
             sending.seconds = loop.time() - began
+            sending.store_address = str(delivered.address)
+        return delivered
+
+    def _tell(self, sendings: list[Sending]) -> None:
+        for sending in sendings:
             for hook in self._hooks:
                 hook.after_send(sending)
 
@@ -309,23 +314,23 @@ class Producer:
         return receipts
 
     async def _send_one_batch(self, topic: str, batch: Batch, to: Destination, timeout: float | None) -> list[Receipt]:
-        delivery = self._running()
-        first = batch.sendings[0]
+        first, sendings = batch.sendings[0], batch.sendings
         seconds = self._timeout(timeout)
         if batch.must_be_single:
             header = self._header(first.topic, first.properties, 0, batch.members[0].flag)
-            delivered = await delivery.deliver(RequestCode.SEND_MESSAGE_V2, header, first.body, to, seconds)
-            return [self._receipt(delivered, topic, first)]
-        assert self._instance is not None
-        properties = {names.UNIQUE_KEY: next(self._instance.unique_ids)}
-        if names.WAIT in first.properties:
-            properties[names.WAIT] = first.properties[names.WAIT]
-        header = self._header(first.topic, properties, 0, 0, batch=True)
-        delivered = await delivery.deliver(RequestCode.SEND_BATCH_MESSAGE, header, batch.body(), to, seconds)
-        receipts = batch_receipts_of(delivered.answer, topic, delivered.broker_name, batch.ids())
-        for sending, receipt in zip(batch.sendings, receipts, strict=True):
-            sending.receipt = receipt
-            sending.store_address = str(delivered.address)
-            for hook in self._hooks:
-                hook.after_send(sending)
+            delivered = await self._deliver(RequestCode.SEND_MESSAGE_V2, header, first.body, to, seconds, sendings)
+            receipts = [self._receipt(delivered, topic, first)]
+        else:
+            assert self._instance is not None
+            properties = {names.UNIQUE_KEY: next(self._instance.unique_ids)}
+            if names.WAIT in first.properties:
+                properties[names.WAIT] = first.properties[names.WAIT]
+            header = self._header(first.topic, properties, 0, 0, batch=True)
+            code, body = RequestCode.SEND_BATCH_MESSAGE, batch.body()
+            delivered = await self._deliver(code, header, body, to, seconds, sendings)
+            receipts = batch_receipts_of(delivered.answer, topic, delivered.broker_name, batch.ids())
+        if self._hooks:
+            for sending, receipt in zip(sendings, receipts, strict=True):
+                sending.receipt = receipt
+            self._tell(sendings)
         return receipts

@@ -35,7 +35,6 @@ class OpenTelemetry(SendHook, ConsumeHook):
                 "OpenTelemetry is not installed", hint="pip install opentelemetry-api, and an SDK to see anything"
             ) from error
         self._tracer: Any = self._trace.get_tracer("orbitmq")
-        self._sending: dict[Sending, Any] = {}
 
     def before_send(self, sending: Sending) -> None:
         span = self._tracer.start_span(
@@ -51,12 +50,11 @@ class OpenTelemetry(SendHook, ConsumeHook):
             },
         )
         self._propagate.inject(sending.properties, context=self._trace.set_span_in_context(span))
-        self._sending[sending] = span
+        sending.context[_SPANS] = span
 
     def after_send(self, sending: Sending) -> None:
-        span = self._sending.pop(sending, None)
-        if span is not None:
-            _end(span, self._trace, sending.error)
+        span: Any = sending.context.pop(_SPANS)
+        _end(span, self._trace, sending.error)
 
     def before_consume(self, consuming: Consuming) -> None:
         consuming.context[_SPANS] = [self._consume_span(consuming, message) for message in consuming.messages]

@@ -1,0 +1,476 @@
+"""Producers against a scripted cluster: what they send, whom they ask, how they fail."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from orbitmq import Message, Producer, QueueRef, SendHook, Sending, SendStatus, connect
+from orbitmq.errors import AlreadyClosed, CallTimeout, ConfigError, ConnectFailed, MessageError, RequestFailed
+from orbitmq.message.compression import plain_body
+from orbitmq.message.properties import decode_properties
+from orbitmq.message.tags import java_hash
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import Command, answer, ok
+from orbitmq.protocol.headers.send import SendMessageV2, SendReceipt
+from orbitmq.transport.connection import Connection
+from tests.client.scripted import ScriptedCluster, eventually, hang_up, never_answer, refuse, scripted_cluster
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[ScriptedCluster]:
+    async with scripted_cluster(topics={"T": 4}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def producer(cluster: ScriptedCluster) -> AsyncIterator[Producer]:
+    async with connect(cluster.address) as client, client.producer("P") as producer:
+        yield producer
+
+
+async def test_a_message_arrives_as_it_was_sent_and_the_receipt_says_where(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    receipt = await producer.send(
+        "T",
+        b"hi",
+        tag="new",
+        keys=["k1", "k2"],
+        properties={"colour": "blå"},
+        queue=QueueRef("T", "broker-a", 3),
+        flag=7,
+    )
+    [stored] = cluster.broker.queues["T", 3]
+    assert (stored.body, stored.flag) == (b"hi", 7)
+    assert stored.properties == {
+        "TAGS": "new", "KEYS": "k1 k2", "colour": "blå", "UNIQ_KEY": receipt.message_id,
+    }  # fmt: skip
+    assert receipt.queue == QueueRef("T", "broker-a", 3)
+    assert (receipt.queue_offset, receipt.status, receipt.region) == (0, SendStatus.STORED, "DefaultRegion")
+    assert receipt.offset_id == stored.offset_id
+
+
+async def test_values_are_sent_by_the_codec(cluster: ScriptedCluster, producer: Producer) -> None:
+    queue = QueueRef("T", "broker-a", 0)
+    for value in ("text", {"a": 1}, bytearray(b"raw")):
+        await producer.send("T", value, queue=queue)
+    assert [message.body for message in cluster.broker.queues["T", 0]] == [b"text", b'{"a":1}', b"raw"]
+    with pytest.raises(MessageError, match="cannot be sent as JSON"):
+        await producer.send("T", object())
+
+
+async def test_messages_take_turns_over_the_queues(cluster: ScriptedCluster, producer: Producer) -> None:
+    queues = [(await producer.send("T", b"x")).queue.queue_id for _ in range(8)]
+    assert sorted(queues[:4]) == [0, 1, 2, 3]
+    assert queues[4:] == queues[:4]
+
+
+async def test_one_order_key_means_one_queue_and_it_is_javas(cluster: ScriptedCluster, producer: Producer) -> None:
+    for key in ("user-7", "标签", "polygenelubricants"):  # the last hashes to Java's smallest number
+        receipt = await producer.send("T", b"x", order_key=key)
+        assert receipt.queue.queue_id == abs(java_hash(key)) % 4
+        assert (await producer.send("T", b"y", order_key=key)).queue == receipt.queue
+
+
+async def test_sends_that_start_together_all_get_their_own_receipt(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    receipts = await asyncio.gather(*(producer.send("T", str(number)) for number in range(500)))
+    places = {(receipt.queue, receipt.queue_offset) for receipt in receipts}
+    assert len(places) == 500
+    for number, receipt in enumerate(receipts):
+        assert cluster.broker.queues["T", receipt.queue.queue_id][receipt.queue_offset].body == str(number).encode()
+
+
+async def test_large_bodies_are_compressed_and_small_ones_are_not(cluster: ScriptedCluster) -> None:
+    async with connect(cluster.address) as client:
+        for kind, flag in (("zlib", 0x301), ("lz4", 0x101), ("zstd", 0x201)):
+            async with client.producer("P", compression=kind) as producer:  # type: ignore[arg-type]
+                receipt = await producer.send("T", b"x" * 5000)
+            stored = cluster.broker.queues["T", receipt.queue.queue_id][receipt.queue_offset]
+            assert stored.sys_flag == flag
+            assert len(stored.body) < 5000
+            assert plain_body(stored.body, stored.sys_flag) == b"x" * 5000
+        async with client.producer("P", compression=None) as producer:
+            receipt = await producer.send("T", b"x" * 5000)
+        assert cluster.broker.queues["T", receipt.queue.queue_id][receipt.queue_offset].body == b"x" * 5000
+
+
+async def test_a_batch_is_one_request_and_gives_a_receipt_each(cluster: ScriptedCluster, producer: Producer) -> None:
+    receipts = await producer.send_batch("T", [b"a", "b", Message("T", b"c", tag="own")], tag="shared")
+    assert len(cluster.broker.received(RequestCode.SEND_BATCH_MESSAGE)) == 1
+    stored = cluster.broker.queues["T", receipts[0].queue.queue_id]
+    assert [message.body for message in stored] == [b"a", b"b", b"c"]
+    assert [message.tags for message in stored] == ["shared", "shared", "own"]
+    assert [receipt.message_id for receipt in receipts] == [message.message_id for message in stored]
+    assert [receipt.offset_id for receipt in receipts] == [message.offset_id for message in stored]
+    assert [receipt.queue_offset for receipt in receipts] == [0, 1, 2]
+
+
+async def test_a_batch_is_split_by_size_and_by_count_and_around_delayed_messages(cluster: ScriptedCluster) -> None:
+    async with (
+        connect(cluster.address) as client,
+        client.producer("P", max_batch_messages=3, max_message_bytes=1000) as producer,
+    ):
+        await producer.send_batch("T", [b"x"] * 7)
+        sizes = [_members(one) for one in cluster.broker.received(RequestCode.SEND_BATCH_MESSAGE)]
+        assert sizes == [3, 3, 1]
+        cluster.broker.requests.clear()
+        await producer.send_batch("T", [b"x" * 400] * 3)
+        assert [_members(one) for one in cluster.broker.received(RequestCode.SEND_BATCH_MESSAGE)] == [2, 1]
+        cluster.broker.requests.clear()
+        delayed = Message("T", b"later", properties={"DELAY": "3"})
+        receipts = await producer.send_batch("T", [b"a", delayed, b"b"])
+        assert [one.code for one in cluster.broker.requests if one.code in (SEND, 320)] == [320, SEND, 320]
+        assert len(receipts) == 3
+
+
+async def test_a_batch_for_one_topic_refuses_messages_of_another(producer: Producer) -> None:
+    with pytest.raises(MessageError, match="in a batch for 'T'"):
+        await producer.send_batch("T", [Message("Other", b"x")])
+
+
+async def test_oneway_messages_arrive_without_an_answer(cluster: ScriptedCluster, producer: Producer) -> None:
+    await producer.send_oneway("T", b"gone", tag="log")
+    await eventually(lambda: cluster.broker.received(SEND))
+    [command] = cluster.broker.received(SEND)
+    assert command.is_oneway
+    assert command.body == b"gone"
+
+
+async def test_a_delay_is_a_level(cluster: ScriptedCluster, producer: Producer) -> None:
+    receipt = await producer.send("T", b"x", delay=timedelta(minutes=3))
+    assert cluster.broker.queues["T", receipt.queue.queue_id][-1].properties["DELAY"] == "7"
+    with pytest.raises(MessageError, match="no delay level is 7 s long") as caught:
+        await producer.send("T", b"x", delay=timedelta(seconds=7))
+    assert "1s 5s 10s" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "complaint"),
+    [
+        ("", b"x", "not a valid name"),
+        ("with blank", b"x", "not a valid name"),
+        ("t" * 128, b"x", "up to 127"),
+        ("SCHEDULE_TOPIC_XXXX", b"x", "belongs to the broker"),
+        ("T", b"", "needs a body"),
+        ("T", b"x" * (4 * 1024 * 1024 + 1), "more than the 4,194,304"),
+    ],
+)
+async def test_what_no_broker_would_take_is_refused_here(
+    producer: Producer, topic: str, body: bytes, complaint: str
+) -> None:
+    with pytest.raises(MessageError, match=complaint):
+        await producer.send(topic, body)
+
+
+@pytest.mark.parametrize(
+    "properties", [{"KEYS": "x"}, {"UNIQ_KEY": "x"}, {"a": ""}, {"a\x01": "x"}, {"a": "\x02"}, {"long": "x" * 40_000}]
+)
+async def test_properties_that_cannot_travel_are_refused(producer: Producer, properties: dict[str, str]) -> None:
+    with pytest.raises(MessageError):
+        await producer.send("T", b"x", properties=properties)
+
+
+async def test_a_key_with_a_blank_would_be_two_keys(producer: Producer) -> None:
+    with pytest.raises(MessageError, match="cannot be used"):
+        await producer.send("T", b"x", keys=["two words"])
+
+
+@pytest.mark.parametrize("group", ["", "with blank", "g" * 121, "DEFAULT_PRODUCER"])
+def test_groups_follow_javas_rules(group: str) -> None:
+    with pytest.raises(ConfigError):
+        connect("127.0.0.1:1").producer(group)
+
+
+# ---- failures
+
+
+async def test_a_refusal_that_another_broker_may_not_share_is_tried_there() -> None:
+    async with (
+        scripted_cluster(brokers=2, topics={"T": 1}) as cluster,
+        connect(cluster.address) as client,
+        client.producer("P") as producer,
+    ):
+        for broker in cluster.brokers:
+            broker.inject(SEND, refuse(ResponseCode.SYSTEM_BUSY))
+        receipt = await producer.send("T", b"x")  # first, second, first again
+        assert receipt.queue.broker_name in {"broker-a", "broker-b"}
+        asked = [broker.name for broker in cluster.brokers for _ in broker.received(SEND)]
+        assert sorted(asked) in (["broker-a", "broker-a", "broker-b"], ["broker-a", "broker-b", "broker-b"])
+        assert producer.stats.retried == 2
+
+
+async def test_a_refusal_for_good_is_raised_at_once_with_code_and_hint(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    cluster.broker.inject(SEND, refuse(ResponseCode.MESSAGE_ILLEGAL, "too long"))
+    with pytest.raises(RequestFailed, match="too long") as caught:
+        await producer.send("T", b"x")
+    assert caught.value.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "maxMessageSize" in caught.value.hint
+    assert len(cluster.broker.received(SEND)) == 1
+    assert producer.stats.failed == 1
+
+
+async def test_a_message_bound_to_one_queue_is_not_tried_elsewhere(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    cluster.broker.inject(SEND, refuse(ResponseCode.SYSTEM_BUSY))
+    with pytest.raises(RequestFailed):
+        await producer.send("T", b"x", order_key="k")
+    assert len(cluster.broker.received(SEND)) == 1
+
+
+async def test_a_connection_that_breaks_is_opened_again_within_the_same_send(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    await producer.send("T", b"first")
+    cluster.broker.inject(SEND, hang_up)
+    receipt = await producer.send("T", b"second")
+    assert receipt.status is SendStatus.STORED
+    assert producer.stats.retried == 1
+
+
+async def test_a_broker_that_is_gone_is_left_for_one_that_is_not() -> None:
+    async with (
+        scripted_cluster(brokers=2, topics={"T": 1}) as cluster,
+        connect(cluster.address) as client,
+        client.producer("P") as producer,
+    ):
+        await asyncio.gather(*(producer.send("T", b"x") for _ in range(4)))
+        await cluster.stop("broker-a")
+        receipts = [await producer.send("T", b"y") for _ in range(6)]
+        assert {receipt.queue.broker_name for receipt in receipts} == {"broker-b"}
+
+
+async def test_a_silent_broker_costs_the_time_limit_and_no_more(cluster: ScriptedCluster, producer: Producer) -> None:
+    cluster.broker.inject(SEND, never_answer, times=3)
+    async with asyncio.timeout(2):
+        with pytest.raises(CallTimeout, match="not acknowledged in time") as caught:
+            await producer.send("T", b"x", timeout=0.1)
+    assert caught.value.hint
+
+
+async def test_without_name_servers_known_routes_still_work(cluster: ScriptedCluster, producer: Producer) -> None:
+    await producer.send("T", b"x")
+    await cluster.stop("name server")
+    assert (await producer.send("T", b"y")).status is SendStatus.STORED
+    with pytest.raises(ConnectFailed, match="no name server answers") as caught:
+        await producer.send("Unknown", b"z")
+    assert "orbitmq dev" in caught.value.hint
+
+
+async def test_the_second_name_server_takes_over(cluster: ScriptedCluster) -> None:
+    async with connect(["127.0.0.1:1", cluster.address]) as client, client.producer("P") as producer:
+        assert (await producer.send("T", b"x")).status is SendStatus.STORED
+
+
+async def test_a_topic_that_does_not_exist_is_created_by_the_template(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    with pytest.raises(RequestFailed, match="'New' does not exist") as caught:
+        await producer.send("New", b"x")
+    assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
+    assert "autoCreateTopicEnable" in caught.value.hint
+    cluster.topics["TBW102"] = 8
+    receipts = [await producer.send("New", b"x") for _ in range(8)]
+    assert {receipt.queue.queue_id for receipt in receipts} == {0, 1, 2, 3}  # no more than create_queues
+    header = cluster.broker.received(SEND)[-1].read(SendMessageV2)
+    assert (header.default_topic, header.default_topic_queue_nums) == ("TBW102", 4)
+
+
+async def test_stored_but_unconfirmed_is_success_unless_told_otherwise(cluster: ScriptedCluster) -> None:
+    async def late(command: Command, connection: Connection) -> Command:
+        return answer(ResponseCode.FLUSH_DISK_TIMEOUT, header=SendReceipt(msg_id="0" * 32, queue_id=0, queue_offset=5))
+
+    async with connect(cluster.address) as client:
+        async with client.producer("P") as producer:
+            cluster.broker.inject(SEND, late)
+            assert (await producer.send("T", b"x")).status is SendStatus.DISK_LATE
+        async with client.producer("P", retry_unconfirmed=True) as producer:
+            cluster.broker.inject(SEND, late)
+            assert (await producer.send("T", b"x")).status is SendStatus.STORED
+
+
+async def test_a_server_that_says_goodbye_is_asked_again_over_a_new_connection(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    await producer.send("T", b"x")
+    before = set(cluster.servers["broker-a"].connections)
+    cluster.broker.inject(SEND, refuse(ResponseCode.GO_AWAY, "please go away"))
+    assert (await producer.send("T", b"y")).status is SendStatus.STORED
+    assert set(cluster.servers["broker-a"].connections) - before
+    assert producer.stats.retried == 0
+
+
+async def test_slow_brokers_are_avoided_when_asked_to() -> None:
+    async with (
+        scripted_cluster(brokers=2, topics={"T": 2}) as cluster,
+        connect(cluster.address) as client,
+        client.producer("P", fault_tolerance=True) as producer,
+    ):
+        cluster.brokers[0].inject(SEND, refuse(ResponseCode.SYSTEM_BUSY), times=1)
+        receipts = [await producer.send("T", b"x") for _ in range(12)]
+        names = [receipt.queue.broker_name for receipt in receipts]
+        assert set(names) <= {"broker-a", "broker-b"}
+
+
+# ---- life
+
+
+async def test_a_closed_producer_says_so(cluster: ScriptedCluster) -> None:
+    async with connect(cluster.address) as client:
+        producer = client.producer("P")
+        with pytest.raises(AlreadyClosed, match="not started"):
+            await producer.send("T", b"x")
+        async with producer:
+            await producer.send("T", b"x")
+        with pytest.raises(AlreadyClosed, match="is closed"):
+            await producer.send("T", b"x")
+    with pytest.raises(AlreadyClosed):
+        client.producer("P2")
+
+
+async def test_leaving_tells_the_brokers(cluster: ScriptedCluster) -> None:
+    async with connect(cluster.address) as client, client.producer("P") as producer:
+        await producer.send("T", b"x")
+        await eventually(lambda: cluster.broker.heartbeats)
+        assert [one.group_name for one in cluster.broker.heartbeats[0].producer_data_set] == ["P"]
+    [command] = cluster.broker.received(RequestCode.UNREGISTER_CLIENT)
+    assert command.fields["producerGroup"] == "P"
+
+
+async def test_everything_in_a_process_shares_its_connections(cluster: ScriptedCluster) -> None:
+    async with (
+        connect(cluster.address) as one,
+        connect(cluster.address) as other,
+        one.producer("P1") as first,
+        other.producer("P2") as second,
+    ):
+        await first.send("T", b"x")
+        await second.send("T", b"y")
+        assert len(cluster.servers["broker-a"].connections) == 1
+
+
+async def test_a_thousand_producers_closed_at_once(cluster: ScriptedCluster) -> None:
+    async with connect(cluster.address) as client:
+        producers = await asyncio.gather(*(client.producer(f"P{number}").start() for number in range(1000)))
+        await asyncio.gather(*(producer.send("T", b"x") for producer in producers))
+        await asyncio.gather(*(producer.close() for producer in producers))
+    assert sum(len(queue) for queue in cluster.broker.queues.values()) == 1000
+
+
+async def test_more_in_flight_than_allowed_waits_its_turn(cluster: ScriptedCluster) -> None:
+    async with connect(cluster.address) as client, client.producer("P", max_in_flight=2) as producer:
+        gate = asyncio.Event()
+        waiting = 0
+
+        async def slow(command: Command, connection: Connection) -> Command:
+            nonlocal waiting
+            waiting += 1
+            await gate.wait()
+            return ok(SendReceipt(msg_id="0" * 32, queue_id=0, queue_offset=0))
+
+        cluster.broker.inject(SEND, slow, times=5)
+        sends = [asyncio.create_task(producer.send("T", b"x")) for _ in range(5)]
+        await eventually(lambda: waiting == 2)
+        await asyncio.sleep(0.02)
+        assert waiting == 2
+        gate.set()
+        assert len(await asyncio.gather(*sends)) == 5
+
+
+async def test_the_accumulator_batches_and_each_caller_gets_its_own_receipt(cluster: ScriptedCluster) -> None:
+    async with connect(cluster.address) as client, client.producer("P", accumulate=True) as producer:
+        receipts = await asyncio.gather(*(producer.send("T", str(number)) for number in range(50)))
+        assert len(cluster.broker.received(RequestCode.SEND_BATCH_MESSAGE)) == 1
+        for number, receipt in enumerate(receipts):
+            stored = cluster.broker.queues["T", receipt.queue.queue_id][receipt.queue_offset]
+            assert (stored.body, stored.message_id) == (str(number).encode(), receipt.message_id)
+        await producer.send("T", b"alone", order_key="k")  # bound to a queue: not gathered
+        assert len(cluster.broker.received(SEND)) == 1
+
+
+async def test_a_failed_accumulated_batch_fails_for_every_caller(cluster: ScriptedCluster) -> None:
+    async with connect(cluster.address) as client, client.producer("P", accumulate=True) as producer:
+        cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, refuse(ResponseCode.MESSAGE_ILLEGAL))
+        outcomes = await asyncio.gather(*(producer.send("T", b"x") for _ in range(3)), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [RequestFailed] * 3
+
+
+async def test_hooks_see_every_send_and_may_add_properties(cluster: ScriptedCluster) -> None:
+    class Watching(SendHook):
+        def __init__(self) -> None:
+            self.seen: list[Sending] = []
+
+        def before_send(self, sending: Sending) -> None:
+            sending.properties["stamp"] = "1"
+
+        def after_send(self, sending: Sending) -> None:
+            self.seen.append(sending)
+
+    hook = Watching()
+    async with connect(cluster.address) as client, client.producer("P", hooks=[hook]) as producer:
+        await producer.send("T", b"x")
+        await producer.send_batch("T", [b"y", b"z"])
+        cluster.broker.inject(SEND, refuse(ResponseCode.MESSAGE_ILLEGAL))
+        with pytest.raises(RequestFailed):
+            await producer.send("T", b"bad")
+        cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, refuse(ResponseCode.MESSAGE_ILLEGAL))
+        with pytest.raises(RequestFailed):
+            await producer.send_batch("T", [b"bad too"])
+    assert [one.body for one in hook.seen] == [b"x", b"y", b"z", b"bad", b"bad too"]
+    assert [one.receipt is not None for one in hook.seen] == [True, True, True, False, False]
+    assert all(one.error is not None for one in hook.seen[3:])
+    stored = [message for queue in cluster.broker.queues.values() for message in queue]
+    assert all(message.properties["stamp"] == "1" for message in stored)
+
+
+async def test_a_namespace_wraps_names_on_the_wire_and_nowhere_else(cluster: ScriptedCluster) -> None:
+    cluster.topics["shop%T"] = 1
+    async with connect(cluster.address, namespace="shop") as client, client.producer("P") as producer:
+        receipt = await producer.send("T", b"x")
+    assert receipt.queue.topic == "T"
+    [stored] = cluster.broker.queues["shop%T", 0]
+    assert stored.properties["INSTANCE_ID"] == "shop"
+    assert cluster.broker.received(SEND)[0].read(SendMessageV2).producer_group == "shop%P"
+
+
+async def test_credentials_sign_every_request(cluster: ScriptedCluster) -> None:
+    async with connect(cluster.address, credentials=("ak", "sk")) as client, client.producer("P") as producer:
+        await producer.send("T", b"x")
+    for command in cluster.broker.requests:
+        assert command.fields["AccessKey"] == "ak"
+        assert command.fields["Signature"]
+
+
+async def test_the_vip_channel_is_two_ports_below() -> None:
+    async with scripted_cluster(topics={"T": 1}) as cluster:
+        fast = cluster.servers["broker-a"]
+        cluster.broker.address = cluster.broker.address._replace(port=cluster.broker.address.port + 2)
+        async with connect(cluster.address, vip_channel=True) as client, client.producer("P") as producer:
+            assert (await producer.send("T", b"x")).status is SendStatus.STORED
+        assert fast is not None
+
+
+def _members(command: Command) -> int:
+    from orbitmq.message.batch import decode_batch
+
+    return len(decode_batch(command.body))
+
+
+async def test_headers_are_texts_as_java_sends_them(cluster: ScriptedCluster, producer: Producer) -> None:
+    await producer.send("T", b"x", tag="a")
+    fields = cluster.broker.received(SEND)[0].fields
+    assert json.loads(json.dumps(dict(fields))) == dict(fields)
+    assert {name: fields[name] for name in "abcdfhjkm"} == {
+        "a": "P", "b": "T", "c": "TBW102", "d": "4", "f": "0", "h": "0", "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    assert fields["n"] == "broker-a"
+    assert decode_properties(fields["i"])["TAGS"] == "a"
