@@ -220,6 +220,31 @@ def test_after_a_machine_crash_files_not_known_to_be_synced_are_built_again(tmp_
     assert small(tmp_path / "none", trusted_until_ms=0).resume_offset == 0
 
 
+def test_files_filled_by_a_killed_process_are_synced_before_they_are_vouched_for(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    index = small(tmp_path, disk)
+    for number in range(20):
+        index.put(number * 100, 1000 + number, "t", f"k{number}", None)
+    index.abandon()
+    index = small(tmp_path, disk)
+    for number in range(20, 30):
+        index.put(number * 100, 1000 + number, "t", f"k{number}", None)
+    safe = index.sync()
+    disk.crash()
+    again = small(tmp_path, disk, trusted_until_ms=safe)
+    assert again.resume_offset == 2600
+    assert [again.find("t", f"k{number}", 9, *EVER).offsets for number in range(27)] == [[n * 100] for n in range(27)]
+
+
+def test_an_empty_file_that_others_follow_was_lost(tmp_path: Path) -> None:
+    index = small(tmp_path)
+    for number in range(25):
+        index.put(number * 100, 1000 + number, "t", f"k{number}", None)
+    index.close()
+    list_index_files(LocalDisk(), tmp_path)[1][0].write_bytes(bytes(40 + 4 * 4 + 20 * 10))
+    assert small(tmp_path, trusted_until_ms=10**9).resume_offset == 800
+
+
 def test_a_file_of_another_size_and_all_after_it_are_built_again(tmp_path: Path) -> None:
     index = small(tmp_path)
     for number in range(25):

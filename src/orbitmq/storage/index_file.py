@@ -48,6 +48,12 @@ ENTRY: Final = struct.Struct(
     "i"  # seconds since begin
     "i"  # next older entry of the chain
 )
+_pack_header, _pack_entry, _pack_slot = HEADER.pack_into, ENTRY.pack_into, SLOT.pack_into
+_unpack_slot = SLOT.unpack_from
+_SLOTS_AT: Final = HEADER.size
+_SLOT_BYTES: Final = SLOT.size
+_ENTRY_BYTES: Final = ENTRY.size
+
 DEFAULT_SLOTS: Final = 5_000_000
 DEFAULT_ENTRIES: Final = 20_000_000
 
@@ -98,6 +104,11 @@ class IndexFile:
         self.next_entry = min(max(next_entry, 1), self.capacity)
 
     @property
+    def room(self) -> int:
+        """How many more entries fit."""
+        return self.capacity - self.next_entry
+
+    @property
     def is_full(self) -> bool:
         return self.next_entry >= self.capacity
 
@@ -108,27 +119,29 @@ class IndexFile:
         self._write_header()
 
     def put(self, hashes: Sequence[int], offset: int, stored_at_ms: int) -> None:
-        """Entries for one record. There must be room: the caller counts."""
-        memory, slots, entries_at = self.memory, self.slots, self._entries_at
+        """Entries for one record. There must be room: the caller counts. Nearly every message comes by here: locals only."""
         number = self.next_entry
         if number + len(hashes) > self._reserved:
             self._reserve(number + len(hashes))
+        memory, slots, entries_at, used = self.memory, self.slots, self._entries_at, self.slots_used
+        begin_ms, begin_offset = self.begin_ms, self.begin_offset
         for hashed in hashes:
-            slot_at = HEADER.size + SLOT.size * (hashed % slots)
-            older = SLOT.unpack_from(memory, slot_at)[0]
+            slot_at = _SLOTS_AT + _SLOT_BYTES * (hashed % slots)
+            older = _unpack_slot(memory, slot_at)[0]
             if not 0 < older < number:
                 older = 0
-                self.slots_used += 1
-            begin_ms = self.begin_ms
+                used += 1
             seconds = (stored_at_ms - begin_ms) // 1000 if 0 < begin_ms < stored_at_ms else 0
-            ENTRY.pack_into(memory, entries_at + ENTRY.size * number, hashed, offset, min(seconds, _MAX_SECONDS), older)
-            SLOT.pack_into(memory, slot_at, number)
+            if seconds > _MAX_SECONDS:
+                seconds = _MAX_SECONDS
+            _pack_entry(memory, entries_at + _ENTRY_BYTES * number, hashed, offset, seconds, older)
+            _pack_slot(memory, slot_at, number)
             if number == 1:
-                self.begin_offset, self.begin_ms = offset, stored_at_ms
+                self.begin_offset, self.begin_ms = begin_offset, begin_ms = offset, stored_at_ms
             number += 1
-        self.next_entry = number
+        self.next_entry, self.slots_used = number, used
         self.end_offset, self.end_ms = offset, stored_at_ms
-        self._write_header()
+        _pack_header(memory, 0, begin_ms, stored_at_ms, begin_offset, offset, used, number)
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Key hash, record offset, seconds since begin, next older entry."""

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NAME_DIGITS: Final = 17
-_CHANGING_CHARACTERS: Final = 4  # of a client-made id within one millisecond: its counter
-_REMEMBERED_HASHES: Final = 10_000
+_REMEMBERED_TOPICS: Final = 10_000
 
 
 class KeyMatches(NamedTuple):
@@ -63,7 +62,7 @@ class KeyIndex:
         self._clock = clock
         self._slots = slots
         self._entries = entries
-        self._hashes: dict[tuple[str, str], int] = {}
+        self._topic_hashes: dict[str, int] = {}
         self._unsynced: list[IndexFile] = []
         self._changing = Lock()  # held to replace `files`
         self.files: tuple[IndexFile, ...] = self._load(trusted_until_ms)
@@ -81,15 +80,25 @@ class KeyIndex:
             return
         if not unique_key and not keys:
             return
-        hashes = [self._hash(topic, unique_key)] if unique_key else []
+        before = self._topic_hashes.get(topic)
+        if before is None:
+            before = self._topic_hash(topic)
+        hashes = [positive(java_hash_after(before, unique_key))] if unique_key else []
         if keys:
-            hashes += [self._hash(topic, key) for key in keys.split(" ") if key]
-        files = self.files
-        if files and offset <= files[-1].end_offset:
+            hashes += [positive(java_hash_after(before, key)) for key in keys.split(" ") if key]
+        last = self.files[-1] if self.files else None
+        if last is not None and last.end_offset < offset and len(hashes) <= last.room:
+            last.put(hashes, offset, stored_at_ms)
+        else:
+            self._put_carefully(hashes, offset, stored_at_ms)
+
+    def _put_carefully(self, hashes: list[int], offset: int, stored_at_ms: int) -> None:
+        """For a record that may be there already, or that needs another file."""
+        if self.files and offset <= self.files[-1].end_offset:
             hashes = self._missing(hashes, offset)
         while hashes:
             file = self._writable()
-            room = file.capacity - file.next_entry
+            room = file.room
             file.put(hashes[:room], offset, stored_at_ms)
             hashes = hashes[room:]
 
@@ -152,20 +161,22 @@ class KeyIndex:
             reason = "" if size == file_bytes(self._slots, self._entries) else f"it has {size} bytes"
             if not reason:
                 file = IndexFile(self._disk.map(path, writable=True), self._slots, writable=True)
-                if trusted_until_ms is None or file.end_ms <= trusted_until_ms:
+                is_lost = file.next_entry == 1 and number < len(found) - 1
+                if not is_lost and (trusted_until_ms is None or file.end_ms <= trusted_until_ms):
                     if kept and file.next_entry == 1:
                         file.continue_from(kept[-1])  # a kill may have come between making it and saying so
                     kept.append(file)
                     continue
                 file.file.close()
-                reason = "it was not synced before the machine stopped"
+                reason = "it is empty and others follow" if is_lost else "it was not synced before the machine stopped"
             # What follows a removed file goes too: records are offered again from one offset on.
             for later, _ in found[number:]:
                 logger.warning("removing %s, to be built again: %s", later, reason)
                 self._disk.remove(later)
                 reason = "it follows a removed one"
             break
-        self._unsynced += [file for file in kept[-1:] if file.is_full]
+        # Whoever filled them may have been killed before syncing them; syncing a clean file costs next to nothing.
+        self._unsynced += [file for file in kept if file.is_full]
         return tuple(kept)
 
     def _writable(self) -> IndexFile:
@@ -201,15 +212,12 @@ class KeyIndex:
         # Kept in order: the unique key comes first, as in a file built without interruption.
         return [hashed for hashed in dict.fromkeys(hashes) for _ in range(missing[hashed])]
 
-    def _hash(self, topic: str, key: str) -> int:
-        """As `key_hash`. Keys of one producer differ in their last characters, so the hash of all before is kept."""
-        beginning = (topic, key[:-_CHANGING_CHARACTERS])
-        known = self._hashes.get(beginning)
-        if known is None:
-            if len(self._hashes) >= _REMEMBERED_HASHES:
-                self._hashes.clear()
-            known = self._hashes[beginning] = java_hash(f"{topic}#{beginning[1]}")
-        return positive(java_hash_after(known, key[-_CHANGING_CHARACTERS:]))
+    def _topic_hash(self, topic: str) -> int:
+        """Of `topic#`, with which the hash of each of its keys goes on."""
+        if len(self._topic_hashes) >= _REMEMBERED_TOPICS:
+            self._topic_hashes.clear()
+        hashed = self._topic_hashes[topic] = java_hash(f"{topic}#")
+        return hashed
 
     def _remove(self, file: IndexFile) -> None:
         with self._changing:

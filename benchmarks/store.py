@@ -1,0 +1,180 @@
+"""How fast the store is, in process: `python -m benchmarks.store [--quick] [--directory DIR]`.
+
+    append      records a second with the flushing threads running, every record indexed by queue and unique key
+    read        records a second of a whole queue, 32 at a time
+    recovery    seconds a GB of log takes to open after a kill, when every record is looked at; the page cache is warm
+    indexing    records a second when queues and key index are built from the log alone
+    queues      memory and start-up time of ten thousand queues
+
+Prints a table and writes benchmarks/results/store.json. Figures move by a third with what else the machine does: compare
+ratios, and runs on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from orbitmq.message.hosts import pack_host
+from orbitmq.storage.config import StorageConfig
+from orbitmq.storage.files import LocalDisk
+from orbitmq.storage.lock import mark_running
+from orbitmq.storage.store import Store
+
+HOST = pack_host("127.0.0.1", 10911)
+TOPIC = "BenchmarkTopic"
+RESULTS = Path(__file__).parent / "results" / "store.json"
+
+_OPEN_AND_MEASURE = """
+import gc, sys, time
+from pathlib import Path
+from benchmarks.store import HOST, resident_bytes
+from orbitmq.storage.config import StorageConfig
+from orbitmq.storage.store import Store
+gc.collect()
+before = resident_bytes()
+started = time.perf_counter()
+store = Store(StorageConfig(directory=Path(sys.argv[1]), segment_bytes=64 << 20), HOST)
+seconds = time.perf_counter() - started
+gc.collect()
+print(len(store.queue_ranges()), resident_bytes() - before, seconds)
+store.close()
+"""
+
+
+def resident_bytes() -> int:
+    """Of this process, without pages of mapped files, which the kernel may take back at any time."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["RssAnon"].split()[0]) * 1024
+
+
+def properties(number: int) -> bytes:
+    """As a Java client's message has them, with a unique key."""
+    key = f"7F000001{number:024X}".encode()
+    return (
+        b"UNIQ_KEY\x01" + key + b"\x02CLUSTER\x01DefaultCluster\x02TAGS\x01TagA\x02WAIT\x01true\x02TRACE_ON\x01true\x02"
+    )
+
+
+def append(directory: Path, body_bytes: int, queues: int, count: int) -> float:
+    """Records a second. Properties are made beforehand: making them is the sender's work."""
+    store = Store(StorageConfig(directory=directory), HOST)
+    store.start()
+    body = os.urandom(body_bytes)
+    prepared = [properties(number) for number in range(count)]
+    gc.collect()
+    gc.freeze()
+    put = store.append
+    started = time.perf_counter()
+    for number, text in enumerate(prepared):
+        put(TOPIC, number % queues, body, text, 1_700_000_000_000, HOST)
+    store.dispatch()
+    seconds = time.perf_counter() - started
+    gc.unfreeze()
+    store.close()
+    return count / seconds
+
+
+def read(directory: Path) -> float:
+    store = Store(StorageConfig(directory=directory), HOST)
+    records = 0
+    started = time.perf_counter()
+    for (topic, queue_id), queue in store.queue_ranges().items():
+        offset = queue.min_offset
+        while offset < queue.max_offset:
+            result = store.read(topic, queue_id, offset, 32)
+            offset = result.next_offset
+            records += result.count
+    seconds = time.perf_counter() - started
+    store.close()
+    return records / seconds
+
+
+def recovery(directory: Path) -> dict[str, float]:
+    """Seconds a GB without a checkpoint that vouches for anything; and without queues and key index, records a second."""
+    mark_running(LocalDisk(), directory)
+    (directory / "checkpoint").unlink()
+    started = time.perf_counter()
+    store = Store(StorageConfig(directory=directory), HOST)
+    seconds = time.perf_counter() - started
+    size, records = store.log.end - store.log.start, store.recovered.records
+    store.close()
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(directory / name)
+    started = time.perf_counter()
+    store = Store(StorageConfig(directory=directory), HOST)
+    indexing = time.perf_counter() - started
+    store.close()
+    return {"recovery seconds per GB": seconds / size * 1e9, "records indexed per second": records / indexing}
+
+
+def many_queues(directory: Path, count: int) -> dict[str, float]:
+    store = Store(StorageConfig(directory=directory, segment_bytes=64 << 20), HOST)
+    for number in range(count):
+        store.append(f"Topic{number // 8}", number % 8, b"hello", properties(number), 1_700_000_000_000, HOST)
+    store.close()
+    command = [sys.executable, "-c", _OPEN_AND_MEASURE, str(directory)]
+    queues, size, seconds = subprocess.check_output(command, text=True, cwd=Path(__file__).parents[1]).split()
+    return {
+        "queues": float(queues),
+        "bytes per queue": int(size) / int(queues),
+        "MB for all queues": int(size) / 1e6,
+        "start-up seconds": float(seconds),
+    }
+
+
+def measure(base: Path, *, quick: bool) -> dict[str, float]:
+    scale = 10 if quick else 1
+    figures: dict[str, float] = {}
+    for body_bytes, count in ((1024, 400_000 // scale), (100, 800_000 // scale)):
+        for queues in (1, 8):
+            directory = base / f"append-{body_bytes}-{queues}"
+            figures[f"appends per second, {body_bytes} B, {queues} queues"] = append(
+                directory, body_bytes, queues, count
+            )
+            if queues == 8:
+                figures[f"records read per second by 32, {body_bytes} B, {queues} queues"] = read(directory)
+            if (body_bytes, queues) == (1024, 8):
+                figures |= recovery(directory)
+            shutil.rmtree(directory)
+    return figures | many_queues(base / "queues", 10_000 // scale)
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processors": os.cpu_count(),
+        "at": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "load average": os.getloadavg()[0],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work; the results are not written")
+    parser.add_argument("--directory", type=Path, help="where to work; a temporary directory otherwise")
+    options = parser.parse_args()
+    about = machine()
+    with tempfile.TemporaryDirectory(dir=options.directory, prefix="orbitmq-bench-") as base:
+        figures = measure(Path(base), quick=options.quick)
+    width = max(map(len, figures))
+    for name, value in figures.items():
+        print(f"{name.ljust(width)}  {value:>14,.0f}" if value >= 100 else f"{name.ljust(width)}  {value:>14.3f}")
+    if not options.quick:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps({"machine": about, "figures": figures}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
