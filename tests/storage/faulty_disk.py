@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orbitmq.storage.files import PAGE_BYTES, FileLock, FileStat, LocalDisk, MappedFile, PlainFile, storage_error
+from orbitmq.storage.files import PAGE_BYTES, FileLock, FileStat, LocalDisk, MappedFile, PlainFile, Room, storage_error
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -194,6 +194,9 @@ class FaultyDisk:
     def used_percent(self, path: Path) -> int:
         pretended = self.faults.used_percent
         return self._disk.used_percent(path) if pretended is None else pretended
+
+    def room(self, path: Path) -> Room:
+        return self._disk.room(path)
 
     def _watched_map(self, file: MappedFile, node: _Node, *, writable: bool) -> MappedFile:
         watched = _FaultyMappedFile(file.path, os.dup(file._descriptor), file.size, writable=writable)

@@ -8,16 +8,22 @@ import os
 import random
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.broker import names
+from orbitmq.broker import names, totals
 from orbitmq.broker.advertised import advertised_host
+from orbitmq.broker.cleaning import Cleaning
 from orbitmq.broker.clients import Clients
+from orbitmq.broker.cold_data import ColdDataLimits
 from orbitmq.broker.consumer_offsets import ConsumerOffsets
 from orbitmq.broker.delayed import DelayedMessages
 from orbitmq.broker.durability import Durability
+from orbitmq.broker.exporter import Exporter
+from orbitmq.broker.filter_servers import FilterServers
 from orbitmq.broker.groups import Groups
 from orbitmq.broker.handlers.send import Receipts
 from orbitmq.broker.long_poll import BUCKET_SECONDS
+from orbitmq.broker.metrics import Metrics
 from orbitmq.broker.name_servers import NameServers
+from orbitmq.broker.progress import Progress
 from orbitmq.broker.pulling import Pulling
 from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.registration import Registration
@@ -25,6 +31,7 @@ from orbitmq.broker.routes import NOT_ON_FAST_PORT, State, build_routes
 from orbitmq.broker.sending import Sending
 from orbitmq.broker.statistics import SAMPLE_SECONDS, Statistics
 from orbitmq.broker.topics import Topics
+from orbitmq.broker.totals import Totals
 from orbitmq.clock import Clock, SystemClock
 from orbitmq.errors import ConfigError
 from orbitmq.message.hosts import pack_host
@@ -42,13 +49,14 @@ if TYPE_CHECKING:
 
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.storage.files import Disk
-    from orbitmq.transport.connection import Routes
+    from orbitmq.transport.connection import Connection, Routes
     from orbitmq.transport.network import Network
 
 logger = logging.getLogger(__name__)
 
 _CLIENT_SCAN_SECONDS: Final = 10.0
 _FAST_PORT_DISTANCE: Final = 2
+_PROTECT_SECONDS: Final = 180.0
 _STALL_WATCH_SECONDS: Final = 0.1
 
 
@@ -66,12 +74,14 @@ class Broker:
     ) -> None:
         self.configuration = configuration
         self.address: Address | None = None
+        self.metrics_address: Address | None = None  # where /metrics is, if it is anywhere
         self._clock = clock or SystemClock()
         self._disk = disk or LocalDisk()
         self._network = network
         self._random = randomness or random.Random()
         self._jobs: set[asyncio.Task[None]] = set()
         self._servers: list[Server] = []
+        self._exporter: Exporter | None = None
 
     async def start(self) -> Address:
         settings = self.configuration.settings
@@ -80,16 +90,18 @@ class Broker:
         advertised = advertised_host(settings, name_servers.addresses)
         self.state = self._open(Address(advertised.host, settings.listen_port), name_servers)
         try:
+            self._connect_parts()  # before anyone can send: what is appended unheard would stay unseen
             routes = build_routes(self.state)
             listening = await self._listen(routes, settings.bind_address, settings.listen_port)
             self.address = Address(advertised.host, listening.port)
             self._settle_at(self.address)
             logger.info("advertising %s: %s", self.address, advertised.reason)
             await self._open_fast_port(routes, settings.bind_address, listening.port - _FAST_PORT_DISTANCE)
+            if settings.metrics_exporter_type == "PROM":
+                await self._export_metrics(settings.metrics_prom_exporter_host or settings.bind_address)
         except BaseException:
             await asyncio.to_thread(self.state.store.close)
             raise
-        self._connect_parts()
         self._start_jobs()
         await self.state.registration.start()
         return self.address
@@ -102,6 +114,9 @@ class Broker:
         for job in list(self._jobs):
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
+        await state.cleaning.stop()
+        if self._exporter is not None:
+            await self._exporter.stop()
         for server in self._servers:
             await server.stop()
         for part in (state.topics, state.groups, state.offsets, state.delayed):
@@ -147,6 +162,7 @@ class Broker:
         clients = Clients(clock, self._wants_notices)
         unique_ids = UniqueIds(clock, host[:-4], os.getpid(), self._random.getrandbits(32))
         sending = Sending(store, topics, groups, locks, configuration, statistics, clock, unique_ids, self._random)
+        registration = Registration(topics, configuration, name_servers)
         return State(
             configuration=configuration,
             clock=clock,
@@ -165,7 +181,12 @@ class Broker:
             delayed=DelayedMessages(
                 JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable), store, sending, clock
             ),
-            registration=Registration(topics, configuration, name_servers),
+            registration=registration,
+            totals=Totals(clock, statistics, settings.broker_cluster_name),
+            progress=Progress(store, topics, groups, offsets, clients, statistics, configuration),
+            cleaning=Cleaning(store, configuration),
+            filter_servers=FilterServers(registration),
+            cold_data=ColdDataLimits(),
         )
 
     def _settle_at(self, address: Address) -> None:
@@ -185,7 +206,7 @@ class Broker:
                 idle_seconds=settings.server_channel_max_idle_time_seconds, backlog=settings.server_socket_backlog
             ),
             tls=self.configuration.tls,
-            on_close=self.state.clients.connection_closed,
+            on_close=self._connection_closed,
             network=self._network,
         )
         address = await server.start(host, port)
@@ -199,6 +220,19 @@ class Broker:
             await self._listen(served, host, port)
         except ConfigError as error:
             logger.warning("clients with the VIP channel switched on cannot connect: %s", error)
+
+    async def _export_metrics(self, host: str) -> None:
+        state = self.state
+        metrics = Metrics(
+            state.store, state.topics, state.groups, state.clients, state.progress, state.statistics,
+            self.configuration, self._clock,
+        )  # fmt: skip
+        self._exporter = Exporter(metrics, state.store, self._network)
+        self.metrics_address = await self._exporter.start(host, self.configuration.settings.metrics_prom_exporter_port)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        self.state.clients.connection_closed(connection)
+        self.state.filter_servers.connection_closed(connection)
 
     def _connect_parts(self) -> None:
         state, loop = self.state, asyncio.get_running_loop()
@@ -235,6 +269,9 @@ class Broker:
         self._run(self._watch_for_stalls())
         self._every(BUCKET_SECONDS, state.pulling.held.expire)
         self._every(SAMPLE_SECONDS, state.statistics.sample)
+        self._every(totals.SAMPLE_SECONDS, state.totals.sample)
+        self._every(_PROTECT_SECONDS, state.progress.protect_broker)
+        self._run(_periodically(settings.clean_resource_interval / 1000, state.cleaning.round))
         self._every(_CLIENT_SCAN_SECONDS, lambda: state.clients.expire(settings.channel_expired_timeout))
         self._run(_periodically(settings.flush_consumer_offset_interval / 1000, state.offsets.save))
         self._run(_periodically(settings.flush_delay_offset_interval / 1000, state.delayed.save))

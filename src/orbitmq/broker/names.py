@@ -46,6 +46,11 @@ def dead_letter_topic(group: str) -> str:
     return DLQ_PREFIX + group
 
 
+def lease_retry_topics(group: str, topic: str) -> tuple[str, str]:
+    """Where a lease consumer's failed messages of one topic go, in the newer and the older spelling."""
+    return f"{RETRY_PREFIX}{group}+{topic}", f"{RETRY_PREFIX}{group}_{topic}"
+
+
 def group_of_retry_topic(topic: str) -> str:
     """Also of a lease consumer's `%RETRY%<group>+<topic>`."""
     return topic[len(RETRY_PREFIX) :].partition("+")[0]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import statistics
 from orbitmq.broker.long_poll import HeldPull, HeldPulls
-from orbitmq.broker.subscriptions import is_tag_expression, tag_codes
-from orbitmq.errors import RequestFailed
+from orbitmq.broker.subscriptions import Wanted, wanted
+from orbitmq.errors import OrbitError, RequestFailed
 from orbitmq.protocol.bodies.topics import PERM_READ
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, answer, ok_with_raw_fields
@@ -24,6 +24,7 @@ from orbitmq.protocol.headers.pull import (
     PullMessage,
 )
 from orbitmq.storage.reading import MAX_READ_BYTES, ReadResult, ReadStatus
+from orbitmq.transport.connection import failure_answer
 
 if TYPE_CHECKING:
     from orbitmq.broker.clients import Clients
@@ -87,13 +88,14 @@ class Pulling:
         self._gets: dict[tuple[str, str], tuple[Counter, Counter]] = {}
         cluster = configuration.settings.broker_cluster_name
         self._all_gets = stats.counter(statistics.BROKER_GET_NUMS, cluster)
+        self._misses = stats.counter(statistics.BROKER_GET_MISSES, cluster)
         self.held = HeldPulls(asyncio.get_running_loop().time, self._answer_arrival, self._answer_timeout)
 
     def pull(self, request: Command, connection: Connection) -> Command | None:
         """The answer; None while the pull is held."""
         header = request.read(PullMessage)
         try:
-            group, topic, codes = self._check(header)
+            group, topic, wishes = self._check(header)
         except PullRefused as refusal:
             return answer(refusal.code, str(refusal), PullForbidden(forbidden_type=refusal.kind))
         except RequestFailed as failure:
@@ -107,19 +109,24 @@ class Pulling:
         if reset is not None:
             low, high = self._store.queue_range(header.topic, header.queue_id)
             return _with_offsets(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset, low, high, topic, group)
-        result = self._read(header, header.queue_offset, codes)
+        result = self._read(header, header.queue_offset, wishes)
         if flags & PULL_SUSPEND and _code_of(result, header) == _NOT_FOUND:
             settings = self._configuration.settings
             wait_ms = (
                 header.suspend_timeout_millis if settings.long_polling_enable else settings.short_polling_time_mills
             )
-            self.held.hold(HeldPull(request, connection, header, codes), wait_ms / 1000)
+            self.held.hold(HeldPull(request, connection, header, wishes), wait_ms / 1000)
             return None
         return self._answer(header, result, topic, group)
 
+    def forget(self, name: str) -> None:
+        """A topic or group is gone: stop counting for it."""
+        for key in [key for key in self._gets if name in key]:
+            del self._gets[key]
+
     # ---- checks, in Java's order
 
-    def _check(self, header: PullMessage) -> tuple[GroupConfig, TopicConfig, frozenset[int] | None]:
+    def _check(self, header: PullMessage) -> tuple[GroupConfig, TopicConfig, Wanted]:
         settings = self._configuration.settings
         if not settings.broker_permission & PERM_READ:
             raise PullRefused(_BROKER_FORBIDDEN, f"the broker {settings.broker_name} pulling message is forbidden")
@@ -140,12 +147,7 @@ class Pulling:
             expression, expression_type = header.subscription, header.expression_type
         else:
             expression, expression_type = self._known_subscription(header, group)
-        if not is_tag_expression(expression_type):
-            raise RequestFailed(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {expression_type}",
-            )
-        return group, topic, tag_codes(expression)
+        return group, topic, wanted(expression, expression_type, filters_enabled=settings.enable_property_filter)
 
     def _known_subscription(self, header: PullMessage, group: GroupConfig) -> tuple[str, str]:
         """What the group's heartbeat said it wants of the topic."""
@@ -179,9 +181,9 @@ class Pulling:
 
     # ---- reading and answering
 
-    def _read(self, header: PullMessage, offset: int, codes: frozenset[int] | None) -> ReadResult:
+    def _read(self, header: PullMessage, offset: int, wishes: Wanted) -> ReadResult:
         max_bytes = header.max_msg_bytes if header.max_msg_bytes and header.max_msg_bytes > 0 else MAX_READ_BYTES
-        return self._store.read(header.topic, header.queue_id, offset, header.max_msg_nums, max_bytes, codes)
+        return self._store.read(header.topic, header.queue_id, offset, header.max_msg_nums, max_bytes, *wishes)
 
     def _answer(
         self, header: PullMessage, result: ReadResult, topic: TopicConfig | None, group: GroupConfig | None
@@ -199,10 +201,16 @@ class Pulling:
         if result.status is ReadStatus.FOUND:
             response.parts = result.buffers
             self._count(header, result)
+        else:
+            self._misses.add(1)
         return response
 
     def _answer_arrival(self, pull: HeldPull) -> bool:
-        result = self._read(pull.header, pull.scan_from, pull.tag_codes)
+        try:
+            result = self._read(pull.header, pull.scan_from, pull.wishes)
+        except OrbitError as error:  # the trouble of one queue must not keep the others from their answers
+            self._answer_failure(pull, error)
+            return True
         if result.status is ReadStatus.NO_MATCHED_MESSAGE:
             pull.scan_from = result.next_offset
             return False
@@ -212,7 +220,16 @@ class Pulling:
         return True
 
     def _answer_timeout(self, pull: HeldPull) -> None:
-        self._answer_held(pull, self._read(pull.header, pull.scan_from, pull.tag_codes))
+        try:
+            result = self._read(pull.header, pull.scan_from, pull.wishes)
+        except OrbitError as error:
+            self._answer_failure(pull, error)
+        else:
+            self._answer_held(pull, result)
+
+    @staticmethod
+    def _answer_failure(pull: HeldPull, error: OrbitError) -> None:
+        pull.connection.answer(pull.request, failure_answer(pull.request, error, pull.connection.peer))
 
     def _answer_held(self, pull: HeldPull, result: ReadResult) -> None:
         header = pull.header

@@ -55,6 +55,16 @@ class Registration:
         self._address = address
         self._ha_address = ha_address
 
+    @property
+    def address(self) -> Address:
+        """Where others find this broker."""
+        return self._address
+
+    @property
+    def ha_address(self) -> Address:
+        """Where slaves find it."""
+        return self._ha_address
+
     async def start(self) -> None:
         """The first registration: all topics, to all name servers."""
         await self._register_everywhere(None)

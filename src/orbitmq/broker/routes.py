@@ -6,19 +6,36 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.broker.handlers import clients, lookup, offsets, pull, send
+from orbitmq.broker.handlers import (
+    admin_clients,
+    admin_config,
+    admin_groups,
+    admin_offsets,
+    admin_stats,
+    admin_store,
+    admin_topics,
+    clients,
+    lookup,
+    offsets,
+    pull,
+    send,
+)
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
 
 if TYPE_CHECKING:
     import random
 
+    from orbitmq.broker.cleaning import Cleaning
     from orbitmq.broker.clients import Clients
+    from orbitmq.broker.cold_data import ColdDataLimits
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.delayed import DelayedMessages
     from orbitmq.broker.durability import Durability
+    from orbitmq.broker.filter_servers import FilterServers
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.handlers.send import Receipts
+    from orbitmq.broker.progress import Progress
     from orbitmq.broker.pulling import Pulling
     from orbitmq.broker.queue_locks import QueueLocks
     from orbitmq.broker.registration import Registration
@@ -26,6 +43,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.topics import Topics
+    from orbitmq.broker.totals import Totals
     from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Handler, Routes
@@ -51,6 +69,11 @@ class State:
     pulling: Pulling
     delayed: DelayedMessages
     registration: Registration
+    totals: Totals
+    progress: Progress
+    cleaning: Cleaning
+    filter_servers: FilterServers
+    cold_data: ColdDataLimits
 
 
 # What the second port does not serve: a pull held there would starve the sends it exists for.
@@ -72,7 +95,7 @@ def build_routes(state: State) -> Routes:
         RequestCode.HEART_BEAT: partial(clients.heartbeat, s.clients, s.groups, s.topics),
         RequestCode.UNREGISTER_CLIENT: partial(clients.unregister_client, s.clients),
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: partial(clients.consumer_ids, s.clients),
-        RequestCode.CHECK_CLIENT_CONFIG: clients.check_client,
+        RequestCode.CHECK_CLIENT_CONFIG: partial(clients.check_client, s.configuration),
         RequestCode.LOCK_BATCH_MQ: partial(clients.lock_queues, s.locks),
         RequestCode.UNLOCK_BATCH_MQ: partial(clients.unlock_queues, s.locks),
         RequestCode.QUERY_CONSUMER_OFFSET: partial(offsets.query_consumer_offset, s.offsets, s.store),
@@ -83,5 +106,84 @@ def build_routes(state: State) -> Routes:
         RequestCode.GET_EARLIEST_MSG_STORETIME: partial(offsets.earliest_store_time, s.store),
         RequestCode.QUERY_MESSAGE: partial(lookup.query_message, s.store, s.configuration),
         RequestCode.VIEW_MESSAGE_BY_ID: partial(lookup.view_message, s.store),
+        RequestCode.REGISTER_FILTER_SERVER: partial(
+            admin_store.register_filter_server, s.filter_servers, s.configuration
+        ),
     }
-    return table
+    return {**table, **_for_operators(state)}
+
+
+def _for_operators(state: State) -> dict[int, Handler]:
+    s = state
+    return {
+        RequestCode.UPDATE_AND_CREATE_TOPIC: partial(admin_topics.update_topic, s.topics),
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: partial(admin_topics.update_topics, s.topics),
+        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: admin_topics.refuse_static_topic,
+        RequestCode.DELETE_TOPIC_IN_BROKER: partial(
+            admin_topics.delete_topic,
+            s.topics,
+            s.groups,
+            s.store,
+            s.offsets,
+            s.sending,
+            s.pulling,
+            s.statistics,
+            s.configuration,
+        ),
+        RequestCode.GET_ALL_TOPIC_CONFIG: partial(admin_topics.all_topics, s.topics),
+        RequestCode.GET_TOPIC_CONFIG: partial(admin_topics.topic_config, s.topics),
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: partial(admin_topics.system_topics, s.topics),
+        RequestCode.GET_TOPIC_STATS_INFO: partial(
+            admin_topics.topic_stats, s.topics, s.store, s.statistics, s.configuration
+        ),
+        RequestCode.CLEAN_UNUSED_TOPIC: partial(admin_topics.clean_unused_topics, s.topics, s.store),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: partial(admin_groups.update_group, s.groups),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: partial(admin_groups.update_groups, s.groups),
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: partial(
+            admin_groups.delete_group, s.groups, s.offsets, s.pulling, s.statistics
+        ),
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: partial(admin_groups.all_groups, s.groups),
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: partial(admin_groups.group_config, s.groups),
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: partial(admin_groups.group_forbidden, s.groups),
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: partial(admin_groups.groups_of_topic, s.clients, s.offsets),
+        RequestCode.QUERY_TOPICS_BY_CONSUMER: partial(admin_groups.topics_of_group, s.offsets, s.registration),
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: partial(admin_groups.subscription_of_group, s.clients),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: partial(admin_clients.consumer_connections, s.clients),
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: partial(admin_clients.producer_connections, s.clients),
+        RequestCode.GET_ALL_PRODUCER_INFO: partial(admin_clients.all_producers, s.clients),
+        RequestCode.GET_CONSUMER_RUNNING_INFO: partial(admin_clients.running_info, s.clients),
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: partial(
+            admin_clients.consume_directly, s.clients, s.topics, s.groups, s.store, s.configuration
+        ),
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: partial(admin_clients.consumer_status, s.clients),
+        RequestCode.GET_ALL_CONSUMER_OFFSET: partial(admin_offsets.all_consumer_offsets, s.offsets),
+        RequestCode.GET_ALL_DELAY_OFFSET: partial(admin_offsets.all_delay_offsets, s.delayed),
+        RequestCode.GET_CONSUME_STATS: partial(admin_offsets.consume_stats, s.progress),
+        RequestCode.GET_BROKER_CONSUME_STATS: partial(
+            admin_offsets.broker_consume_stats, s.progress, s.topics, s.groups, s.registration
+        ),
+        RequestCode.QUERY_CONSUME_TIME_SPAN: partial(
+            admin_offsets.consume_time_span, s.topics, s.offsets, s.store, s.clock, s.configuration
+        ),
+        RequestCode.QUERY_CORRECTION_OFFSET: partial(admin_offsets.correction_offsets, s.offsets),
+        RequestCode.CLONE_GROUP_OFFSET: partial(admin_offsets.clone_offsets, s.progress, s.topics, s.offsets),
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: partial(
+            admin_offsets.reset_offset, s.topics, s.groups, s.clients, s.offsets, s.store, s.configuration
+        ),
+        RequestCode.GET_BROKER_RUNTIME_INFO: partial(
+            admin_stats.broker_runtime_info, s.store, s.statistics, s.totals, s.delayed, s.configuration, s.clock
+        ),
+        RequestCode.VIEW_BROKER_STATS_DATA: partial(admin_stats.stats_data, s.statistics),
+        RequestCode.GET_BROKER_CONFIG: partial(admin_config.get_configuration, s.configuration, s.statistics),
+        RequestCode.UPDATE_BROKER_CONFIG: partial(admin_config.update_configuration, s.configuration, s.topics),
+        RequestCode.QUERY_CONSUME_QUEUE: partial(admin_store.queue_entries, s.store, s.clients),
+        RequestCode.TRIGGER_DELETE_FILES: partial(admin_store.delete_expired_files, s.cleaning),
+        RequestCode.DELETE_EXPIRED_COMMITLOG: partial(admin_store.delete_expired_files, s.cleaning),
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: partial(admin_store.clean_queue_indexes, s.cleaning),
+        RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: partial(admin_store.limit_cold_data, s.cold_data),
+        RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: partial(admin_store.unlimit_cold_data, s.cold_data),
+        RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: partial(admin_store.cold_data_info, s.cold_data, s.configuration),
+        RequestCode.SET_COMMITLOG_READ_MODE: partial(admin_store.set_read_ahead, s.store),
+        RequestCode.EXCHANGE_BROKER_HA_INFO: partial(admin_store.ha_addresses, s.registration, s.store),
+        RequestCode.GET_BROKER_HA_STATUS: partial(admin_store.ha_status, s.store),
+    }

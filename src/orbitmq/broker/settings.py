@@ -88,6 +88,7 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     short_polling_time_mills: int = 1000
     lite_pull_message_enable: bool = True
     slave_read_enable: bool = False
+    enable_property_filter: bool = False  # SQL92 filters
     use_server_side_reset_offset: bool = True
     max_msgs_num_batch: int = 64
     default_query_max_num: int = 32
@@ -164,7 +165,7 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
                 raise ConfigError(f"{_JAVA_NAMES[name]}={value} cannot be", hint=f"one of {', '.join(choices)}")
         if not self.broker_name:
             raise ConfigError("brokerName is empty")
-        self.delay_levels_ms()
+        self.storage_config()  # checks itself
 
     def delay_levels_ms(self) -> tuple[int, ...]:
         """What delay level 1, 2, ... means."""
@@ -226,6 +227,26 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 BrokerConfiguration = Configuration[Settings]
 
+# Looked at once, when the broker starts. A change of these is saved and waits; any other counts at once.
+AT_NEXT_START: Final = frozenset(
+    {
+        "namesrvAddr", "fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup", "brokerIP1", "brokerIP2",
+        "haListenPort", "regionId", "traceOn", "traceTopicEnable", "msgTraceTopicName", "messageDelayLevel",
+        "clusterTopicEnable", "brokerTopicEnable", "flushConsumerOffsetInterval", "flushDelayOffsetInterval",
+        "serverChannelMaxIdleTimeSeconds", "serverSocketBacklog", "storeType", "maxMessageSize",
+        "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mappedFileSizeConsumeQueueExt",
+        "mapperFileSizeBatchConsumeQueue", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable", "messageIndexSafe",
+        "flushDiskType", "flushIntervalCommitLog", "flushCommitLogLeastPages", "flushCommitLogThoroughInterval",
+        "flushIntervalConsumeQueue", "flushConsumeQueueLeastPages", "flushConsumeQueueThoroughInterval",
+        "syncFlushTimeout", "transientStorePoolEnable", "transientStorePoolSize", "commitIntervalCommitLog",
+        "warmMapedFileEnable", "checkCRCOnRecover", "enabledAppendPropCRC", "forceVerifyPropCRC", "enableLmq",
+        "enableMultiDispatch", "maxLmqConsumeQueueNum", "maxFilterMessageSize", "maxTransferBytesOnMessageInMemory",
+        "maxTransferCountOnMessageInMemory", "maxTransferBytesOnMessageInDisk", "maxTransferCountOnMessageInDisk",
+        "accessMessageInMemoryMaxRatio", "cleanResourceInterval", "metricsExporterType", "metricsPromExporterPort",
+        "metricsPromExporterHost",
+    }
+)  # fmt: skip
+
 _JAVA_NAMES: Final = {field.name: field.encode_name for field in msgspec.structs.fields(Settings)}
 _RANGES: Final = (
     ("listen_port", 0, 65535),
@@ -242,6 +263,12 @@ _RANGES: Final = (
     ("sync_flush_timeout", 1, 3_600_000),
     ("max_msgs_num_batch", 1, 100_000),
     ("default_query_max_num", 1, 100_000),
+    ("clean_resource_interval", 10, 3_600_000),
+    ("delete_file_batch_max", 1, 100_000),
+    ("delete_commit_log_files_interval", 0, 60_000),
+    ("consumer_offset_update_version_step", 1, 1 << 31),
+    ("consumer_fallbehind_threshold", 1, 1 << 62),
+    ("metrics_prom_exporter_port", 0, 65535),
 )
 _CHOICES: Final = {
     "flush_disk_type": ("ASYNC_FLUSH", "SYNC_FLUSH"),

@@ -18,6 +18,7 @@ GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 SEND_BACK_NUMS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+BROKER_GET_MISSES: Final = "BROKER_GET_MISSES"  # pulls that found nothing; Java counts them elsewhere
 DLQ_PUT_NUMS: Final = "DLQ_PUT_NUMS"
 
 SAMPLE_SECONDS: Final = 10
@@ -87,8 +88,13 @@ class Statistics:
     def find(self, name: str, key: str) -> Counter | None:
         return self._counters.get((name, key))
 
-    def keys(self, name: str) -> list[str]:
-        return [key for counted, key in self._counters if counted == name]
+    def total(self, name: str) -> int:
+        """Over all keys."""
+        return sum(counter.value for _, counter in self.counters(name))
+
+    def counters(self, name: str) -> list[tuple[str, Counter]]:
+        """Of all keys."""
+        return [(key, counter) for (counted, key), counter in self._counters.items() if counted == name]
 
     def forget(self, key: str) -> None:
         """A topic or group is gone: so are its counters, alone and as part of `topic@group`."""

@@ -115,14 +115,25 @@ class Topics:
             self._put(config)
         return config
 
-    async def update(self, wanted: Iterable[TopicConfig], attribute_changes: str | None = None) -> None:
-        """Create or change topics as an operator asks; all are checked before any is changed."""
-        checked = [self._checked(config, attribute_changes) for config in wanted]
-        for config in checked:
+    async def update(self, wanted: Iterable[tuple[TopicConfig, str]]) -> None:
+        """Create or change topics as an operator asks, each with changes of its attributes (`+key=value,-key`).
+
+        All are checked before any is changed. The attributes in the configs themselves do not count.
+        """
+        checked = [self._checked(config, attribute_changes) for config, attribute_changes in wanted]
+        changed = [config for config in checked if self._topics.get(config.topic_name) != config]
+        if not changed:
+            return
+        for config in changed:
             self._topics[config.topic_name] = config
         self._bump()
-        self._on_change(checked)
+        self._on_change(changed)
         await self._saved.save()
+
+    def announce_all(self) -> None:
+        """What the name servers know of all topics has changed, though the topics have not: the broker's permission."""
+        self._bump()
+        self._on_change(list(self._topics.values()))
 
     async def delete(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -162,7 +173,7 @@ class Topics:
         # A config is replaced, never changed in place, so a copy of the map is enough.
         return TopicTable(data_version=self.version, topic_config_table=dict(self._topics), unknown=self._unknown)
 
-    def _checked(self, wanted: TopicConfig, attribute_changes: str | None) -> TopicConfig:
+    def _checked(self, wanted: TopicConfig, attribute_changes: str) -> TopicConfig:
         topic = wanted.topic_name
         names.check_topic_name(topic)
         if self.is_system(topic):
@@ -178,8 +189,6 @@ class Topics:
         if not (0 <= wanted.read_queue_nums <= 65536 and 0 <= wanted.write_queue_nums <= 65536):
             raise RequestFailed(ResponseCode.INVALID_PARAMETER, "queue numbers go from 0 to 65536")
         current = self._topics.get(topic)
-        if attribute_changes is None:
-            return wanted
         attributes = alter_attributes(current.attributes if current is not None else None, attribute_changes)
         return msgspec.structs.replace(wanted, attributes=attributes)
 

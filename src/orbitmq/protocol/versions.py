@@ -14,3 +14,12 @@ OURS: Final = 479  # we behave as 5.3.3, and say so in every command
 def ordinal(major: int, minor: int, patch: int) -> int:
     """The number of release `major.minor.patch`; each release's SNAPSHOT stands one below it. Holds for 4.0.0 to 5.9.9."""
     return 213 + 2 * ((major - 4) * 100 + minor * 10 + patch)
+
+
+def name(number: int) -> str:
+    """V5_3_3, as Java spells it; the bare number for releases before 4.0.0."""
+    if number < ordinal(4, 0, 0):
+        return str(number)
+    release, is_snapshot = divmod(number - ordinal(4, 0, 0) + 1, 2)
+    text = f"V{4 + release // 100}_{release // 10 % 10}_{release % 10}"
+    return f"{text}_SNAPSHOT" if not is_snapshot else text

@@ -24,7 +24,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol, cast
 
 from orbitmq.errors import StorageError, StoreFull
 
@@ -59,6 +59,13 @@ class FileStat:
     size: int
     modified_ms: int
     is_directory: bool = False
+
+
+class Room(NamedTuple):
+    """Bytes of a file system."""
+
+    total: int
+    free: int
 
 
 class MappedFile:
@@ -99,6 +106,11 @@ class MappedFile:
         except OSError as cause:
             raise storage_error("warm up", self.path, cause) from cause
         self.sync()
+
+    def read_ahead(self, *, enabled: bool) -> None:
+        """Whether the system should read on when a page of it is needed: good for catching up, bad for looking around."""
+        if self.size:
+            cast("mmap.mmap", self.memory.obj).madvise(mmap.MADV_NORMAL if enabled else mmap.MADV_RANDOM)
 
     def close(self) -> None:
         with self._sync_lock:
@@ -312,6 +324,10 @@ class Disk(Protocol):
         """Of the file system: used / (used + usable by us), rounded up to a whole percent."""
         ...
 
+    def room(self, path: Path) -> Room:
+        """Of the file system that `path` is on."""
+        ...
+
 
 class LocalDisk:
     """The real one."""
@@ -478,16 +494,24 @@ class LocalDisk:
             return ""
 
     def used_percent(self, path: Path) -> int:
-        probe = path
-        while not probe.exists() and probe != probe.parent:
-            probe = probe.parent
-        try:
-            room = os.statvfs(probe)
-        except OSError as cause:
-            raise storage_error("measure", probe, cause) from cause
-        used = (room.f_blocks - room.f_bfree) * room.f_frsize
-        usable = room.f_bavail * room.f_frsize
+        room = _measure(path)
+        used, usable = room.f_blocks - room.f_bfree, room.f_bavail
         return -(-used * 100 // (used + usable)) if used + usable else 0
+
+    def room(self, path: Path) -> Room:
+        measured = _measure(path)
+        return Room(measured.f_blocks * measured.f_frsize, measured.f_bfree * measured.f_frsize)
+
+
+def _measure(path: Path) -> os.statvfs_result:
+    """Of the file system that `path` is on, or will be."""
+    probe = path
+    while not probe.exists() and probe != probe.parent:
+        probe = probe.parent
+    try:
+        return os.statvfs(probe)
+    except OSError as cause:
+        raise storage_error("measure", probe, cause) from cause
 
 
 def _allocate(path: Path, size: int, reserved: int) -> int:

@@ -69,13 +69,17 @@ class Retention:
         """`pause` waits so many seconds between two files, to spread the work of the file system."""
         self.disk_full = False
         self._disk = disk
-        self._config = config
         self._clock = clock
         self._log = log
         self._followers = followers
         self._pause = pause
         self._rounds_asked_for = 0
         self._followed_to = log.start
+        self.use(config)
+
+    def use(self, config: StorageConfig) -> None:
+        """Clean by these settings from the next round on."""
+        self._config = config
         self._clean_above = _within(config.disk_clean_percent, _CLEAN_BOUNDS)
         self._force_above = _within(config.disk_force_percent, _FORCE_BOUNDS)
         self._refuse_above = _within(config.disk_refuse_percent, _REFUSE_BOUNDS)
@@ -106,6 +110,11 @@ class Retention:
             logger.info("the disk is %d%% full: writing again", used)
             self.disk_full = False
         return used
+
+    def follow(self) -> int:
+        """Let the indexes go where the log has gone, whether or not it moved since the last round; how many files went."""
+        self._followed_to = -1
+        return self._follow()
 
     def _is_hour(self) -> bool:
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).astimezone()

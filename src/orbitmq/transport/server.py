@@ -47,7 +47,7 @@ class Server:
         try:
             self._listener = await self._network.listen(self._new_connection, host, port, self._limits.backlog)
         except OSError as error:
-            raise _cannot_listen(host, port, error) from None
+            raise cannot_listen(host, port, error) from None
         return Address(*self._listener.addresses()[0])
 
     async def stop(self, grace_seconds: float = 5.0) -> None:
@@ -102,7 +102,7 @@ class Server:
             self._on_close(connection)
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
     where = Address(host, port)
     if error.errno == errno.EADDRINUSE:
         return ConfigError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orbitmq.broker import names
-from orbitmq.broker.subscriptions import is_tag_expression, tag_codes
+from orbitmq.broker.subscriptions import wanted
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.bodies.groups import CheckClient, ConsumerIds, Heartbeat, LockQueues, QueuesLocked
 from orbitmq.protocol.codes import ResponseCode
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.clients import Clients
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.queue_locks import QueueLocks
+    from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.topics import Topics
     from orbitmq.transport.connection import Connection
 
@@ -58,15 +59,11 @@ async def consumer_ids(clients: Clients, request: Command, connection: Connectio
     return ok(body=ConsumerIds(consumer_id_list=members.client_ids()).to_json())
 
 
-async def check_client(request: Command, connection: Connection) -> Command:
+async def check_client(configuration: BrokerConfiguration, request: Command, connection: Connection) -> Command:
     """Whether a subscription could be served."""
     subscription = CheckClient.from_json(request.body).subscription_data
-    if not is_tag_expression(subscription.expression_type):
-        raise RequestFailed(
-            ResponseCode.SYSTEM_ERROR,
-            f"The broker does not support consumer to filter message by {subscription.expression_type}",
-        )
-    tag_codes(subscription.sub_string)
+    enabled = configuration.settings.enable_property_filter
+    wanted(subscription.sub_string, subscription.expression_type, filters_enabled=enabled)
     return ok()
 
 

@@ -1,0 +1,158 @@
+"""What operators do with topics. Java: AdminBrokerProcessor"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from orbitmq import fastjson
+from orbitmq.broker import names, statistics
+from orbitmq.errors import BodyError, RequestFailed
+from orbitmq.protocol.bodies.groups import QueueKey
+from orbitmq.protocol.bodies.offsets import QueueRange, TopicStats
+from orbitmq.protocol.bodies.topics import TopicList
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.command import Command, ok
+from orbitmq.protocol.headers.admin import CreateTopic, TopicName
+from orbitmq.storage.commit_log import LIGHT_QUEUE_PREFIX
+from orbitmq.storage.java_object import read_object, write_object
+from orbitmq.storage.tables import DataVersion, TopicConfig
+
+if TYPE_CHECKING:
+    from orbitmq.broker.consumer_offsets import ConsumerOffsets
+    from orbitmq.broker.groups import Groups
+    from orbitmq.broker.pulling import Pulling
+    from orbitmq.broker.sending import Sending
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.statistics import Statistics
+    from orbitmq.broker.topics import Topics
+    from orbitmq.storage.store import Store
+    from orbitmq.transport.connection import Connection
+
+
+async def update_topic(topics: Topics, request: Command, connection: Connection) -> Command:
+    header = request.read(CreateTopic)
+    config = TopicConfig(
+        topic_name=header.topic,
+        read_queue_nums=header.read_queue_nums,
+        write_queue_nums=header.write_queue_nums,
+        perm=header.perm,
+        topic_filter_type=header.topic_filter_type,
+        topic_sys_flag=header.topic_sys_flag,
+        order=header.order,
+    )
+    await topics.update([(config, header.attributes or "")])
+    return ok()
+
+
+async def update_topics(topics: Topics, request: Command, connection: Connection) -> Command:
+    """Several at once, all or none. Their attributes are changes, too: {"+message.type": "FIFO"}."""
+    body = fastjson.loads(request.body)
+    listed = body.get("topicConfigList") if isinstance(body, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        raise BodyError("topicConfigList is missing")
+    configs = [read_object(TopicConfig, entry) for entry in listed]
+    await topics.update((config, _changes(config.attributes)) for config in configs)
+    return ok()
+
+
+def _changes(attributes: dict[str, str]) -> str:
+    return ",".join(f"{key}={value}" if key.startswith("+") else key for key, value in attributes.items())
+
+
+async def refuse_static_topic(request: Command, connection: Connection) -> Command:
+    raise RequestFailed(
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        f"static topics are not supported: {request.read(CreateTopic).topic[:300]}",
+        hint="create an ordinary topic",
+    )
+
+
+async def all_topics(topics: Topics, request: Command, connection: Connection) -> Command:
+    """All in one answer, also to those who ask for a page: without a total in it they ask no further."""
+    body = {
+        "dataVersion": write_object(topics.version),
+        "mappingDataVersion": write_object(DataVersion()),
+        "topicConfigTable": {topic: write_object(config) for topic, config in topics.all().items()},
+        "topicQueueMappingDetailMap": {},
+        "topicQueueMappingInfoMap": {},
+    }
+    return ok(body=msgspec.json.encode(body))
+
+
+async def topic_config(topics: Topics, request: Command, connection: Connection) -> Command:
+    topic = request.read(TopicName).topic
+    config = topics.get(topic)
+    if config is None:
+        raise RequestFailed(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic[:300]}")
+    return ok(body=msgspec.json.encode(write_object(config)))
+
+
+async def system_topics(topics: Topics, request: Command, connection: Connection) -> Command:
+    return ok(body=TopicList(topic_list=topics.system_topics()).to_json())
+
+
+async def topic_stats(
+    topics: Topics,
+    store: Store,
+    stats: Statistics,
+    configuration: BrokerConfiguration,
+    request: Command,
+    connection: Connection,
+) -> Command:
+    """Where each queue begins and ends, empty ones too, and when its last message came."""
+    topic = request.read(TopicName).topic
+    config = topics.get(topic)
+    if config is None:
+        raise RequestFailed(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic[:300]}] not exist")
+    ranges = {}
+    for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+        low, high = store.queue_range(topic, queue_id)
+        last_ms = store.stored_at_ms(topic, queue_id, high - 1) if high > low else None
+        queue = QueueKey(broker_name=configuration.settings.broker_name, queue_id=queue_id, topic=topic)
+        ranges[queue] = QueueRange(min_offset=low, max_offset=high, last_update_timestamp=last_ms or 0)
+    counter = stats.find(statistics.TOPIC_PUT_NUMS, topic)
+    return ok(body=TopicStats(ranges, counter.minute().per_second if counter is not None else 0.0).to_json())
+
+
+async def delete_topic(
+    topics: Topics,
+    groups: Groups,
+    store: Store,
+    offsets: ConsumerOffsets,
+    sending: Sending,
+    pulling: Pulling,
+    stats: Statistics,
+    configuration: BrokerConfiguration,
+    request: Command,
+    connection: Connection,
+) -> Command:
+    """The topic, its queues, the groups' offsets in it and, if so configured, the retry topics that belong to it alone."""
+    topic = request.read(TopicName).topic
+    if not topic.strip():
+        raise RequestFailed(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+    if topics.is_system(topic):
+        raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
+    doomed = [topic]
+    if configuration.settings.clear_retry_topic_when_delete_topic:
+        retries = (retry for group in offsets.groups_of(topic) for retry in names.lease_retry_topics(group, topic))
+        # `%RETRY%a_b` may also be the retry topic of a group a_b, which has nothing to do with this topic.
+        others = {names.retry_topic(group) for group in groups.all()}
+        doomed += [retry for retry in retries if topics.get(retry) is not None and retry not in others]
+    await topics.delete(doomed)
+    for name in doomed:
+        offsets.forget_topic(name)
+        store.delete_topic(name)
+        sending.forget_topic(name)
+        pulling.forget(name)
+        stats.forget(name)
+    return ok()
+
+
+async def clean_unused_topics(topics: Topics, store: Store, request: Command, connection: Connection) -> Command:
+    """Queues of topics that do not exist any more go. Light queues have no topic of their own, and stay."""
+    for topic in store.topics() - topics.all().keys():
+        if not topics.is_system(topic) and not topic.startswith(LIGHT_QUEUE_PREFIX):
+            store.delete_topic(topic)
+    return ok()

@@ -1,0 +1,206 @@
+"""What Prometheus scrapes: Apache's names and labels, put together only when somebody asks.
+
+Left out are Apache's histograms (they would have to be kept for every message and request) and the sizes of thread pools,
+which are not here. `message_type` is what the topic is for, by its attribute.
+
+Java: BrokerMetricsManager, DefaultStoreMetricsManager
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.broker import names, statistics
+from orbitmq.protocol import versions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from orbitmq.broker.clients import Clients
+    from orbitmq.broker.groups import Groups
+    from orbitmq.broker.progress import Progress
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.statistics import Statistics
+    from orbitmq.broker.topics import Topics
+    from orbitmq.clock import Clock
+    from orbitmq.storage.store import Store
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_CONSUME_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
+_LAGS: Final = (
+    ("rocketmq_consumer_lag_messages", "Messages a group has not consumed."),
+    ("rocketmq_consumer_lag_latency", "Age of the oldest of them, in milliseconds."),
+    ("rocketmq_consumer_inflight_messages", "Messages fetched and not consumed."),
+    ("rocketmq_consumer_queueing_latency", "Age of the oldest message not fetched, in milliseconds."),
+    ("rocketmq_consumer_ready_messages", "Messages not fetched."),
+)
+
+_Sample = tuple[dict[str, str], float]
+
+
+class Metrics:
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        progress: Progress,
+        stats: Statistics,
+        configuration: BrokerConfiguration,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._progress = progress
+        self._stats = stats
+        self._configuration = configuration
+        self._clock = clock
+
+    async def text(self) -> str:
+        """Gives way to other work between groups: there may be thousands."""
+        lines = [*self._about_broker(), *self._about_messages(), *self._about_clients(), *self._about_store()]
+        lines += await self._about_lag()
+        return "\n".join(lines) + "\n"
+
+    # ---- families
+
+    def _about_broker(self) -> Iterator[str]:
+        permission = self._configuration.settings.broker_permission
+        yield from self._family("rocketmq_broker_permission", "gauge", "4 read, 2 write.", [({}, permission)])
+        yield from self._family("rocketmq_topic_number", "gauge", "Topics.", [({}, len(self._topics.all()))])
+        yield from self._family("rocketmq_consumer_group_number", "gauge", "Groups.", [({}, len(self._groups.all()))])
+
+    def _about_messages(self) -> Iterator[str]:
+        families = (
+            ("rocketmq_messages_in_total", "Messages stored.", statistics.TOPIC_PUT_NUMS, self._of_topic),
+            ("rocketmq_throughput_in_total", "Bytes stored.", statistics.TOPIC_PUT_SIZE, self._of_topic),
+            ("rocketmq_messages_out_total", "Messages handed out.", statistics.GROUP_GET_NUMS, self._of_reader),
+            ("rocketmq_throughput_out_total", "Bytes handed out.", statistics.GROUP_GET_SIZE, self._of_reader),
+            ("rocketmq_send_to_dlq_messages_total", "Given up.", statistics.DLQ_PUT_NUMS, self._of_dead_letters),
+        )
+        for name, help_text, counted, labels in families:
+            samples = [(labels(key), counter.value) for key, counter in self._stats.counters(counted)]
+            yield from self._family(name, "counter", help_text, samples)
+
+    def _about_clients(self) -> Iterator[str]:
+        producers = Tally(
+            (client.language, client.version)
+            for clients in self._clients.producer_groups().values()
+            for client in clients
+        )
+        samples: list[_Sample] = [(_software(*software), count) for software, count in producers.items()]
+        yield from self._family("rocketmq_producer_connections", "gauge", "Producers.", samples)
+        samples = []
+        for group, members in self._clients.consumer_groups().items():
+            consumers = Tally((client.language, client.version) for client in members.clients.values())
+            of_group = {
+                "consumer_group": group,
+                "consume_mode": _CONSUME_MODES.get(members.consume_type, "push"),
+                "is_system": _flag(names.is_system_group(group)),
+            }
+            samples += [({**of_group, **_software(*software)}, count) for software, count in consumers.items()]
+        yield from self._family("rocketmq_consumer_connections", "gauge", "Consumers.", samples)
+
+    def _about_store(self) -> Iterator[str]:
+        log = self._store.log
+        earliest_ms = self._store.earliest_stored_at_ms()
+        kept_ms = self._clock.now_ms() - earliest_ms if earliest_ms is not None else 0
+        figures = (
+            ("rocketmq_storage_size", "Bytes of the commit log.", log.end - log.start),
+            ("rocketmq_storage_flush_behind_bytes", "Not on the device yet.", log.end - self._store.flushed_offset),
+            ("rocketmq_storage_dispatch_behind_bytes", "Not indexed yet.", log.end - self._store.dispatched_offset),
+            ("rocketmq_storage_message_reserve_time", "Age of the oldest message, in milliseconds.", kept_ms),
+        )
+        for name, help_text, value in figures:
+            yield from self._family(
+                name, "gauge", help_text, [({"storage_type": "local", "storage_medium": "disk"}, value)]
+            )
+
+    async def _about_lag(self) -> list[str]:
+        samples: list[list[_Sample]] = [[] for _ in _LAGS]
+        for group in list(self._groups.all()):
+            for topic in self._progress.topics_of(group):
+                backlog = self._progress.backlog(group, topic)
+                labels = {
+                    "consumer_group": group,
+                    "topic": topic,
+                    "is_retry": _flag(topic.startswith(names.RETRY_PREFIX)),
+                    "is_system": self._is_system(topic, group),
+                }
+                values = (
+                    backlog.messages,
+                    self._age_ms(backlog.oldest_stored_ms),
+                    backlog.in_flight,
+                    self._age_ms(backlog.oldest_unfetched_ms),
+                    backlog.messages - backlog.in_flight,
+                )
+                for family, value in zip(samples, values, strict=True):
+                    family.append((labels, value))
+            await asyncio.sleep(0)
+        return [
+            line
+            for (name, help_text), family in zip(_LAGS, samples, strict=True)
+            for line in self._family(name, "gauge", help_text, family)
+        ]
+
+    # ---- labels
+
+    def _of_topic(self, topic: str) -> dict[str, str]:
+        config = self._topics.get(topic)
+        kind = config.attributes.get("message.type", "NORMAL") if config is not None else "NORMAL"
+        return {"topic": topic, "message_type": kind.lower(), "is_system": _flag(self._topics.is_system(topic))}
+
+    def _of_reader(self, key: str) -> dict[str, str]:
+        topic, _, group = key.partition("@")
+        is_retry = _flag(topic.startswith(names.RETRY_PREFIX))
+        return {
+            "topic": topic,
+            "consumer_group": group,
+            "is_retry": is_retry,
+            "is_system": self._is_system(topic, group),
+        }
+
+    def _of_dead_letters(self, key: str) -> dict[str, str]:
+        topic, _, group = key.partition("@")
+        return {"topic": topic, "consumer_group": group, "is_system": self._is_system(topic, group)}
+
+    def _is_system(self, topic: str, group: str) -> str:
+        return _flag(self._topics.is_system(topic) or names.is_system_group(group))
+
+    def _age_ms(self, since_ms: int | None) -> int:
+        return max(0, self._clock.now_ms() - since_ms) if since_ms is not None else 0
+
+    def _family(self, name: str, kind: str, help_text: str, samples: Iterable[_Sample]) -> Iterator[str]:
+        """Nothing at all without a sample, as Apache shows an instrument only once it has a value."""
+        settings = self._configuration.settings
+        common = {"cluster": settings.broker_cluster_name, "node_type": "broker", "node_id": settings.broker_name}
+        first = True
+        for labels, value in samples:
+            if first:
+                yield f"# HELP {name} {help_text}"
+                yield f"# TYPE {name} {kind}"
+                first = False
+            text = ",".join(f'{key}="{_escaped(label)}"' for key, label in {**common, **labels}.items())
+            yield f"{name}{{{text}}} {value}"
+
+
+def _software(language: str, version: int) -> dict[str, str]:
+    return {
+        "language": language.lower(),
+        "version": versions.name(version).lower(),
+        "protocol_type": "remoting",
+    }
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
