@@ -111,7 +111,6 @@ WITHOUT_EFFECT: Final[dict[str, str]] = {
     "enablePopBufferMerge": "false",
     "enablePopLog": "false",
     "enablePopMessageThreshold": "false",
-    "enablePropertyFilter": "false",
     "enableReconnectForGoAway": "true",
     "enableRegisterProducer": "true",
     "enableRemoteEscape": "false",

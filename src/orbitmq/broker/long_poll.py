@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orbitmq.broker.subscriptions import Wanted
     from orbitmq.protocol.command import Command
     from orbitmq.protocol.headers.pull import PullMessage
     from orbitmq.transport.connection import Connection
 
 BUCKET_SECONDS: Final = 0.5  # how late a time-out may be noticed
+# What a client that hung up may leave behind is bounded by this; who still waits simply asks again.
+LONGEST_HOLD_SECONDS: Final = 120.0
 
 
 class HeldPull:
-    __slots__ = ("connection", "done", "header", "request", "scan_from", "tag_codes")
+    __slots__ = ("connection", "done", "header", "request", "scan_from", "wishes")
 
-    def __init__(
-        self, request: Command, connection: Connection, header: PullMessage, tag_codes: frozenset[int] | None
-    ) -> None:
+    def __init__(self, request: Command, connection: Connection, header: PullMessage, wishes: Wanted) -> None:
         self.request = request
         self.connection = connection
         self.header = header
-        self.tag_codes = tag_codes
+        self.wishes = wishes
         self.scan_from = header.queue_offset  # what lies before did not match; no need to look at it again
         self.done = False
 
@@ -43,7 +44,7 @@ class HeldPulls:
         self._now = now
         self._answer_arrival = answer_arrival
         self._answer_timeout = answer_timeout
-        self._by_queue: dict[tuple[str, int], list[HeldPull]] = {}
+        self._by_queue: dict[tuple[str, int], dict[HeldPull, None]] = {}  # in order of coming
         self._by_deadline: defaultdict[int, list[HeldPull]] = defaultdict(list)
         self._next_bucket = int(now() / BUCKET_SECONDS)
         self._count = 0
@@ -53,8 +54,9 @@ class HeldPulls:
 
     def hold(self, pull: HeldPull, seconds: float) -> None:
         header = pull.header
-        self._by_queue.setdefault((header.topic, header.queue_id), []).append(pull)
-        bucket = max(int((self._now() + seconds) / BUCKET_SECONDS), self._next_bucket)
+        self._by_queue.setdefault((header.topic, header.queue_id), {})[pull] = None
+        due = self._now() + min(seconds, LONGEST_HOLD_SECONDS)
+        bucket = max(int(due / BUCKET_SECONDS), self._next_bucket)
         self._by_deadline[bucket].append(pull)
         self._count += 1
 
@@ -63,16 +65,14 @@ class HeldPulls:
         held = self._by_queue.pop((topic, queue_id), None)
         if held is None:
             return
-        kept = []
+        kept = {}
         for pull in held:
-            if pull.done:
-                continue
             if pull.connection.closed or self._answer_arrival(pull):
                 self._finish(pull)
             else:
-                kept.append(pull)
+                kept[pull] = None
         if kept:
-            self._by_queue.setdefault((topic, queue_id), []).extend(kept)
+            self._by_queue.setdefault((topic, queue_id), {}).update(kept)
 
     def expire(self) -> None:
         """Answer the pulls whose time is up. Called every `BUCKET_SECONDS`."""
@@ -105,6 +105,6 @@ class HeldPulls:
         key = (pull.header.topic, pull.header.queue_id)
         held = self._by_queue.get(key)
         if held is not None:
-            held.remove(pull)
+            held.pop(pull, None)
             if not held:
                 del self._by_queue[key]

@@ -1,20 +1,48 @@
-"""What a consumer wants of a topic: all of it, or messages with certain tags. Java: FilterAPI, SubscriptionData"""
+"""What a consumer wants of a topic: all of it, messages with certain tags, or those that a SQL92 filter matches.
+
+Tags are compared by their hash, in the queue's index; a consumer compares the text again. A filter looks at a record's
+properties.
+
+Java: FilterAPI, SubscriptionData, ExpressionMessageFilter
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from orbitmq.broker.sql_filter import SqlFilter, compile_filter
 from orbitmq.errors import RequestFailed
+from orbitmq.message.properties import decode_properties
+from orbitmq.message.record import decode_entry
 from orbitmq.message.tags import tag_code
 from orbitmq.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
 
-def is_tag_expression(expression_type: str | None) -> bool:
-    return not expression_type or expression_type == TAG
+class Wanted(NamedTuple):
+    """How to tell which messages a consumer wants; both None: all of them."""
+
+    tag_codes: frozenset[int] | None = None
+    accept: Callable[[memoryview], bool] | None = None
+
+
+def wanted(expression: str | None, expression_type: str | None, *, filters_enabled: bool) -> Wanted:
+    """RequestFailed when the expression cannot be understood, or is of a kind that is not served."""
+    if not expression_type or expression_type == TAG:
+        return Wanted(tag_codes=tag_codes(expression))
+    if expression_type != SQL92 or not filters_enabled:
+        raise RequestFailed(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {expression_type}",
+            hint="switch SQL92 filters on with enablePropertyFilter=true",
+        )
+    return Wanted(accept=_accepts(compile_filter(expression or "")))
 
 
 def tag_codes(expression: str | None) -> frozenset[int] | None:
@@ -30,3 +58,10 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
             hint="write `*` for all messages, or tags as `A || B`",
         )
     return codes
+
+
+def _accepts(sql_filter: SqlFilter) -> Callable[[memoryview], bool]:
+    def accept(record: memoryview) -> bool:
+        return sql_filter.matches(decode_properties(decode_entry(record, 0, 0).properties))
+
+    return accept
