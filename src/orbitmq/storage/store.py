@@ -112,17 +112,18 @@ class Store:
                 known_until_ms = self.recovered.unindexed_from_ms - 1
                 self.checkpoint.queues_synced_ms = min(self.checkpoint.queues_synced_ms, known_until_ms)
                 self._checkpoint_file.save(self.checkpoint)
+            self._log_flusher = LogFlusher(self.log, config, self.checkpoint, self.health, self._flushed)
+            if self.last_exit is not LastExit.CLEAN:
+                # What a killed process left may be in the page cache only. It is served, so it must be safe.
+                self._log_flusher.flushed = self.log.start
+                self._log_flusher.flush()
             mark_running(self.disk, config.directory)
             undo.pop_all()
         self._extensions = QueueExtensions(self.disk, config)
         self._reader = QueueReader(self.log, self.queues, self._extensions, config, _physical_memory_bytes())
-        self._log_flusher = LogFlusher(self.log, config, self.checkpoint, self.health, self._flushed)
         self._index_flusher = IndexFlusher(
             self.queues, self.keys, self._indexer, config, self.checkpoint, self._checkpoint_file, self.health
         )
-        # What recovery found may never have been synced: the next flush covers all of it.
-        self._log_flusher.flushed = self.log.start if self.last_exit is not LastExit.CLEAN else self.log.end
-        self._started = False
         self._closed = False
 
     def settle_at(self, store_host: bytes) -> None:
@@ -131,7 +132,6 @@ class Store:
 
     def start(self) -> None:
         """Start the threads that flush. Without them nothing reaches the device but by `flush` and `close`."""
-        self._started = True
         self._log_flusher.start()
         self._index_flusher.start()
 
