@@ -286,9 +286,12 @@ async def test_messages_are_found_by_key_and_by_unique_key(client: Wire) -> None
     assert (await find("red", endTimestamp=1)).code == 22
 
 
-async def test_a_topic_that_may_not_be_written_is_not_refused_as_in_java(client: Wire, broker: Broker) -> None:
-    """Java's broker leaves a topic's write permission to the clients, which read it in the route."""
+async def test_a_topic_that_may_not_be_written_refuses_messages(client: Wire, broker: Broker) -> None:
+    """Java's broker takes them and leaves it to the clients to obey the route; that is plainly wrong."""
     broker.state.topics.create_internal("ReadOnly", 1, perm=4)
 
-    assert (await client.send("ReadOnly")).code == 0
-    assert (await client.ask(MAX_OFFSET, {"topic": "ReadOnly", "queueId": 0})).fields["offset"] == "1"
+    refused = await client.send("ReadOnly")
+
+    assert refused.code == 16
+    assert "ReadOnly" in str(refused.remark)
+    assert (await client.ask(MAX_OFFSET, {"topic": "ReadOnly", "queueId": 0})).fields["offset"] == "0"

@@ -111,17 +111,20 @@ class Sending:
     def topic_for(self, header: SendMessage | SendMessageV2) -> TopicConfig:
         """The topic to send to, created if that is how this broker does it.
 
-        Write permissions stand in the route, and it is the clients that keep them; only ordered topics insist here.
+        Apache's broker leaves write permissions to the clients, which see them in the route. A broker that takes what it
+        is told not to take is plainly wrong, so here they count.
         """
         topic = header.topic
         config = self._topics.get(topic)
         if config is None or topic in _CLOSED:
             config = self._unusual_topic(header)
-        if config.order and not self._configuration.settings.broker_permission & PERM_WRITE:
+        settings = self._configuration.settings
+        if not config.perm & settings.broker_permission & PERM_WRITE:
+            whose = f"topic {topic}" if not config.perm & PERM_WRITE else f"broker {settings.broker_name}"
             raise RequestFailed(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{self._configuration.settings.broker_name}] sending message is forbidden",
-                hint="give it the write permission (brokerPermission 6)",
+                f"{whose} does not take messages: it has no write permission",
+                hint="give it perm 6 (brokerPermission=6 for a broker)",
             )
         return config
 
