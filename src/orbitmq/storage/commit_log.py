@@ -45,6 +45,7 @@ from orbitmq.message.record import (
 )
 from orbitmq.message.sysflags import BORN_HOST_IPV6, HOSTS_MASK, INNER_BATCH, STORE_HOST_IPV6, TRANSACTION_PREPARED
 from orbitmq.storage.segmented_log import SegmentedLog
+from orbitmq.storage.write_pool import WritePool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,6 +130,7 @@ class CommitLog:
         self._light_queues = 0
         self._adds_properties = config.light_queues or config.record_crc
         self._max_body_bytes = config.max_message_bytes
+        self._pool = WritePool(config.write_pool_buffers, config.segment_bytes) if config.write_pool_buffers else None
         self._memory = memoryview(b"")
         self._segment_start = 0
         self._segment_end = 0
@@ -141,6 +143,16 @@ class CommitLog:
     @property
     def start(self) -> int:
         return self.files.start
+
+    @property
+    def readable_end(self) -> int:
+        """Records before this offset can be read; later ones are in the write pool still."""
+        return self.end if self._pool is None else self._pool.committed
+
+    def commit(self) -> None:
+        """Make everything appended so far readable. Any thread may do it; without a write pool there is nothing to do."""
+        if self._pool is not None:
+            self._pool.commit(self.end)
 
     def place_end(self, end: int) -> None:
         """Go on appending at `end`: recovery's last word. Files behind it must be gone already."""
@@ -257,7 +269,7 @@ class CommitLog:
 
     def read(self, offset: int, size: int) -> memoryview | None:
         """The bytes of a record that begins at `offset`; None if they are deleted, or not there yet."""
-        if offset + size > self.end:
+        if offset + size > self.readable_end:
             return None
         data = self.files.slice(offset, size)
         return data if data is not None and len(data) == size else None
@@ -308,12 +320,12 @@ class CommitLog:
         segment = self.files.roll()  # first: if the disk is full, the log stays as it is
         if left:
             self._memory[position : position + BLANK_BYTES] = encode_blank(left)
-        self.end = segment.start
         self._write_to(segment)
+        self.end = segment.start
         return segment.start
 
     def _write_to(self, segment: Segment) -> None:
-        self._memory = segment.memory
+        self._memory = segment.memory if self._pool is None else self._pool.write_to(segment, self.end)
         self._segment_start = segment.start
         self._segment_end = segment.end
 

@@ -80,7 +80,8 @@ class LogFlusher:
         if self.failed is not None:
             raise self.failed
         stored_at_ms = self._log.last_stored_at_ms  # before the end: the record it speaks of is surely included
-        end = self._log.end
+        self._log.commit()
+        end = self._log.readable_end
         if end > self.flushed:
             try:
                 self._log.files.sync(self.flushed, end)
@@ -122,18 +123,24 @@ class LogFlusher:
             callback(None)
 
     def _run(self) -> None:
-        every = self._config.flush_every_ms / 1000
-        thorough_after = max(1, self._config.flush_thorough_every_ms // self._config.flush_every_ms)
+        every_ms = self._config.commit_every_ms if self._config.write_pool_buffers else self._config.flush_every_ms
+        thorough_after = max(1, self._config.flush_thorough_every_ms // every_ms)
         rounds_skipped = 0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._woken or bool(self._waiting), timeout=every)
+                self._changed.wait_for(
+                    lambda: self._stopping or self._woken or bool(self._waiting), timeout=every_ms / 1000
+                )
                 if self._stopping:
                     return
                 wanted = self._woken or bool(self._waiting) or self._config.flush_mode is FlushMode.SYNC
                 self._woken = False
             rounds_skipped += 1
-            dirty = self._log.end - self.flushed
+            readable = self._log.readable_end
+            self._log.commit()
+            dirty = self._log.readable_end - self.flushed
+            if self._log.readable_end > readable:
+                self._on_flushed()
             if wanted or dirty >= self._config.flush_least_pages * PAGE_BYTES or rounds_skipped >= thorough_after:
                 rounds_skipped = 0
                 try:

@@ -86,7 +86,7 @@ class Store:
             None  # something waits for `dispatch`; called by the appending thread
         )
         self.on_flushed: Callable[[], None] | None = (
-            None  # the same with synchronous flush; called by the flushing thread
+            None  # more may be dispatched: flushed, or copied from the write pool; called by the flushing thread
         )
         with ExitStack() as undo:
             self._lock = take_lock(self.disk, config.directory)
@@ -206,8 +206,11 @@ class Store:
 
     @property
     def confirmed_offset(self) -> int:
-        """Everything before this log offset may be read: what is flushed, with synchronous flush, else all."""
-        return self._log_flusher.flushed if self.config.flush_mode is FlushMode.SYNC else self.log.end
+        """Everything before this log offset may be read: what is flushed, with synchronous flush, else all.
+
+        With a write pool, what has been copied from it.
+        """
+        return self._log_flusher.flushed if self.config.flush_mode is FlushMode.SYNC else self.log.readable_end
 
     @property
     def dispatched_offset(self) -> int:
@@ -249,7 +252,7 @@ class Store:
     def record_at(self, commit_log_offset: int) -> memoryview | None:
         """The record that begins at this offset of the log; None if none does."""
         segment = self.log.files.segment_of(commit_log_offset)
-        if segment is None or commit_log_offset >= self.log.end:
+        if segment is None or commit_log_offset >= self.log.readable_end:
             return None
         position = commit_log_offset - segment.start
         try:
