@@ -31,11 +31,16 @@ class RawClient:
         self.writer.write(data)
 
     async def send_in_pieces(self, pieces: Iterable[bytes]) -> None:
-        """Each piece as a packet of its own, as far as the system lets us."""
-        for piece in pieces:
-            self.writer.write(piece)
-            await self.writer.drain()
-            await asyncio.sleep(0)
+        """Each piece as a packet of its own, as far as the system lets us, and until the server has heard enough."""
+        with suppress(ConnectionError):
+            for piece in pieces:
+                self.writer.write(piece)
+                await self.writer.drain()
+                await asyncio.sleep(0)
+
+    def finish_sending(self) -> None:
+        with suppress(OSError):  # the server was quicker, and closed it all
+            self.writer.write_eof()
 
     def request(
         self,
