@@ -91,7 +91,7 @@ class Consumer:
             await self._join(instance)
         except BaseException:
             self._instance = self._member = None
-            await instances.release(instance)
+            await instances.release(instance, consumer_group=self.group)
             raise
         return self
 
@@ -158,7 +158,7 @@ class Consumer:
         finally:
             self._instance = None
             self._closed.set()
-            await instances.release(instance)
+            await instances.release(instance, consumer_group=self.group)
 
     @property
     def closed(self) -> bool:

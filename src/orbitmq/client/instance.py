@@ -45,6 +45,7 @@ class Instance:
         self.config = config
         self.client_id = client_id
         self.users = 0
+        self.reserved: set[str] = set()  # consumer groups that live here, or are about to
         self.consumers: dict[str, Membership] = {}
         self.answers: dict[int, Handler] = answers_of(self.consumers, config)
         self.cluster = Cluster(config, answers=self.answers, on_open=self._connected)
@@ -183,7 +184,7 @@ def acquire(config: ClientConfig, *, consumer_group: str = "", fixed_name: bool 
     chosen = fixed_name or name != DEFAULT_INSTANCE_NAME
     key = (asyncio.get_running_loop(), config, name if chosen else "")
     instances = _open_instances.setdefault(key, [])
-    instance = next((one for one in instances if consumer_group not in one.consumers), None)
+    instance = next((one for one in instances if consumer_group not in one.reserved), None)
     if instance is None:
         if instances and chosen:
             raise ConfigError(
@@ -194,11 +195,14 @@ def acquire(config: ClientConfig, *, consumer_group: str = "", fixed_name: bool 
         instance.start()
         instances.append(instance)
     instance.users += 1
+    if consumer_group:
+        instance.reserved.add(consumer_group)
     return instance
 
 
-async def release(instance: Instance) -> None:
+async def release(instance: Instance, *, consumer_group: str = "") -> None:
     instance.users -= 1
+    instance.reserved.discard(consumer_group)
     if instance.users:
         return
     for key, instances in list(_open_instances.items()):

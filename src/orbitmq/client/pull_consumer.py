@@ -85,7 +85,7 @@ class PullConsumer:
                 await self._member.stop_pulling()
                 await self._member.leave()
         finally:
-            await instances.release(instance)
+            await instances.release(instance, consumer_group=self.group)
 
     async def __aenter__(self) -> Self:
         return await self.start()

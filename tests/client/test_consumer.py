@@ -1,0 +1,765 @@
+"""Consumers against a scripted cluster: joining, handling, retrying, sharing, leaving."""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from orbitmq import Client, ConsumeHook, Consuming, Message, QueueRef, ReceivedMessage, RetryLater, Sql, connect
+from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, RequestFailed
+from orbitmq.message.record import encode_stored
+from orbitmq.protocol.bodies.groups import QueueKey
+from orbitmq.protocol.bodies.offsets import ConsumerStatusBody, QueueOffsets
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import request
+from orbitmq.protocol.headers.groups import ConsumeDirectly, ConsumerRunningInfo, ConsumerStatus, ResetOffset
+from orbitmq.protocol.headers.pull import PullMessage
+from orbitmq.protocol.headers.send import SendBack, SendMessageV2
+from tests.client.scripted import ScriptedCluster, eventually, hang_up, refuse, scripted_cluster
+
+PULL, SEND_BACK = RequestCode.PULL_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[ScriptedCluster]:
+    async with scripted_cluster(topics={"T": 2}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: ScriptedCluster) -> AsyncIterator[Client]:
+    async with connect(cluster.address) as client:
+        yield client
+
+
+class Collected:
+    """A handler that remembers; `wait` until it has seen so many."""
+
+    def __init__(self) -> None:
+        self.messages: list[ReceivedMessage] = []
+
+    async def __call__(self, message: ReceivedMessage) -> None:
+        self.messages.append(message)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return sorted(message.body for message in self.messages)
+
+    async def wait(self, count: int) -> None:
+        await eventually(lambda: len(self.messages) >= count)
+
+
+# ---- the everyday
+
+
+async def test_a_handler_gets_what_is_there_and_what_comes(cluster: ScriptedCluster, client: Client) -> None:
+    broker, seen = cluster.broker, Collected()
+    for number in range(10):
+        broker.put("T", number % 2, str(number).encode(), TAGS="t", KEYS="k", own="1")
+    async with client.consumer("T", group="G", start="earliest", handler=seen):
+        await seen.wait(10)
+        broker.put("T", 0, b"new")
+        await seen.wait(11)
+    assert seen.bodies == sorted([*(str(number).encode() for number in range(10)), b"new"])
+    first = seen.messages[0]
+    assert (first.topic, first.tag, first.keys, first.properties["own"], first.attempt) == ("T", "t", ["k"], "1", 1)
+    assert broker.offsets["G", "T", 0] == 6
+    assert broker.offsets["G", "T", 1] == 5
+
+
+async def test_messages_can_be_iterated_over(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.broker.put("T", 0, b"a")
+    cluster.broker.put("T", 0, b"b")
+    bodies = []
+    async with client.consumer("T", group="G", start="earliest") as consumer:
+        async for message in consumer:
+            async with message.process():
+                bodies.append(message.body)
+            if len(bodies) == 2:
+                break
+    assert bodies == [b"a", b"b"]
+    assert cluster.broker.offsets["G", "T", 0] == 2
+
+
+async def test_closing_ends_an_iteration_that_waits(client: Client) -> None:
+    consumer = await client.consumer("T", group="G").start()
+
+    async def read() -> list[ReceivedMessage]:
+        return [message async for message in consumer]
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0.02)
+    await consumer.close()
+    assert await reading == []
+
+
+async def test_what_was_not_settled_comes_again(cluster: ScriptedCluster, client: Client) -> None:
+    for body in (b"a", b"b", b"c"):
+        cluster.broker.put("T", 0, body)
+    async with client.consumer("T", group="G", start="earliest") as consumer:
+        first, second = await anext(consumer), await anext(consumer)
+        second.ack()  # done, but behind one that is not
+        assert first.body == b"a"
+    assert cluster.broker.offsets.get(("G", "T", 0), 0) == 0
+    async with client.consumer("T", group="G", start="earliest") as consumer:
+        assert [(await anext(consumer)).body for _ in range(3)] == [b"a", b"b", b"c"]
+
+
+async def test_latest_begins_behind_what_is_there(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.broker.put("T", 0, b"old")
+    seen = Collected()
+    async with client.consumer("T", group="G", handler=seen) as consumer:
+        await eventually(lambda: len(consumer.assigned) == 2)
+        cluster.broker.put("T", 0, b"new")
+        await seen.wait(1)
+    assert seen.bodies == [b"new"]
+
+
+async def test_a_point_in_time_begins_there(cluster: ScriptedCluster, client: Client) -> None:
+    for number in range(10):
+        cluster.broker.put("T", 0, str(number).encode())
+    seen = Collected()
+    start = datetime.fromtimestamp(1_700_000_000.007, UTC)  # the scripted broker stores one a millisecond
+    async with client.consumer("T", group="G", start=start, handler=seen):
+        await seen.wait(3)
+    assert seen.bodies == [b"7", b"8", b"9"]
+
+
+async def test_tags_are_compared_here_too(cluster: ScriptedCluster, client: Client) -> None:
+    # The scripted broker does not filter at all, as a hash collision would on a real one.
+    for tag in ("new", "paid", "other", "new"):
+        cluster.broker.put("T", 0, tag.encode(), TAGS=tag)
+    cluster.broker.put("T", 0, b"untagged")
+    seen = Collected()
+    async with client.consumer("T", group="G", start="earliest", filter="new || paid", handler=seen):
+        await seen.wait(3)
+        await eventually(lambda: cluster.broker.offsets.get(("G", "T", 0)) == 5 or _pulled_to(cluster, 5))
+    assert seen.bodies == [b"new", b"new", b"paid"]
+    assert cluster.broker.offsets["G", "T", 0] == 5
+    data = cluster.broker.heartbeats[0].consumer_data_set[0]
+    subscription = next(one for one in data.subscription_data_set if one.topic == "T")
+    assert (subscription.tags_set, subscription.expression_type) == (["new", "paid"], "TAG")
+
+
+async def test_an_sql_filter_is_checked_before_anything_is_consumed(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.broker.inject(RequestCode.CHECK_CLIENT_CONFIG, refuse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "bad sql"))
+    with pytest.raises(RequestFailed, match="bad sql") as caught:
+        await client.consumer("T", group="G", filter=Sql("a >")).start()
+    assert "filter" in caught.value.hint
+    async with client.consumer("T", group="G", filter=Sql("a > 1"), start="earliest"):
+        await eventually(lambda: cluster.broker.received(PULL))
+    header = next(one.read(PullMessage) for one in cluster.broker.received(PULL) if one.fields["topic"] == "T")
+    assert (header.expression_type, header.subscription, header.sys_flag & 4) == ("SQL92", None, 0)
+
+
+async def test_several_topics_each_with_its_filter(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.topics["U"] = 1
+    cluster.broker.put("T", 0, b"t", TAGS="x")
+    cluster.broker.put("U", 0, b"u1", TAGS="y")
+    cluster.broker.put("U", 0, b"u2", TAGS="z")
+    seen = Collected()
+    async with client.consumer({"T": None, "U": "y"}, group="G", start="earliest", handler=seen):
+        await seen.wait(2)
+    assert seen.bodies == [b"t", b"u1"]
+
+
+async def test_blocking_handlers_run_in_threads_side_by_side(cluster: ScriptedCluster, client: Client) -> None:
+    import threading
+
+    meeting = threading.Barrier(3, timeout=5)
+    names: list[str] = []
+
+    def handler(message: ReceivedMessage) -> None:
+        meeting.wait()
+        names.append(threading.current_thread().name)
+
+    for _ in range(3):
+        cluster.broker.put("T", 0, b"x")
+    async with client.consumer("T", group="G", start="earliest", handler=handler, concurrency=3) as consumer:
+        await eventually(lambda: consumer.stats.acked == 3)
+    assert len(set(names)) == 3
+    assert all(name.startswith("orbitmq-G") for name in names)
+
+
+async def test_batch_handlers_get_lists_of_one_queue(cluster: ScriptedCluster, client: Client) -> None:
+    batches: list[list[ReceivedMessage]] = []
+
+    async def handler(messages: list[ReceivedMessage]) -> None:
+        batches.append(messages)
+
+    for number in range(20):
+        cluster.broker.put("T", number % 2, b"x")
+    async with client.consumer("T", group="G", start="earliest", handler=handler, batch_size=8) as consumer:
+        await eventually(lambda: consumer.stats.acked == 20)
+    assert max(len(batch) for batch in batches) == 8
+    assert all(len({message.queue for message in batch}) == 1 for batch in batches)
+
+
+async def test_handlers_get_values_by_their_annotation(cluster: ScriptedCluster, client: Client) -> None:
+    class Order(msgspec.Struct):
+        id: int
+
+    got: list[object] = []
+
+    async def one(order: Order) -> None:
+        got.append(order)
+
+    async def many(orders: list[Order]) -> None:
+        got.append(orders)
+
+    async def text(body: str) -> None:
+        got.append(body)
+
+    async def whole(message: Message) -> None:
+        got.append(type(message))
+
+    one.__annotations__["order"] = Order  # local classes are out of reach of get_type_hints
+    many.__annotations__["orders"] = list[Order]
+    cluster.broker.put("T", 0, b'{"id":7}')
+    async with (
+        client.consumer("T", group="G1", start="earliest", handler=one),
+        client.consumer("T", group="G2", start="earliest", handler=many, batch_size=2),
+        client.consumer("T", group="G3", start="earliest", handler=text),
+        client.consumer("T", group="G4", start="earliest", handler=whole),
+    ):
+        await eventually(lambda: len(got) == 4)
+    assert Order(7) in got
+    assert [Order(7)] in got
+    assert '{"id":7}' in got
+    assert ReceivedMessage in got
+
+
+# ---- failing handlers
+
+
+async def test_an_exception_gives_the_message_back_and_it_comes_again(
+    cluster: ScriptedCluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Collected()
+
+    async def handler(message: ReceivedMessage) -> None:
+        await seen(message)
+        if message.attempt < 3:
+            raise ValueError("not yet")
+
+    cluster.broker.put("T", 1, b"x", TAGS="a")
+    async with client.consumer("T", group="G", start="earliest", filter="a", handler=handler) as consumer:
+        await seen.wait(3)
+        await eventually(lambda: consumer.stats.acked == 1)
+        assert (consumer.stats.failed, consumer.stats.retried) == (2, 2)
+    assert [(message.topic, message.attempt) for message in seen.messages] == [("T", 1), ("T", 2), ("T", 3)]
+    assert cluster.broker.offsets["G", "T", 1] == 1
+    header = cluster.broker.received(SEND_BACK)[0].read(SendBack)
+    assert (header.group, header.delay_level, header.max_reconsume_times) == ("G", 0, 16)
+    assert "not yet" in caplog.text
+
+
+async def test_a_handler_may_choose_the_delay_and_is_then_not_an_error(
+    cluster: ScriptedCluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(message: ReceivedMessage) -> None:
+        if message.attempt == 1:
+            raise RetryLater(delay_level=5)
+
+    cluster.broker.put("T", 0, b"x")
+    async with client.consumer("T", group="G", start="earliest", handler=handler, max_retries=3) as consumer:
+        await eventually(lambda: consumer.stats.acked == 1)
+    header = cluster.broker.received(SEND_BACK)[0].read(SendBack)
+    assert (header.delay_level, header.max_reconsume_times) == (5, 3)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_when_the_broker_does_not_take_it_back_it_goes_to_the_retry_topic(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    seen = Collected()
+
+    async def handler(message: ReceivedMessage) -> None:
+        await seen(message)
+        if message.attempt == 1:
+            raise RetryLater
+
+    cluster.broker.inject(SEND_BACK, refuse(ResponseCode.SYSTEM_ERROR))
+    cluster.broker.put("T", 0, b"x", UNIQ_KEY="id-1", TRAN_MSG="true")
+    async with client.consumer("T", group="G", start="earliest", handler=handler):
+        await seen.wait(2)
+    again = cluster.broker.queues["%RETRY%G", 0][0]
+    assert again.reconsume_times == 1
+    assert again.properties == {"UNIQ_KEY": "id-1", "RETRY_TOPIC": "T", "DELAY": "3", "ORIGIN_MESSAGE_ID": "id-1"}
+    header = cluster.broker.received(RequestCode.SEND_MESSAGE_V2)[0].read(SendMessageV2)
+    assert (header.topic, header.reconsume_times, header.max_reconsume_times) == ("%RETRY%G", 1, 16)
+
+
+async def test_process_swallows_what_a_block_raises_but_not_cancellation(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    cluster.broker.put("T", 0, b"x")
+    async with client.consumer("T", group="G", start="earliest") as consumer:
+        message = await anext(consumer)
+        async with message.process():
+            raise ValueError("bad message")
+        assert consumer.stats.retried == 1
+        again = await anext(consumer)
+        assert again.attempt == 2
+        with pytest.raises(asyncio.CancelledError):
+            async with again.process():
+                raise asyncio.CancelledError
+        assert consumer.stats.acked == 0
+
+
+async def test_a_message_whose_handler_hangs_is_given_back(cluster: ScriptedCluster, client: Client) -> None:
+    hanging = asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        if message.attempt == 1:
+            await hanging.wait()
+
+    cluster.broker.put("T", 0, b"stuck")
+    cluster.broker.put("T", 0, b"fine")
+    consumer = client.consumer("T", group="G", start="earliest", handler=handler, consume_timeout=0.1)
+    async with consumer:
+        await eventually(lambda: consumer.stats.acked == 2)
+        hanging.set()
+    assert cluster.broker.received(SEND_BACK)[0].read(SendBack).delay_level == 3
+    assert cluster.broker.offsets["G", "T", 0] == 2
+
+
+async def test_a_hanging_handler_does_not_hold_up_closing_for_ever(cluster: ScriptedCluster, client: Client) -> None:
+    started = asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    cluster.broker.put("T", 0, b"x")
+    consumer = await client.consumer("T", group="G", start="earliest", handler=handler, close_timeout=0.05).start()
+    await started.wait()
+    async with asyncio.timeout(3):
+        await consumer.close()
+    assert cluster.broker.offsets.get(("G", "T", 0), 0) == 0
+
+
+async def test_closing_lets_running_handlers_finish(cluster: ScriptedCluster, client: Client) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        started.set()
+        await release.wait()
+
+    cluster.broker.put("T", 0, b"x")
+    consumer = await client.consumer("T", group="G", start="earliest", handler=handler).start()
+    await started.wait()
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0.02)
+    assert not closing.done()
+    release.set()
+    await closing
+    assert cluster.broker.offsets["G", "T", 0] == 1
+    assert cluster.broker.members["G"] == {}
+
+
+# ---- sharing
+
+
+async def test_members_share_the_queues_and_take_over_when_one_leaves(cluster: ScriptedCluster, client: Client) -> None:
+    async with client.consumer("T", group="G") as first:
+        await eventually(lambda: len(first.assigned) == 2)
+        async with client.consumer("T", group="G") as second:
+            await eventually(lambda: len(first.assigned) == len(second.assigned) == 1)
+            assert sorted(first.assigned + second.assigned) == [
+                QueueRef("T", "broker-a", 0),
+                QueueRef("T", "broker-a", 1),
+            ]
+            assert len(cluster.broker.members["G"]) == 2  # one client id each, though in one process
+        await eventually(lambda: len(first.assigned) == 2)
+
+
+async def test_a_new_queue_is_consumed_when_the_route_says_so(cluster: ScriptedCluster) -> None:
+    config = dataclasses.replace(connect(cluster.address).config, route_refresh_seconds=0.05)
+    async with Client(config) as client, client.consumer("T", group="G") as consumer:
+        await eventually(lambda: len(consumer.assigned) == 2)
+        cluster.topics["T"] = 3
+        await eventually(lambda: len(consumer.assigned) == 3)
+
+
+async def test_every_broadcasting_member_gets_everything_and_keeps_its_place_in_a_file(
+    cluster: ScriptedCluster, client: Client, tmp_path: Path
+) -> None:
+    cluster.broker.put("T", 0, b"a")
+    for round_number in (1, 2):
+        seen = Collected()
+        async with client.consumer(
+            "T", group="G", broadcasting=True, start="earliest", handler=seen, offset_directory=tmp_path
+        ) as consumer:
+            await eventually(lambda: len(consumer.assigned) == 2)
+            cluster.broker.put("T", 1, b"b%d" % round_number)
+            await seen.wait(2 if round_number == 1 else 1)
+            expected = [b"a", b"b1"] if round_number == 1 else [b"b2"]
+            assert seen.bodies == expected
+    [path] = tmp_path.rglob("offsets.json")
+    assert path.parent.name == "G"
+    assert path.parent.parent.name.endswith("@DEFAULT")
+    table = QueueOffsets.from_json(path.read_bytes()).offsets
+    assert {(key.queue_id, offset) for key, offset in table.items()} == {(0, 1), (1, 2)}
+    assert cluster.broker.offsets == {}
+
+
+async def test_broadcasting_has_no_retries(cluster: ScriptedCluster, client: Client, tmp_path: Path) -> None:
+    async def handler(message: ReceivedMessage) -> None:
+        raise RetryLater
+
+    cluster.broker.put("T", 0, b"x")
+    async with client.consumer(
+        "T", group="G", broadcasting=True, start="earliest", handler=handler, offset_directory=tmp_path
+    ) as consumer:
+        await eventually(lambda: consumer.stats.acked == 1)
+    assert not cluster.broker.received(SEND_BACK)
+
+
+async def test_members_that_disagree_are_told(
+    cluster: ScriptedCluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.topics["U"] = 1
+    async with client.consumer("T", group="G"), client.consumer("U", group="G"):
+        await eventually(lambda: "disagree about topic" in caplog.text)
+
+
+# ---- orderly
+
+
+async def test_orderly_handles_each_queue_one_by_one_and_retries_in_place(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    order: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
+    running: set[int] = set()
+
+    async def handler(message: ReceivedMessage) -> None:
+        queue_id = message.queue.queue_id
+        assert queue_id not in running
+        running.add(queue_id)
+        await asyncio.sleep(0.001)
+        running.discard(queue_id)
+        order[queue_id].append((message.queue_offset, message.attempt))
+        if message.queue_offset == 2 and message.attempt < 3:
+            raise RetryLater
+
+    for number in range(10):
+        cluster.broker.put("T", number % 2, b"x")
+    async with client.consumer(
+        "T", group="G", orderly=True, start="earliest", handler=handler, suspend=0.01
+    ) as consumer:
+        await eventually(lambda: consumer.stats.acked == 10)
+        assert len(cluster.broker.locks) == 3  # two queues and the retry topic's
+    expected = [(0, 1), (1, 1), (2, 1), (2, 2), (2, 3), (3, 1), (4, 1)]
+    assert order == {0: expected, 1: expected}
+    assert not cluster.broker.received(SEND_BACK)
+    assert cluster.broker.locks == {}
+    assert cluster.broker.offsets["G", "T", 0] == 5
+
+
+async def test_orderly_gives_up_after_max_retries(cluster: ScriptedCluster, client: Client) -> None:
+    attempts: list[int] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        attempts.append(message.attempt)
+        raise RetryLater
+
+    cluster.broker.put("T", 0, b"x")
+    async with client.consumer(
+        "T", group="G", orderly=True, start="earliest", handler=handler, suspend=0.01, max_retries=1
+    ):
+        await eventually(lambda: cluster.broker.received(RequestCode.SEND_MESSAGE_V2))
+    header = cluster.broker.received(RequestCode.SEND_MESSAGE_V2)[0].read(SendMessageV2)
+    # More than max: a real broker puts it among the dead letters.
+    assert (header.topic, header.reconsume_times, header.max_reconsume_times) == ("%RETRY%G", 2, 1)
+    assert attempts[:2] == [1, 2]
+
+
+async def test_a_queue_locked_by_somebody_else_is_left_alone_until_it_is_free(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    cluster.broker.locks["G", "T", 0] = "somebody"
+    seen = Collected()
+    cluster.broker.put("T", 0, b"locked")
+    cluster.broker.put("T", 1, b"free")
+    async with client.consumer("T", group="G", orderly=True, start="earliest", handler=seen):
+        await seen.wait(1)
+        assert seen.bodies == [b"free"]
+        del cluster.broker.locks["G", "T", 0]
+        await seen.wait(2)
+
+
+async def test_an_orderly_queue_changes_hands_between_messages(cluster: ScriptedCluster, client: Client) -> None:
+    entered, release = asyncio.Event(), asyncio.Event()
+    running = 0
+
+    async def handler(message: ReceivedMessage) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        entered.set()
+        await release.wait()
+        running -= 1
+
+    for _ in range(3):
+        cluster.broker.put("T", 1, b"x")
+    async with client.consumer("T", group="G", orderly=True, start="earliest", handler=handler) as first:
+        await entered.wait()
+        async with client.consumer("T", group="G", orderly=True, start="earliest", handler=handler) as second:
+            await eventually(lambda: len(first.assigned) == 1)
+            await asyncio.sleep(0.05)
+            assert running == 1
+            release.set()
+            await eventually(lambda: first.stats.acked + second.stats.acked == 3)
+
+
+# ---- steering
+
+
+async def test_pause_resume_and_seek(cluster: ScriptedCluster, client: Client) -> None:
+    seen = Collected()
+    queue = QueueRef("T", "broker-a", 0)
+    for number in range(5):
+        cluster.broker.put("T", 0, str(number).encode())
+    async with client.consumer("T", group="G", start="earliest", handler=seen) as consumer:
+        await seen.wait(5)
+        consumer.pause()
+        await asyncio.sleep(0)
+        await consumer.seek(queue, 3)
+        await seen.wait(7)
+        assert [message.body for message in seen.messages[5:]] == [b"3", b"4"]
+        await consumer.seek(queue, "earliest")
+        await seen.wait(12)
+        consumer.pause([queue])
+        await consumer.seek(queue, "latest")
+        consumer.resume([queue])
+        cluster.broker.put("T", 0, b"5")
+        await seen.wait(13)
+        assert seen.messages[-1].body == b"5"
+
+
+async def test_topics_can_be_added_and_taken_away_while_it_runs(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.topics["U"] = 1
+    seen = Collected()
+    async with client.consumer("T", group="G", start="earliest", handler=seen) as consumer:
+        await eventually(lambda: len(consumer.assigned) == 2)
+        await consumer.subscribe("U", "x")
+        await eventually(lambda: len(consumer.assigned) == 3)
+        cluster.broker.put("U", 0, b"u", TAGS="x")
+        await seen.wait(1)
+        await consumer.unsubscribe("T")
+        await eventually(lambda: [queue.topic for queue in consumer.assigned] == ["U"])
+
+
+async def test_pulling_pauses_while_too_much_waits(cluster: ScriptedCluster, client: Client) -> None:
+    gate = asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        await gate.wait()
+
+    for _ in range(300):
+        cluster.broker.put("T", 0, b"x")
+    async with client.consumer(
+        "T", group="G", start="earliest", handler=handler, max_cached_messages=50, pull_batch_size=10
+    ) as consumer:
+        await eventually(lambda: consumer.stats.received >= 51)
+        await asyncio.sleep(0.05)
+        assert consumer.stats.received == 60  # one batch past the limit, as the limit is looked at before a pull
+        gate.set()
+        await eventually(lambda: consumer.stats.acked == 300)
+
+
+async def test_an_offset_that_no_longer_exists_is_corrected(cluster: ScriptedCluster, client: Client) -> None:
+    for number in range(10):
+        cluster.broker.put("T", 0, str(number).encode())
+    cluster.broker.offsets["G", "T", 0] = 2
+    cluster.broker.min_offsets["T", 0] = 7
+    cluster.broker.offsets["G", "T", 1] = 99
+    seen = Collected()
+    async with client.consumer("T", group="G", handler=seen):
+        await seen.wait(3)
+        await eventually(lambda: cluster.broker.offsets["G", "T", 1] == 0)
+    assert seen.bodies == [b"7", b"8", b"9"]
+    assert cluster.broker.offsets["G", "T", 0] == 10
+
+
+# ---- what brokers ask
+
+
+async def test_a_tool_can_move_the_group_elsewhere(cluster: ScriptedCluster, client: Client) -> None:
+    seen = Collected()
+    for number in range(4):
+        cluster.broker.put("T", 0, str(number).encode())
+    async with client.consumer("T", group="G", start="earliest", handler=seen):
+        await seen.wait(4)
+        connection = next(iter(cluster.broker.members["G"].values()))
+        body = QueueOffsets({QueueKey(broker_name="broker-a", queue_id=0, topic="T"): 2}).to_json()
+        header = ResetOffset(topic="T", group="G", timestamp=-1)
+        connection.notify(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body))
+        await seen.wait(6)
+        assert [message.body for message in seen.messages[4:]] == [b"2", b"3"]
+
+
+async def test_a_tool_can_ask_how_things_are(cluster: ScriptedCluster, client: Client) -> None:
+    seen = Collected()
+    cluster.broker.put("T", 0, b"x")
+    async with client.consumer("T", group="G", start="earliest", handler=seen) as consumer:
+        await eventually(lambda: consumer.stats.acked == 1)
+        client_id, connection = next(iter(cluster.broker.members["G"].items()))
+        asked = request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ConsumerStatus(topic="T", group="G"))
+        status = ConsumerStatusBody.from_json((await connection.call(asked, 3)).body)
+        assert {key.queue_id: offset for key, offset in status.own.items()} == {0: 1, 1: 0}
+
+        header = ConsumerRunningInfo(consumer_group="G", client_id=client_id, jstack_enable=True)
+        answer = await connection.call(request(RequestCode.GET_CONSUMER_RUNNING_INFO, header), 3)
+        assert answer.code == ResponseCode.SUCCESS
+        text = answer.body.decode()
+        assert '{"brokerName":"broker-a","queueId":0,"topic":"T"}:{' in text
+        assert '"PROP_CONSUME_TYPE":"CONSUME_PASSIVELY"' in text
+        assert "rebalancing G" in text  # the tasks, in place of Java's threads
+
+        header = ConsumerRunningInfo(consumer_group="Unknown", client_id=client_id)
+        answer = await connection.call(request(RequestCode.GET_CONSUMER_RUNNING_INFO, header), 3)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_tool_can_have_one_message_handled_now(cluster: ScriptedCluster, client: Client) -> None:
+    async def handler(message: ReceivedMessage) -> None:
+        if message.body == b"bad":
+            raise ValueError("no good")
+
+    async with client.consumer("T", group="G", handler=handler):
+        await eventually(lambda: cluster.broker.members["G"])
+        connection = next(iter(cluster.broker.members["G"].values()))
+        header = ConsumeDirectly(consumer_group="G", broker_name="broker-a")
+        for body, verdict in ((b"good", "CR_SUCCESS"), (b"bad", "CR_THROW_EXCEPTION")):
+            record = encode_stored(cluster.broker.put("Elsewhere", 0, body))
+            answer = await connection.call(request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, record), 3)
+            assert verdict in answer.body.decode()
+
+
+# ---- faults
+
+
+async def test_a_connection_that_breaks_is_opened_again_and_nothing_is_lost(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    seen = Collected()
+    async with client.consumer("T", group="G", start="earliest", handler=seen):
+        cluster.broker.put("T", 0, b"a")
+        await seen.wait(1)
+        for connection in list(cluster.servers["broker-a"].connections):
+            connection.abort()
+        cluster.broker.put("T", 0, b"b")
+        await seen.wait(2)
+    assert seen.bodies == [b"a", b"b"]
+
+
+async def test_a_broker_that_restarts_learns_of_the_group_again(cluster: ScriptedCluster, client: Client) -> None:
+    seen = Collected()
+    async with client.consumer("T", group="G", start="earliest", handler=seen):
+        cluster.broker.put("T", 0, b"a")
+        await seen.wait(1)
+        port = cluster.broker.address.port
+        await cluster.stop("broker-a")
+        cluster.broker.members.clear()
+        await cluster.start_broker(cluster.broker, port)
+        cluster.broker.put("T", 0, b"b")
+        await seen.wait(2)
+        await eventually(lambda: cluster.broker.members["G"])
+
+
+async def test_pull_errors_are_waited_out(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.broker.inject(PULL, refuse(ResponseCode.FLOW_CONTROL), times=3)
+    cluster.broker.inject(PULL, hang_up)
+    cluster.broker.put("T", 0, b"x")
+    seen = Collected()
+    async with client.consumer("T", group="G", start="earliest", handler=seen):
+        await seen.wait(1)
+
+
+async def test_a_topic_that_comes_later_is_consumed_then(cluster: ScriptedCluster, client: Client) -> None:
+    seen = Collected()
+    async with client.consumer("Later", group="G", start="earliest", handler=seen) as consumer:
+        await asyncio.sleep(0.02)
+        cluster.topics["Later"] = 1
+        cluster.broker.put("Later", 0, b"x")
+        await eventually(lambda: consumer.assigned, seconds=10)
+        await seen.wait(1)
+
+
+async def test_an_unreachable_cluster_shows_at_the_start() -> None:
+    async with connect("127.0.0.1:1") as client:
+        with pytest.raises(ConnectFailed, match="no name server answers"):
+            await client.consumer("T", group="G").start()
+
+
+async def test_a_closed_consumer_says_so(client: Client) -> None:
+    consumer = client.consumer("T", group="G")
+    with pytest.raises(AlreadyClosed, match="not started"):
+        consumer.pause()
+    async with consumer:
+        pass
+    with pytest.raises(AlreadyClosed):
+        await consumer.subscribe("U")
+    with pytest.raises(AlreadyClosed):
+        await consumer.start()
+
+
+async def test_a_consumer_with_a_handler_cannot_be_iterated_over(client: Client) -> None:
+    consumer = client.consumer("T", group="G", handler=Collected())
+    with pytest.raises(ConfigError, match="has a handler"):
+        aiter(consumer)
+
+
+async def test_hooks_see_every_call_of_the_handler(cluster: ScriptedCluster, client: Client) -> None:
+    class Watching(ConsumeHook):
+        def __init__(self) -> None:
+            self.seen: list[Consuming] = []
+
+        def before_consume(self, consuming: Consuming) -> None:
+            consuming.context["mine"] = 1
+
+        def after_consume(self, consuming: Consuming) -> None:
+            assert consuming.context["mine"] == 1
+            self.seen.append(consuming)
+
+    async def handler(message: ReceivedMessage) -> None:
+        if message.attempt == 1:
+            raise RetryLater
+
+    hook = Watching()
+    cluster.broker.put("T", 0, b"x")
+    async with client.consumer("T", group="G", start="earliest", handler=handler, hooks=[hook]) as consumer:
+        await eventually(lambda: consumer.stats.acked == 1)
+    assert [type(one.error) for one in hook.seen] == [RetryLater, type(None)]
+
+
+async def test_a_namespace_is_invisible_to_handlers(cluster: ScriptedCluster) -> None:
+    cluster.topics["shop%T"] = 1
+    cluster.broker.put("shop%T", 0, b"x")
+    attempts: list[tuple[str, QueueRef, int]] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        attempts.append((message.topic, message.queue, message.attempt))
+        if message.attempt == 1:
+            raise RetryLater
+
+    async with (
+        connect(cluster.address, namespace="shop") as client,
+        client.consumer("T", group="G", start="earliest", handler=handler) as consumer,
+    ):
+        await eventually(lambda: consumer.stats.acked == 1)
+        assert consumer.assigned == [QueueRef("T", "broker-a", 0)]
+    assert [(topic, attempt) for topic, _, attempt in attempts] == [("T", 1), ("T", 2)]
+    assert attempts[0][1] == QueueRef("T", "broker-a", 0)
+    assert "%RETRY%shop%G" in {topic for topic, _ in cluster.broker.queues}
+
+
+def _pulled_to(cluster: ScriptedCluster, offset: int) -> bool:
+    return any(one.read(PullMessage).queue_offset >= offset for one in cluster.broker.received(PULL))

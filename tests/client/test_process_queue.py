@@ -1,0 +1,96 @@
+"""Offsets are committed in order however messages end, and pulling pauses at each limit."""
+
+import itertools
+
+from orbitmq.client.process_queue import CacheLimits, ProcessQueue
+from orbitmq.client.received import ReceivedMessage
+from orbitmq.message import QueueRef, StoredMessage
+from orbitmq.message.hosts import pack_host
+
+QUEUE = QueueRef("T", "b", 0)
+
+
+def message(offset: int, body: bytes = b"x") -> ReceivedMessage:
+    host = pack_host("127.0.0.1", 1)
+    stored = StoredMessage(
+        topic="T", queue_id=0, queue_offset=offset, body=body, properties={}, raw_properties=b"", flag=0, sys_flag=0,
+        born_at_ms=0, born_host=host, stored_at_ms=0, store_host=host, reconsume_times=0,
+        prepared_transaction_offset=0, commit_log_offset=0, size=0, body_crc=0,
+    )  # fmt: skip
+    return ReceivedMessage(stored, "T", body, QUEUE)
+
+
+async def test_the_commit_offset_never_passes_a_message_that_is_not_done_with() -> None:
+    for order in itertools.permutations(range(4)):
+        held = ProcessQueue(QUEUE, QUEUE, 10, CacheLimits())
+        messages = [message(10 + number) for number in range(4)]
+        held.add(messages)
+        waiting = {10, 11, 12, 13}
+        for number in order:
+            held.remove([messages[number]])
+            waiting.discard(10 + number)
+            assert held.commit_offset == min(waiting, default=14)
+
+
+async def test_messages_that_were_not_wanted_count_as_done() -> None:
+    held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits())
+    held.skip_to(32)
+    assert held.commit_offset == 32
+    wanted = message(40)
+    held.add([wanted])
+    held.skip_to(64)
+    assert held.commit_offset == 40
+    held.remove([wanted])
+    assert held.commit_offset == 64
+
+
+async def test_removing_twice_changes_nothing() -> None:
+    held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits())
+    one, same_place = message(0), message(0)
+    held.add([one])
+    held.remove([same_place])
+    assert held.holds(one)
+    held.remove([one])
+    held.remove([one])
+    assert (len(held), held.bytes, held.commit_offset) == (0, 0, 1)
+
+
+async def test_room_ends_at_each_limit_and_comes_back() -> None:
+    for limits, bodies in (
+        (CacheLimits(messages=2), [b"x"] * 3),
+        (CacheLimits(bytes=10), [b"x" * 6] * 2),
+    ):
+        held = ProcessQueue(QUEUE, QUEUE, 0, limits)
+        messages = [message(number, body) for number, body in enumerate(bodies)]
+        held.add(messages[:-1])
+        assert held.has_room()
+        held.add(messages[-1:])
+        assert not held.has_room()
+        held.remove(messages[:1])
+        assert held.has_room()
+
+
+async def test_one_stuck_message_stops_the_queue_from_running_away() -> None:
+    held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits(span=5))
+    stuck, far = message(0), message(6)
+    held.add([stuck, far])
+    assert not held.has_room()
+    held.remove([stuck])
+    assert held.has_room()
+
+
+async def test_a_dropped_queue_lets_its_puller_go() -> None:
+    held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits(messages=0))
+    held.add([message(0)])
+    held.active.clear()
+    held.drop()
+    await held.wait_for_room()
+    await held.active.wait()
+
+
+async def test_the_head_is_what_stands_first() -> None:
+    held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits())
+    messages = [message(number) for number in range(5)]
+    held.add(messages)
+    held.remove([messages[1]])
+    assert held.head(2) == [messages[0], messages[2]]

@@ -1,0 +1,159 @@
+"""Pull consumers against a scripted cluster: any offset by fetch, a share of a group by poll."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+
+from orbitmq import Client, QueueRef, connect
+from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from tests.client.scripted import ScriptedCluster, eventually, refuse, scripted_cluster
+
+FIRST, SECOND = QueueRef("T", "broker-a", 0), QueueRef("T", "broker-a", 1)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[ScriptedCluster]:
+    async with scripted_cluster(topics={"T": 2}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: ScriptedCluster) -> AsyncIterator[Client]:
+    async with connect(cluster.address) as client:
+        yield client
+
+
+async def test_fetch_reads_any_queue_at_any_offset(cluster: ScriptedCluster, client: Client) -> None:
+    for number in range(100):
+        cluster.broker.put("T", 0, str(number).encode(), TAGS="even" if number % 2 == 0 else "odd")
+    async with client.pull_consumer("G") as reader:
+        assert await reader.queues("T") == [FIRST, SECOND]
+        fetched = await reader.fetch(FIRST, offset=10, max=5)
+        assert [message.body for message in fetched] == [b"10", b"11", b"12", b"13", b"14"]
+        assert (fetched.next_offset, fetched.min_offset, fetched.max_offset) == (15, 0, 100)
+        assert len(await reader.fetch(FIRST, offset=0, max=1000)) == 100
+        even = await reader.fetch(FIRST, offset=0, max=3, filter="even")
+        assert [message.body for message in even] == [b"0", b"2", b"4"]
+        nothing = await reader.fetch(SECOND, offset=0)
+        assert (len(nothing), nothing.next_offset) == (0, 0)
+    assert cluster.broker.heartbeats == []  # looking is not joining
+
+
+async def test_a_fetch_may_wait_for_the_first_message(cluster: ScriptedCluster, client: Client) -> None:
+    async with client.pull_consumer("G") as reader:
+        waiting = asyncio.create_task(reader.fetch(SECOND, offset=0, wait=10))
+        await eventually(lambda: cluster.broker.received(RequestCode.PULL_MESSAGE))
+        cluster.broker.put("T", 1, b"x")
+        assert [message.body for message in await waiting] == [b"x"]
+
+
+async def test_an_offset_beyond_the_end_is_corrected(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.broker.put("T", 0, b"x")
+    async with client.pull_consumer("G") as reader:
+        fetched = await reader.fetch(FIRST, offset=50)
+        assert (len(fetched), fetched.next_offset) == (0, 1)
+
+
+async def test_offsets_can_be_asked_for_and_committed(cluster: ScriptedCluster, client: Client) -> None:
+    for _ in range(5):
+        cluster.broker.put("T", 0, b"x")
+    async with client.pull_consumer("G") as reader:
+        assert await reader.min_offset(FIRST) == 0
+        assert await reader.max_offset(FIRST) == 5
+        assert await reader.offset_at(FIRST, datetime.fromtimestamp(1_700_000_000.003, UTC)) == 3
+        assert await reader.committed(FIRST) is None
+        await reader.commit_offset(FIRST, 4)
+        assert await reader.committed(FIRST) == 4
+
+
+async def test_poll_gives_the_next_messages_and_commits_the_ones_before(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    for number in range(6):
+        cluster.broker.put("T", 0, str(number).encode())
+    async with client.pull_consumer("G") as reader:
+        await reader.subscribe("T")
+        first = await reader.poll(max=4)
+        assert [message.body for message in first] == [b"0", b"1", b"2", b"3"]
+        second = await reader.poll(max=4)
+        assert [message.body for message in second] == [b"4", b"5"]
+        assert await reader.poll(timeout=0.01) == []
+        assert reader.assigned == [FIRST, SECOND]
+    assert cluster.broker.offsets["G", "T", 0] == 6
+    assert cluster.broker.members["G"] == {}
+
+
+async def test_a_program_that_fails_reads_its_last_poll_again(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.broker.put("T", 0, b"a")
+    cluster.broker.put("T", 0, b"b")
+
+    async def fails() -> None:
+        async with client.pull_consumer("G") as reader:
+            await reader.subscribe("T")
+            await reader.poll(max=1)
+            await reader.poll(max=1)
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        await fails()
+    async with client.pull_consumer("G") as reader:
+        await reader.subscribe("T")
+        assert [message.body for message in await reader.poll()] == [b"b"]
+
+
+async def test_without_auto_commit_only_commit_counts(cluster: ScriptedCluster, client: Client) -> None:
+    for _ in range(4):
+        cluster.broker.put("T", 0, b"x")
+    async with client.pull_consumer("G", auto_commit=False) as reader:
+        await reader.subscribe("T")
+        await reader.poll(max=2)
+        await reader.commit()
+        assert cluster.broker.offsets["G", "T", 0] == 2
+        await reader.poll(max=2)
+    assert cluster.broker.offsets["G", "T", 0] == 2
+
+
+async def test_assigned_queues_are_read_whoever_else_reads_them(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.broker.put("T", 0, b"a")
+    cluster.broker.put("T", 1, b"b")
+    async with client.pull_consumer("G") as reader:
+        await reader.assign([SECOND])
+        assert [message.body for message in await reader.poll()] == [b"b"]
+        assert reader.assigned == [SECOND]
+        await reader.seek(SECOND, 0)
+        assert [message.body for message in await reader.poll()] == [b"b"]
+        reader.pause([SECOND])
+        reader.resume([SECOND])
+        with pytest.raises(ConfigError):
+            await reader.subscribe("T")
+        with pytest.raises(ConfigError):
+            await reader.assign([FIRST])
+    assert cluster.broker.heartbeats == []
+    assert cluster.broker.offsets["G", "T", 1] == 1
+
+
+async def test_readers_of_one_group_share_its_queues(cluster: ScriptedCluster, client: Client) -> None:
+    async with client.pull_consumer("G") as one, client.pull_consumer("G") as other:
+        await one.subscribe("T")
+        await other.subscribe("T")
+        await eventually(lambda: len(one.assigned) == len(other.assigned) == 1)
+        assert sorted(one.assigned + other.assigned) == [FIRST, SECOND]
+
+
+async def test_failures_are_told_with_code_and_hint(cluster: ScriptedCluster, client: Client) -> None:
+    reader = client.pull_consumer("G")
+    with pytest.raises(AlreadyClosed):
+        await reader.queues("T")
+    async with reader:
+        with pytest.raises(RequestFailed, match="does not exist"):
+            await reader.queues("Unknown")
+        with pytest.raises(ConfigError, match="nothing to poll"):
+            await reader.poll()
+        cluster.broker.inject(RequestCode.PULL_MESSAGE, refuse(ResponseCode.NO_PERMISSION, "not you"))
+        with pytest.raises(RequestFailed, match="not you") as caught:
+            await reader.fetch(FIRST, offset=0)
+        assert caught.value.code == ResponseCode.NO_PERMISSION
+        assert "credentials" in caught.value.hint

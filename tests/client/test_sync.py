@@ -1,0 +1,182 @@
+"""The blocking face: same names, from any thread, after a fork. The cluster runs on an event loop in a thread of its own."""
+
+import asyncio
+import inspect
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from orbitmq import client as async_client_package
+from orbitmq import sync
+from orbitmq.client.client import Client as AsyncClient
+from orbitmq.client.consumer import Consumer as AsyncConsumer
+from orbitmq.client.producer import Producer as AsyncProducer
+from orbitmq.client.pull_consumer import PullConsumer as AsyncPullConsumer
+from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed
+from tests.client.scripted import ScriptedCluster, scripted_cluster
+
+
+class _ClusterThread:
+    """A scripted cluster for tests that have no event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._ready: threading.Event = threading.Event()
+        self._stop: asyncio.Event | None = None
+        self.cluster: ScriptedCluster | None = None
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
+        self._thread.start()
+        self._ready.wait()
+
+    async def _serve(self) -> None:
+        self._stop = asyncio.Event()
+        async with scripted_cluster(topics={"T": 2}) as self.cluster:
+            self._ready.set()
+            await self._stop.wait()
+        held = asyncio.all_tasks() - {asyncio.current_task()}  # pulls of clients that are gone
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+
+    def close(self) -> None:
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    thread = _ClusterThread()
+    assert thread.cluster is not None
+    yield thread.cluster
+    thread.close()
+
+
+def stored(cluster: ScriptedCluster) -> list[bytes]:
+    return sorted(message.body for queue in cluster.broker.queues.values() for message in queue)
+
+
+def test_sending_and_consuming_without_asyncio(cluster: ScriptedCluster) -> None:
+    with sync.connect(cluster.address) as client:
+        with client.producer("P") as producer:
+            receipt = producer.send("T", b"a", tag="x", order_key="k")
+            producer.send_batch("T", [b"b", b"c"], order_key="k")
+            producer.send_oneway("T", b"d", order_key="k")
+            assert producer.stats.sent == 2
+        bodies = []
+        with client.consumer("T", group="G", start="earliest") as consumer:
+            for message in consumer:
+                with message.process() as same:
+                    assert same is message
+                    bodies.append(message.body)
+                    if message.body == b"b" and message.attempt == 1:
+                        raise ValueError("again, please")
+                if len(bodies) == 5:
+                    break
+            assert len(consumer.assigned) == 2
+        assert sorted(bodies) == [b"a", b"b", b"b", b"c", b"d"]
+        with client.pull_consumer("R") as reader:
+            assert len(reader.fetch(receipt.queue, offset=0, max=10)) == 4
+            reader.subscribe("T")
+            assert reader.poll(max=1)
+
+
+def test_handlers_run_in_threads(cluster: ScriptedCluster) -> None:
+    done = threading.Event()
+    names = []
+
+    def handler(message: sync.ReceivedMessage) -> None:
+        names.append(threading.current_thread().name)
+        done.set()
+
+    with sync.connect(cluster.address) as client, client.consumer("T", group="G", start="earliest", handler=handler):
+        client.producer("P").send("T", b"x")
+        assert done.wait(5)
+    assert names[0].startswith("orbitmq-G")
+
+
+def test_many_threads_share_one_producer(cluster: ScriptedCluster) -> None:
+    with (
+        sync.connect(cluster.address) as client,
+        client.producer("P") as producer,
+        ThreadPoolExecutor(16) as threads,
+    ):
+        receipts = list(threads.map(lambda number: producer.send("T", str(number)), range(200)))
+    assert len({receipt.message_id for receipt in receipts}) == 200
+    assert len(stored(cluster)) == 200
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_process_opens_connections_of_its_own(cluster: ScriptedCluster) -> None:
+    with sync.connect(cluster.address) as client, client.producer("P") as producer:
+        first = producer.send("T", b"parent")
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                receipt = producer.send("T", b"child")
+                os.write(writing, receipt.message_id.encode())
+                client.close()
+            finally:
+                os._exit(0)
+        os.close(writing)
+        _, status = os.waitpid(child, 0)
+        assert status == 0
+        child_id = os.read(reading, 100).decode()
+        os.close(reading)
+        assert len(child_id) == len(first.message_id)
+        assert child_id[:20] != first.message_id[:20]  # another process, other ids
+        producer.send("T", b"parent again")
+    assert stored(cluster) == [b"child", b"parent", b"parent again"]
+
+
+def test_the_loop_thread_ends_with_the_last_client(cluster: ScriptedCluster) -> None:
+    with sync.connect(cluster.address) as one, sync.connect(cluster.address) as other:
+        one.producer("P").send("T", b"x")
+        other.producer("P").send("T", b"y")
+        assert [thread.name for thread in threading.enumerate()].count("orbitmq") == 1
+    assert "orbitmq" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_errors_are_the_same(cluster: ScriptedCluster) -> None:
+    with pytest.raises(ConfigError):
+        sync.connect("not an address")
+    with sync.connect("127.0.0.1:1") as client, client.producer("P") as producer, pytest.raises(ConnectFailed):
+        producer.send("T", b"x", timeout=0.5)
+    with pytest.raises(AlreadyClosed):
+        producer.send("T", b"x")
+
+
+def test_a_failed_start_leaves_nothing_behind() -> None:
+    with sync.connect("127.0.0.1:1") as client, pytest.raises(ConnectFailed):
+        client.consumer("T", group="G").__enter__()
+    assert "orbitmq" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize(
+    ("blocking", "original"),
+    [
+        (sync.Client, AsyncClient),
+        (sync.Producer, AsyncProducer),
+        (sync.Consumer, AsyncConsumer),
+        (sync.PullConsumer, AsyncPullConsumer),
+    ],
+)
+def test_both_faces_have_the_same_names(blocking: type, original: type) -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    missing = public(original) - public(blocking) - {"start", "closed", "add_hook"}
+    assert missing == set()
+    for name in public(original) & public(blocking):
+        member = getattr(blocking, name)
+        assert inspect.getdoc(member), f"{blocking.__name__}.{name} has no documentation"
+
+
+def test_the_package_is_documented() -> None:
+    assert async_client_package.__doc__
