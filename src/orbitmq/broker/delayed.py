@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
@@ -33,6 +34,7 @@ _LONGEST_SLEEP_SECONDS: Final = 0.1  # while something waits: an injected clock 
 _AFTER_FAILURE_SECONDS: Final = 0.1
 _BATCH: Final = 32
 _BATCHES_PER_TURN: Final = 8
+_QUEUE_ID: Final = re.compile(r"[0-9]{1,9}")
 
 
 class DelayedMessages:
@@ -89,23 +91,27 @@ class DelayedMessages:
                     self._offsets[level] = result.next_offset  # what lay there was deleted
                     continue
                 return None
-            for buffer in result.buffers:
-                for message in decode_records(buffer):
-                    now_ms = self._clock.now_ms()
-                    # A clock that was set back must not hold a message longer than its delay.
-                    due_ms = min(message.stored_at_ms + delay_ms, now_ms + delay_ms)
-                    if due_ms > now_ms:
-                        return (due_ms - now_ms) / 1000
-                    if not self._deliver(message):
-                        return _AFTER_FAILURE_SECONDS
-                    self._offsets[level] = message.queue_offset + 1
+            try:
+                for buffer in result.buffers:
+                    for message in decode_records(buffer):
+                        now_ms = self._clock.now_ms()
+                        # A clock that was set back must not hold a message longer than its delay.
+                        due_ms = min(message.stored_at_ms + delay_ms, now_ms + delay_ms)
+                        if due_ms > now_ms:
+                            return (due_ms - now_ms) / 1000
+                        if not self._deliver(message):
+                            return _AFTER_FAILURE_SECONDS
+                        self._offsets[level] = message.queue_offset + 1
+            except MessageError as error:
+                logger.error("skipped a message of delay level %d that cannot be read: %s", level, error)
+                self._offsets[level] += 1
         return 0.0  # more may be due, but others want the event loop too
 
     def _deliver(self, message: StoredMessage) -> bool:
         """False when the store cannot take it now. What can never be delivered is dropped, and said so."""
         topic = message.properties.get(keys.REAL_TOPIC)
         queue_id = message.properties.get(keys.REAL_QUEUE_ID, "")
-        if not topic or not queue_id.isdigit() or topic == names.HALF_TOPIC:
+        if not topic or _QUEUE_ID.fullmatch(queue_id) is None or topic == names.HALF_TOPIC:
             logger.error("dropped a delayed message at %d: it does not say where it belongs", message.commit_log_offset)
             return True
         try:

@@ -25,6 +25,7 @@ class SavedTable(Generic[T]):
         self._file = file
         self._snapshot = snapshot
         self._writing = asyncio.Lock()
+        self._changed = False
         self._soon: asyncio.Task[None] | None = None
 
     async def save(self) -> None:
@@ -33,9 +34,15 @@ class SavedTable(Generic[T]):
             await asyncio.to_thread(self._file.save, self._snapshot())
 
     def save_soon(self) -> None:
-        """Many changes in a row are written once; a failure is logged, and the next periodic save tries again."""
+        """Many changes in a row are written once; a failure is logged, and the next save tries again."""
+        self._changed = True
         if self._soon is None or self._soon.done():
-            self._soon = asyncio.create_task(self.save_or_log())
+            self._soon = asyncio.create_task(self._save_while_changing())
+
+    async def _save_while_changing(self) -> None:
+        while self._changed:  # a change that came while the last one was being written is not in that file
+            self._changed = False
+            await self.save_or_log()
 
     async def save_or_log(self) -> None:
         try:

@@ -1,0 +1,170 @@
+"""Delayed messages, on a clock that stands still until it is told to move."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.clock import ManualClock
+from orbitmq.errors import StoreFull
+from tests.broker.kit import Wire, running, wire
+from tests.raw_client import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from orbitmq.broker.broker import Broker
+
+PARKED = "SCHEDULE_TOPIC_XXXX"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Broker]:
+    async with running(tmp_path / "store", clock=clock) as running_broker:
+        yield running_broker
+
+
+async def delivered(broker: Broker, client: Wire, count: int, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    await until(lambda: broker.state.store.queue_range(topic, queue_id).max_offset >= count, what=f"{count} delivered")
+    return await client.bodies(topic, queue_id)
+
+
+async def test_a_delayed_message_is_seen_when_it_is_due_and_not_before(
+    client: Wire, broker: Broker, clock: ManualClock
+) -> None:
+    answer = await client.send("T", b"later", 2, DELAY="3", TAGS="tag")  # ten seconds
+    assert (answer.code, answer.fields["queueId"]) == (0, "2")
+
+    clock.advance(seconds=9.999)
+    assert broker.state.delayed.deliver_due() == pytest.approx(0.001)
+    assert await client.bodies("T", 2) == []
+    clock.advance(ms=1)
+
+    assert await delivered(broker, client, 1, "T", 2) == [b"later"]
+    (message,) = await client.messages("T", 2)
+    assert (message.properties["TAGS"], message.properties["REAL_TOPIC"], message.born_at_ms) == (
+        "tag",
+        "T",
+        1_700_000_000_000,
+    )
+    assert (await client.pull("T", 2, subscription="tag")).code == 0  # found by its tag again, not by its time
+
+
+async def test_a_level_keeps_the_order_in_which_its_messages_came(
+    client: Wire, broker: Broker, clock: ManualClock
+) -> None:
+    wanted = []
+    for i in range(100):
+        body = b"%d" % i
+        assert (await client.send("T", body, DELAY="1")).code == 0
+        wanted.append(body)
+        clock.advance(ms=1)
+
+    clock.advance(seconds=1)
+
+    assert await delivered(broker, client, 100) == wanted
+
+
+async def test_levels_do_not_wait_for_each_other(client: Wire, broker: Broker, clock: ManualClock) -> None:
+    await client.send("T", b"an hour", DELAY="17")
+    await client.send("T", b"a second", DELAY="1")
+
+    clock.advance(seconds=2)
+
+    assert await delivered(broker, client, 1) == [b"a second"]
+
+
+async def test_the_highest_level_stands_for_all_above_it(client: Wire, broker: Broker, clock: ManualClock) -> None:
+    await client.send("T", b"x", DELAY="99")
+
+    assert broker.state.store.queue_range(PARKED, 17).max_offset == 1
+    clock.advance(minutes=121)
+    assert await delivered(broker, client, 1) == [b"x"]
+
+
+@pytest.mark.parametrize("level", ["0", "-1"])
+async def test_no_level_is_no_delay(client: Wire, level: str) -> None:
+    await client.send("T", b"now", DELAY=level)
+
+    assert await client.bodies("T") == [b"now"]
+
+
+@pytest.mark.parametrize("level", ["x", "1.5", "--3", "²", "9" * 5000, "٣"])
+async def test_a_level_that_is_no_number_is_refused(client: Wire, level: str) -> None:
+    answer = await client.send("T", b"x", DELAY=level)
+
+    assert answer.code == 1
+    assert "delay level" in str(answer.remark)
+
+
+async def test_a_timer_this_broker_does_not_have_is_refused_rather_than_forgotten(client: Wire) -> None:
+    assert (await client.send("T", b"x", TIMER_DELAY_SEC="5")).code == 13
+
+
+async def test_a_clock_set_back_holds_nothing_longer_than_its_delay(
+    client: Wire, broker: Broker, clock: ManualClock
+) -> None:
+    await client.send("T", b"x", DELAY="3")
+    clock.advance(seconds=-3600)
+    assert broker.state.delayed.deliver_due() is not None
+
+    clock.advance(seconds=3600 + 10)
+
+    assert await delivered(broker, client, 1) == [b"x"]
+
+
+async def test_a_restart_in_the_middle_delivers_the_rest_once(tmp_path: Path, clock: ManualClock) -> None:
+    async with running(tmp_path, clock=clock) as broker, wire(broker) as client:
+        await client.send("T", b"first", DELAY="1")
+        clock.advance(seconds=1)
+        await delivered(broker, client, 1)
+        await client.send("T", b"second", DELAY="1")
+        await client.send("T", b"third", DELAY="2")
+    saved = json.loads((tmp_path / "config" / "delayOffset.json").read_text())
+    assert saved["offsetTable"]["1"] == 1
+    assert saved["offsetTable"]["2"] == 0
+
+    clock.advance(seconds=6)
+    async with running(tmp_path, clock=clock) as broker, wire(broker) as client:
+        assert sorted(await delivered(broker, client, 3)) == [b"first", b"second", b"third"]
+        assert broker.state.delayed.deliver_due() is None
+
+
+async def test_a_record_that_cannot_be_read_holds_up_nobody_behind_it(
+    client: Wire, broker: Broker, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.send("T", b"spoilt", DELAY="1")
+    await client.send("T", b"sound", DELAY="1")
+    spoilt = broker.state.store.log.files.segment_of(0)
+    assert spoilt is not None
+    spoilt.memory[84:88] = b"\x7f\xff\xff\xff"  # the length of its body
+
+    clock.advance(seconds=1)
+
+    assert await delivered(broker, client, 1) == [b"sound"]
+    assert "cannot be read" in caplog.text
+
+
+async def test_messages_wait_for_a_store_that_takes_them_again(
+    client: Wire, broker: Broker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.send("T", b"a", DELAY="1")
+    append = broker.state.store.append
+
+    def full(*arguments: object) -> object:
+        raise StoreFull("no room")
+
+    monkeypatch.setattr(broker.state.store, "append", full)
+    clock.advance(seconds=1)
+    assert broker.state.delayed.deliver_due() == pytest.approx(0.1)
+    monkeypatch.setattr(broker.state.store, "append", append)
+
+    assert await delivered(broker, client, 1) == [b"a"]

@@ -1,0 +1,116 @@
+"""What an answer promises: flushed before it is said, and what is said when the disk does not keep up or fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.broker.broker import Broker
+from orbitmq.errors import StoreFenced
+from orbitmq.message.batch import BatchMember, encode_batch
+from tests.broker.kit import SEND_BATCH, SEND_V2, Wire, configuration, running, send_header, wire
+from tests.raw_client import until
+from tests.storage.faulty_disk import FaultyDisk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Gate:
+    """Holds back every sync of the commit log until opened."""
+
+    def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._open = threading.Event()
+        sync = broker.state.store.log.files.sync
+
+        def when_open(start: int, end: int) -> None:
+            self._open.wait(20)
+            sync(start, end)
+
+        monkeypatch.setattr(broker.state.store.log.files, "sync", when_open)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+async def round_trips(client: Wire) -> None:
+    """Long enough for anything that does not wait for the disk."""
+    for _ in range(20):
+        await client.pull("T")
+        await asyncio.sleep(0.005)
+
+
+async def test_with_sync_flush_the_answer_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, flushDiskType="SYNC_FLUSH") as broker, wire(broker) as client:
+        gate = Gate(broker, monkeypatch)
+        answers = [await client.start(SEND_V2, send_header("T"), b"%d" % i) for i in range(10)]
+        batch = encode_batch([BatchMember(b"a"), BatchMember(b"b")])
+        answers.append(await client.start(SEND_BATCH, send_header("T", changes={"batch": True}), batch))
+        await round_trips(client)
+        assert not any(answer.done() for answer in answers)
+        assert await client.bodies("T") == []  # nobody sees what a power cut would take back
+
+        gate.open()
+
+        assert {(await answer).code for answer in answers} == {0}
+        await until(lambda: broker.state.store.queue_range("T", 0).max_offset == 12, what="all visible")
+        assert len(await client.bodies("T")) == 12
+
+
+async def test_a_sender_that_does_not_want_to_wait_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, flushDiskType="SYNC_FLUSH") as broker, wire(broker) as client:
+        gate = Gate(broker, monkeypatch)
+        assert (await client.send("T", b"x", WAIT="false")).code == 0
+        waiting = await client.start(SEND_V2, send_header("T", properties={"AWAIT": "false"}), b"y")
+        await round_trips(client)
+        assert not waiting.done()  # that property has another name
+        gate.open()
+        assert (await waiting).code == 0
+
+
+async def test_a_flush_that_takes_too_long_says_so_and_keeps_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, flushDiskType="SYNC_FLUSH", syncFlushTimeout=50) as broker, wire(broker) as client:
+        gate = Gate(broker, monkeypatch)
+        answer = await client.send("T", b"slow")
+        assert (answer.code, answer.fields["queueOffset"]) == (10, "0")  # whole header: the message is stored
+        gate.open()
+        await until(lambda: broker.state.store.queue_range("T", 0).max_offset == 1, what="the message visible")
+        assert await client.bodies("T") == [b"slow"]
+
+
+async def test_a_failed_sync_is_never_answered_with_success_and_ends_all_writing(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    broker = Broker(configuration(tmp_path / "store", {"flushDiskType": "SYNC_FLUSH"}), disk=disk)
+    await broker.start()
+    async with wire(broker) as client:
+        assert (await client.send("T", b"safe")).code == 0
+        disk.faults.sync_fails = True
+        assert (await client.send("T", b"unsafe")).code == 10
+        disk.faults.sync_fails = False  # a retry that succeeds would prove nothing
+
+        refused = await client.send("T", b"after")
+
+        assert refused.code == 14
+        assert "sync" in str(refused.remark)
+        assert await client.bodies("T") == [b"safe"]  # reading goes on
+    with pytest.raises(StoreFenced):
+        await broker.stop()
+
+
+async def test_a_stopping_broker_answers_what_it_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, flushDiskType="SYNC_FLUSH") as broker:
+        client_context = wire(broker)
+        client = await client_context.__aenter__()
+        gate = Gate(broker, monkeypatch)
+        answers = [await client.start(SEND_V2, send_header("T"), b"%d" % i) for i in range(20)]
+        await round_trips(client)
+        asyncio.get_running_loop().call_later(0.1, gate.open)
+    assert {(await answer).code for answer in answers} == {0}
+    await client_context.__aexit__(None, None, None)
+    async with running(tmp_path) as again, wire(again) as client:
+        assert await client.bodies("T") == [b"%d" % i for i in range(20)]

@@ -1,0 +1,249 @@
+"""Held pulls: woken by what they want and nothing else, given up in time, cheap in any number."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from orbitmq.broker.long_poll import LONGEST_HOLD_SECONDS, HeldPull, HeldPulls
+from orbitmq.errors import StorageError
+from orbitmq.protocol.command import Command
+from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from tests.broker.kit import Wire, messages_of, pull_header, running, wire
+from tests.raw_client import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from orbitmq.broker.broker import Broker
+
+
+async def held(broker: Broker, count: int) -> None:
+    await until(lambda: len(broker.state.pulling.held) == count, what=f"{count} pulls held")
+
+
+async def test_a_held_pull_is_answered_by_the_message_that_arrives(client: Wire, broker: Broker) -> None:
+    await client.send("T", b"old")
+    answer = await client.hold("T", 0, 1)
+    await held(broker, 1)
+    assert not answer.done()
+
+    await client.send("T", b"new")
+
+    assert [message.body for message in messages_of(await answer)] == [b"new"]
+    assert len(broker.state.pulling.held) == 0
+
+
+async def test_a_queue_without_any_message_can_be_waited_for(client: Wire, broker: Broker) -> None:
+    await client.send("T", b"makes the topic", 3)
+    answer = await client.hold("T", 1, 0)
+    await held(broker, 1)
+
+    await client.send("T", b"first", 1)
+
+    assert (await answer).code == 0
+
+
+async def test_other_queues_topics_and_tags_wake_nobody(client: Wire, broker: Broker) -> None:
+    await client.send("T", b"old", TAGS="b")
+    answer = await client.hold("T", 0, 1, subscription="a")
+    await held(broker, 1)
+
+    await client.send("T", b"other queue", 1, TAGS="a")
+    await client.send("U", b"other topic", TAGS="a")
+    for _ in range(3):
+        await client.send("T", b"other tag", TAGS="b")
+    await client.send("U", b"one more round through the broker")
+    assert not answer.done()
+    await client.send("T", b"mine", TAGS="a")
+
+    woken = await answer
+    assert [message.body for message in messages_of(woken)] == [b"mine"]
+    assert woken.fields["nextBeginOffset"] == "5"
+
+
+async def test_everyone_who_waits_for_a_queue_is_answered(client: Wire, broker: Broker) -> None:
+    await client.send("T", b"old")
+    answers = [await client.hold("T", 0, 1, consumer_group=f"G{i}") for i in range(50)]
+    await held(broker, 50)
+
+    await client.send("T", b"new")
+
+    for answer in answers:
+        assert messages_of(await answer)[0].body == b"new"
+
+
+async def test_a_pull_whose_time_is_up_is_told_that_nothing_came(client: Wire) -> None:
+    await client.send("T", b"old")
+
+    answer = await (await client.hold("T", 0, 1, suspend_timeout_millis=1))
+
+    assert (answer.code, answer.remark, answer.fields["nextBeginOffset"]) == (19, "OFFSET_OVERFLOW_ONE", "1")
+
+
+async def test_what_was_looked_at_while_waiting_is_not_looked_at_again(client: Wire) -> None:
+    await client.send("T", b"old", TAGS="b")
+    answer = await client.hold("T", 0, 1, subscription="a", suspend_timeout_millis=700)
+    for _ in range(4):
+        await client.send("T", b"other", TAGS="b")
+
+    assert (await answer).fields["nextBeginOffset"] == "5"
+
+
+async def test_without_long_polling_the_broker_decides_how_long(tmp_path: Path) -> None:
+    async with running(tmp_path, longPollingEnable="false", shortPollingTimeMills=10) as broker, wire(broker) as client:
+        await client.send("T")
+        assert (await (await client.hold("T", 0, 1))).code == 19
+
+
+async def test_a_pull_beyond_the_end_or_before_the_beginning_is_not_held(client: Wire) -> None:
+    await client.send("T")
+
+    assert (await (await client.hold("T", 0, 7))).code == 21
+    assert (await (await client.hold("T", 0, -1))).code == 21
+
+
+async def test_holding_commits_the_offset_once(client: Wire, broker: Broker) -> None:
+    await client.send("T")
+    flags = PULL_SUBSCRIPTION | PULL_SUSPEND | PULL_COMMIT_OFFSET
+    answer = await client.hold("T", 0, 1, sys_flag=flags, commit_offset=1)
+    await held(broker, 1)
+    broker.state.offsets.commit("G", "T", 0, 0)  # meanwhile somebody moved the group
+
+    await client.send("T")
+    await answer
+
+    assert broker.state.offsets.get("G", "T", 0) == 0
+
+
+async def test_a_client_that_hangs_up_leaves_nothing_behind(client: Wire, broker: Broker) -> None:
+    await client.send("T")
+    async with wire(broker) as other:
+        await other.hold("T", 0, 1)
+        await held(broker, 1)
+        other_connections = len(broker._servers[0].connections)
+    await until(lambda: len(broker._servers[0].connections) < other_connections, what="the loss noticed")
+
+    await client.send("T", b"new")
+
+    await held(broker, 0)
+    assert (await client.pull("T", 0, 1)).code == 0
+
+
+async def test_a_stopping_broker_answers_those_who_wait(tmp_path: Path) -> None:
+    async with AsyncExitStack() as clients:
+        async with running(tmp_path) as broker:
+            client = await clients.enter_async_context(wire(broker))
+            await client.send("T")
+            answers = [await client.hold("T", 0, 1) for _ in range(10)]
+            await held(broker, 10)
+        for answer in answers:
+            assert (await answer).code == 19
+
+
+async def test_a_queue_that_cannot_be_read_costs_only_its_own_pulls(
+    client: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.send("Bad")
+    await client.send("Good")
+    bad, good = await client.hold("Bad", 0, 1), await client.hold("Good", 0, 1)
+    also_bad = await client.hold("Bad", 0, 1, suspend_timeout_millis=700, subscription="x")
+    await held(broker, 3)
+    read = broker.state.store.read
+
+    def failing(topic: str, *arguments: object) -> object:
+        if topic == "Bad":
+            raise StorageError("cannot read the queue's file")
+        return read(topic, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(broker.state.store, "read", failing)
+    await client.send("Bad")
+    await client.send("Good")
+
+    assert (await bad).code == (await also_bad).code == 1
+    assert (await good).code == 0
+    assert (await (await client.hold("Good", 0, 2, suspend_timeout_millis=1))).code == 19  # time-outs are still noticed
+
+
+async def test_many_thousand_held_pulls_are_woken_and_given_up(broker: Broker) -> None:
+    queues, per_connection, connections = 4, 1000, 8
+    async with AsyncExitStack() as clients:
+        everyone = [await clients.enter_async_context(wire(broker)) for _ in range(connections)]
+        for queue_id in range(queues):
+            await everyone[0].send("T", b"old", queue_id)
+        answers = [
+            await client.hold("T", i % queues, 1, suspend_timeout_millis=60_000)
+            for client in everyone
+            for i in range(per_connection)
+        ]
+        await held(broker, connections * per_connection)
+
+        for queue_id in range(queues):
+            await everyone[0].send("T", b"new", queue_id)
+
+        async with asyncio.timeout(60):
+            assert {(await answer).code for answer in answers} == {0}
+        await held(broker, 0)
+
+
+# ---- the table itself, with a clock of its own
+
+
+class Answers:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.timed_out: list[HeldPull] = []
+        self.held = HeldPulls(lambda: self.now, lambda pull: True, self.timed_out.append)
+
+    def hold(self, seconds: float, queue_id: int = 0) -> HeldPull:
+        pull = HeldPull(Command(11), _Open(), pull_header("T", queue_id, 0), None)  # type: ignore[arg-type]
+        self.held.hold(pull, seconds)
+        return pull
+
+    def after(self, seconds: float) -> list[HeldPull]:
+        self.now += seconds
+        self.held.expire()
+        taken, self.timed_out[:] = list(self.timed_out), []
+        return taken
+
+
+class _Open:
+    closed = False
+
+
+def test_pulls_time_out_when_they_are_due_in_any_order_of_coming() -> None:
+    answers = Answers()
+    late, soon, now = answers.hold(20), answers.hold(5, 1), answers.hold(-3)
+
+    assert answers.after(1) == [now]
+    assert answers.after(5) == [soon]
+    assert answers.after(5) == []
+    assert answers.after(15) == [late]
+    assert len(answers.held) == 0
+
+
+def test_a_jump_of_the_clock_loses_nobody() -> None:
+    answers = Answers()
+    pulls = [answers.hold(seconds) for seconds in (1, 10, 100)]
+
+    assert answers.after(10_000) == pulls
+
+
+def test_nobody_is_held_longer_than_a_dead_client_may_be_remembered() -> None:
+    answers = Answers()
+    pull = answers.hold(10.0**15)
+
+    assert answers.after(LONGEST_HOLD_SECONDS - 1) == []
+    assert answers.after(2) == [pull]
+
+
+def test_a_woken_pull_does_not_time_out_as_well() -> None:
+    answers = Answers()
+    answers.hold(5)
+    answers.held.arrived("T", 0)
+
+    assert answers.after(10) == []
+    assert len(answers.held) == 0
