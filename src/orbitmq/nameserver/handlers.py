@@ -24,8 +24,8 @@ from orbitmq.protocol.properties_text import format_properties
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orbitmq.clock import Clock
     from orbitmq.nameserver.departures import Departures
+    from orbitmq.nameserver.opening import Opening
     from orbitmq.nameserver.other_cluster import OtherCluster
     from orbitmq.nameserver.route_answers import RouteAnswers
     from orbitmq.nameserver.settings import NameServerConfiguration
@@ -59,22 +59,6 @@ async def get_route(
 
 def wants_standard_json(request: Command, header: headers.GetRoute) -> bool:
     return request.version >= versions.FIRST_WITH_STANDARD_JSON or bool(header.accept_standard_json_only)
-
-
-class Opening:
-    """For a while after the start the tables are still filling: with `needWaitForService`, answer nothing wrong."""
-
-    def __init__(self, clock: Clock, configuration: NameServerConfiguration) -> None:
-        self._clock = clock
-        self._configuration = configuration
-        self._started_ms = clock.now_ms()
-
-    def check(self) -> None:
-        settings = self._configuration.settings
-        if not settings.need_wait_for_service:
-            return
-        if self._clock.now_ms() - self._started_ms < settings.wait_seconds_for_service * 1000:
-            raise RequestFailed(ResponseCode.SYSTEM_ERROR, "name server not ready")
 
 
 # ---- brokers

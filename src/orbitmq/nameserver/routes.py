@@ -11,8 +11,8 @@ from orbitmq.protocol.codes import RequestCode
 
 if TYPE_CHECKING:
     from orbitmq.nameserver.departures import Departures
-    from orbitmq.nameserver.handlers import Opening
     from orbitmq.nameserver.kv_config import KvConfig
+    from orbitmq.nameserver.opening import Opening
     from orbitmq.nameserver.other_cluster import OtherCluster
     from orbitmq.nameserver.registry import RouteRegistry
     from orbitmq.nameserver.route_answers import RouteAnswers

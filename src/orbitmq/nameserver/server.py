@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.clock import Clock, SystemClock
 from orbitmq.errors import OrbitError
 from orbitmq.nameserver.departures import Departures
-from orbitmq.nameserver.handlers import Opening
 from orbitmq.nameserver.kv_config import KvConfig
+from orbitmq.nameserver.opening import Opening
 from orbitmq.nameserver.other_cluster import OtherCluster
 from orbitmq.nameserver.registry import MinimumIdChange, RouteRegistry
 from orbitmq.nameserver.route_answers import RouteAnswers
