@@ -19,6 +19,7 @@ from orbitmq.broker.durability import Durability
 from orbitmq.broker.exporter import Exporter
 from orbitmq.broker.filter_servers import FilterServers
 from orbitmq.broker.groups import Groups
+from orbitmq.broker.half_messages import HalfMessages
 from orbitmq.broker.handlers.send import Receipts
 from orbitmq.broker.long_poll import BUCKET_SECONDS
 from orbitmq.broker.metrics import Metrics
@@ -119,6 +120,8 @@ class Broker:
             await self._exporter.stop()
         for server in self._servers:
             await server.stop()
+        state.half_messages.record_decisions()
+        state.half_messages.save_progress()
         for part in (state.topics, state.groups, state.offsets, state.delayed):
             await part.save()
         state.store.listen(None)
@@ -181,6 +184,7 @@ class Broker:
             delayed=DelayedMessages(
                 JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable), store, sending, clock
             ),
+            half_messages=HalfMessages(store, topics, offsets, clients, sending, configuration, clock, host),
             registration=registration,
             totals=Totals(clock, statistics, settings.broker_cluster_name),
             progress=Progress(store, topics, groups, offsets, clients, statistics, configuration),
@@ -195,6 +199,7 @@ class Broker:
         host = pack_host(*address)
         self.state.store.settle_at(host)
         self.state.receipts.settle_at(host)
+        self.state.half_messages.settle_at(host)
         ha_port = settings.ha_listen_port or address.port + 1
         self.state.registration.settle_at(address, Address(settings.broker_ip2 or address.host, ha_port))
 
@@ -247,6 +252,7 @@ class Broker:
         state.store.on_appended = dispatch_soon
         state.store.on_flushed = dispatch_from_flusher
         state.topics.when_changed(state.registration.topics_changed)
+        state.sending.on_half_message = state.half_messages.taken
 
     def _message_arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
         if topic == names.DELAY_TOPIC:
@@ -266,6 +272,7 @@ class Broker:
         self._run(state.registration.run())
         self._run(state.registration.follow_name_servers())
         self._run(state.delayed.run())
+        self._run(state.half_messages.run())
         self._run(self._watch_for_stalls())
         self._every(BUCKET_SECONDS, state.pulling.held.expire)
         self._every(SAMPLE_SECONDS, state.statistics.sample)

@@ -19,6 +19,7 @@ from orbitmq.broker.handlers import (
     offsets,
     pull,
     send,
+    transactions,
 )
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.durability import Durability
     from orbitmq.broker.filter_servers import FilterServers
     from orbitmq.broker.groups import Groups
+    from orbitmq.broker.half_messages import HalfMessages
     from orbitmq.broker.handlers.send import Receipts
     from orbitmq.broker.progress import Progress
     from orbitmq.broker.pulling import Pulling
@@ -68,6 +70,7 @@ class State:
     durability: Durability
     pulling: Pulling
     delayed: DelayedMessages
+    half_messages: HalfMessages
     registration: Registration
     totals: Totals
     progress: Progress
@@ -90,6 +93,7 @@ def build_routes(state: State) -> Routes:
         RequestCode.CONSUMER_SEND_MSG_BACK: partial(
             send.send_back, s.sending, s.topics, s.groups, s.store, s.statistics, s.configuration, s.randomness
         ),
+        RequestCode.END_TRANSACTION: partial(transactions.end_transaction, s.half_messages),
         RequestCode.PULL_MESSAGE: partial(pull.pull_message, s.pulling),
         RequestCode.LITE_PULL_MESSAGE: partial(pull.pull_message, s.pulling),
         RequestCode.HEART_BEAT: partial(clients.heartbeat, s.clients, s.groups, s.topics),

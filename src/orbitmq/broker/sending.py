@@ -17,12 +17,13 @@ from orbitmq.errors import RequestFailed
 from orbitmq.message import properties as keys
 from orbitmq.message.hosts import pack_host
 from orbitmq.message.properties import decode_properties, encode_properties
-from orbitmq.message.sysflags import INNER_BATCH
+from orbitmq.message.sysflags import INNER_BATCH, TRANSACTION_MASK
 from orbitmq.protocol.bodies.topics import PERM_WRITE
 from orbitmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.queue_locks import QueueLocks
@@ -78,6 +79,7 @@ class Sending:
         self._random = randomness
         self.refusal = ""  # why every send is refused; empty: none is
         self.stalled_ms = 0  # how long the broker stood still just now; sends are refused until it runs again
+        self.on_half_message: Callable[[Appended], None] = lambda appended: None
         self._puts: dict[str, tuple[Counter, Counter]] = {}
         settings = configuration.settings
         self._all_puts = stats.counter(statistics.BROKER_PUT_NUMS, settings.broker_cluster_name)
@@ -179,9 +181,13 @@ class Sending:
             or sys_flag & INNER_BATCH
         ):
             topic, queue_id, properties = self._special(topic, queue_id, properties, sys_flag)
+        if topic == names.HALF_TOPIC:
+            sys_flag &= ~TRANSACTION_MASK
         appended = self.store.append(
             topic, queue_id, body, properties.encode(), born_at_ms, born_host, flag, sys_flag, reconsume_times
         )
+        if topic == names.HALF_TOPIC:
+            self.on_half_message(appended)
         self.count(topic, 1, appended.end - appended.commit_log_offset)
         return appended, unique_key
 
@@ -214,7 +220,13 @@ class Sending:
                 ResponseCode.MESSAGE_ILLEGAL, f"topic {topic} does not take inner batches like this one"
             )
         if parsed.get(keys.PREPARED, "").lower() == "true":
-            raise RequestFailed(ResponseCode.NO_PERMISSION, "the broker has sending transaction message forbidden")
+            if self._configuration.settings.reject_transaction_message:
+                raise RequestFailed(
+                    ResponseCode.NO_PERMISSION,
+                    "the broker has sending transaction message forbidden",
+                    hint="start it with rejectTransactionMessage=false",
+                )
+            return as_half_message(topic, queue_id, parsed)
         if keys.DELAY not in parsed:
             if any(key in parsed for key in _TIMER_KEYS):
                 raise RequestFailed(
@@ -268,6 +280,14 @@ def park_delayed(topic: str, queue_id: int, parsed: dict[str, str], levels: int)
     parsed[keys.REAL_TOPIC] = topic
     parsed[keys.REAL_QUEUE_ID] = str(queue_id)
     return names.DELAY_TOPIC, level - 1, encode_properties(parsed).decode()
+
+
+def as_half_message(topic: str, queue_id: int, parsed: dict[str, str]) -> tuple[str, int, str]:
+    """Where a half message goes, and the properties that say where it belongs."""
+    parsed[keys.REAL_TOPIC] = topic
+    parsed[keys.REAL_QUEUE_ID] = str(queue_id)
+    parsed[keys.TRANSACTION_ID] = parsed.get(keys.UNIQUE_KEY, "")
+    return names.HALF_TOPIC, 0, encode_properties(parsed).decode()
 
 
 def wants_to_wait(properties: str) -> bool:

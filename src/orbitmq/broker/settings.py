@@ -80,6 +80,9 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     max_message_size: int = 4 << 20
     start_accept_send_request_time_stamp: int = 0
     reject_transaction_message: bool = False
+    transaction_time_out: int = 6000  # ms a producer has before it is asked
+    transaction_check_interval: int = 30_000
+    transaction_check_max: int = 15
     store_reply_message_enable: bool = True
     send_thread_pool_queue_capacity: int = 10_000  # sends that may wait for the disk
     os_page_cache_busy_time_out_mills: int = 1000  # a broker stalled for longer refuses sends
@@ -261,6 +264,9 @@ _RANGES: Final = (
     ("flush_consumer_offset_interval", 10, 3_600_000),
     ("flush_delay_offset_interval", 10, 3_600_000),
     ("sync_flush_timeout", 1, 3_600_000),
+    ("transaction_time_out", 0, 86_400_000),
+    ("transaction_check_interval", 10, 86_400_000),
+    ("transaction_check_max", 1, 1_000_000),
     ("max_msgs_num_batch", 1, 100_000),
     ("default_query_max_num", 1, 100_000),
     ("clean_resource_interval", 10, 3_600_000),

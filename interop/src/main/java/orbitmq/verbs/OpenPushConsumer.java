@@ -8,6 +8,7 @@ import orbitmq.client.Session;
 import orbitmq.client.Verb;
 import orbitmq.release.Modes;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -16,7 +17,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * {"name", "nameServer", "group", "topic", "tags", "orderly", "broadcasting", "failFirst", "options"}: start a push consumer.
+ * {"name", "nameServer", "group", "topic", "tags" or "sql", "orderly", "broadcasting", "failFirst", "options"}: start a push consumer.
  *
  * <p>What it receives waits in its inbox for the verb Received. It starts at the first message, and fails the first "failFirst"
  * attempts of each message (default 0), which are in the inbox as well.
@@ -30,13 +31,18 @@ public final class OpenPushConsumer implements Verb {
         if (request.getBooleanValue("broadcasting")) {
             Modes.broadcast(consumer);
         }
-        String tags = request.getString("tags");
-        consumer.subscribe(request.getString("topic"), tags == null ? "*" : tags);
+        consumer.subscribe(request.getString("topic"), selector(request));
         Inbox inbox = new Inbox();
         listen(consumer, inbox, request.getBooleanValue("orderly"), request.getIntValue("failFirst"));
         consumer.start();
         session.add(request.getString("name"), new PushConsumer(consumer, inbox));
         return null;
+    }
+
+    private static MessageSelector selector(JSONObject request) {
+        String sql = request.getString("sql");
+        String tags = request.getString("tags");
+        return sql != null ? MessageSelector.bySql(sql) : MessageSelector.byTag(tags == null ? "*" : tags);
     }
 
     private static void listen(DefaultMQPushConsumer consumer, Inbox inbox, boolean orderly, int failFirst) {

@@ -1,0 +1,293 @@
+"""Messages of open transactions: stored where nobody consumes, until their producer decides.
+
+    half topic   the messages, with their real topic in their properties
+    op topic     which of them are decided: half-queue offsets as text, `12,13,27,`
+
+What is undecided is kept in memory and rebuilt at start from the two queues. So a decision is a look-up, and asking producers
+again costs nothing but the asking. Apache moves a copy of an undecided message to the end of its queue at every check; here it
+stays where it is, which is why one decision can never count twice.
+
+Java: TransactionalMessageServiceImpl, TransactionalMessageBridge
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.broker import names
+from orbitmq.broker.sending import park_delayed
+from orbitmq.errors import MessageError, RequestFailed, StorageError
+from orbitmq.message import properties as keys
+from orbitmq.message.properties import encode_properties
+from orbitmq.message.record import decode_record, decode_records, encode_stored
+from orbitmq.message.sysflags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import request as new_request
+from orbitmq.protocol.headers.transactions import CheckTransactionState
+
+if TYPE_CHECKING:
+    from orbitmq.broker.clients import Client, Clients
+    from orbitmq.broker.consumer_offsets import ConsumerOffsets
+    from orbitmq.broker.sending import Sending
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.topics import Topics
+    from orbitmq.clock import Clock
+    from orbitmq.message.message import StoredMessage
+    from orbitmq.storage.commit_log import Appended
+    from orbitmq.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+GROUP: Final = "CID_RMQ_SYS_TRANS"  # under which the progress in both queues is saved, as in Java
+_QUEUE: Final = 0
+_DECIDED_TAG: Final = "d"
+_CHECKS_PER_TURN: Final = 200  # then the event loop serves others
+
+
+class HalfMessage:
+    """What must be known of an undecided message without reading it."""
+
+    __slots__ = ("asked_at_ms", "checks", "commit_log_offset", "stored_at_ms")
+
+    def __init__(self, commit_log_offset: int, stored_at_ms: int, checks: int = 0) -> None:
+        self.commit_log_offset = commit_log_offset
+        self.stored_at_ms = stored_at_ms
+        self.checks = checks
+        self.asked_at_ms = 0
+
+
+class HalfMessages:
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        offsets: ConsumerOffsets,
+        clients: Clients,
+        sending: Sending,
+        configuration: BrokerConfiguration,
+        clock: Clock,
+        store_host: bytes,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._clients = clients
+        self._sending = sending
+        self._configuration = configuration
+        self._clock = clock
+        self._store_host = store_host
+        self._undecided: dict[int, HalfMessage] = {}  # by offset in the half queue, oldest first
+        self._to_record: list[int] = []
+        self._next_producer = 0
+        self._rebuild()
+
+    def __len__(self) -> int:
+        return len(self._undecided)
+
+    def settle_at(self, store_host: bytes) -> None:
+        self._store_host = store_host
+
+    # ---- a transaction begins
+
+    def taken(self, appended: Appended) -> None:
+        """A half message was stored."""
+        self._undecided[appended.queue_offset] = HalfMessage(appended.commit_log_offset, appended.stored_at_ms)
+
+    # ---- and is decided
+
+    def commit(self, queue_offset: int, commit_log_offset: int, group: str) -> None:
+        """Let consumers see the message. RequestFailed when there is no such transaction of this group."""
+        message = self._find(queue_offset, commit_log_offset, group)
+        if queue_offset not in self._undecided:
+            return  # decided before; once is enough
+        self._publish(message)
+        self._decide(queue_offset)
+
+    def roll_back(self, queue_offset: int, commit_log_offset: int, group: str) -> None:
+        self._find(queue_offset, commit_log_offset, group)
+        if queue_offset in self._undecided:
+            self._decide(queue_offset)
+
+    def _find(self, queue_offset: int, commit_log_offset: int, group: str) -> StoredMessage:
+        record = self._store.record_at(commit_log_offset)
+        message = decode_record(record) if record is not None else None
+        if message is None or message.topic != names.HALF_TOPIC:
+            raise RequestFailed(
+                ResponseCode.SYSTEM_ERROR, f"Find prepared transaction message failed at {commit_log_offset}"
+            )
+        if message.properties.get(keys.PRODUCER_GROUP) != group:
+            raise RequestFailed(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if message.queue_offset != queue_offset:
+            raise RequestFailed(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        return message
+
+    def _publish(self, half: StoredMessage) -> None:
+        """The message as its consumers get it. Its stored properties still tell of the half message, as Java's do."""
+        topic = half.properties.get(keys.REAL_TOPIC, "")
+        queue_id = int(half.properties.get(keys.REAL_QUEUE_ID, "0"))
+        properties = half.raw_properties
+        if half.properties.get(keys.DELAY, "0").isdigit() and int(half.properties.get(keys.DELAY, "0")) > 0:
+            levels = len(self._store.config.delay_levels_ms)
+            topic, queue_id, text = park_delayed(topic, queue_id, dict(half.properties), levels)
+            properties = text.encode()
+        appended = self._store.append(
+            topic,
+            queue_id,
+            half.body,
+            properties,
+            half.born_at_ms,
+            half.born_host,
+            half.flag,
+            half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+            half.reconsume_times,
+            half.commit_log_offset,
+        )
+        self._sending.count(topic, 1, appended.end - appended.commit_log_offset)
+
+    def _decide(self, queue_offset: int) -> None:
+        del self._undecided[queue_offset]
+        if not self._to_record:
+            asyncio.get_running_loop().call_soon(self.record_decisions)
+        self._to_record.append(queue_offset)
+
+    def record_decisions(self) -> None:
+        """One op message for all decisions of this turn of the loop."""
+        if not self._to_record:
+            return
+        decided, self._to_record = self._to_record, []
+        body = "".join(f"{offset}," for offset in decided).encode()
+        now_ms = self._clock.now_ms()
+        tag = encode_properties({keys.TAGS: _DECIDED_TAG})
+        try:
+            self._store.append(names.HALF_OP_TOPIC, _QUEUE, body, tag, now_ms, self._store_host)
+        except StorageError as error:
+            # Kept for the next turn. Lost with a crash, it costs one more question to the producer.
+            logger.error("cannot record %d decided transactions yet: %s", len(decided), error)
+            self._to_record = decided + self._to_record
+
+    # ---- or is not, and the producer is asked
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._configuration.settings.transaction_check_interval / 1000)
+            self.record_decisions()
+            await self.check_round()
+
+    async def check_round(self) -> None:
+        """Ask about every message that is undecided for too long; give up on those asked about too often."""
+        for number, (queue_offset, half) in enumerate(list(self._undecided.items()), 1):
+            if queue_offset in self._undecided:
+                self._check(queue_offset, half)
+            if number % _CHECKS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        self.save_progress()
+
+    def _check(self, queue_offset: int, half: HalfMessage) -> None:
+        settings = self._configuration.settings
+        age_ms = self._clock.now_ms() - half.stored_at_ms
+        if 0 <= age_ms <= settings.transaction_time_out:
+            return
+        record = self._store.record_at(half.commit_log_offset)
+        if record is None:
+            del self._undecided[queue_offset]  # its file has expired
+            return
+        message = decode_record(record)
+        immunity = message.properties.get(keys.CHECK_IMMUNITY_SECONDS, "")
+        if immunity.isdigit() and age_ms <= int(immunity) * 1000:
+            return
+        if half.checks >= settings.transaction_check_max:
+            self._discard(queue_offset, message)
+            return
+        producer = self._producer_of(message.properties.get(keys.PRODUCER_GROUP, ""))
+        if producer is not None:
+            half.checks += 1
+            half.asked_at_ms = self._clock.now_ms()
+            self._ask(producer, message)
+
+    def _discard(self, queue_offset: int, message: StoredMessage) -> None:
+        """Nobody would decide: keep it where operators find it. Java: DefaultTransactionalMessageCheckListener"""
+        self._topics.create_internal(names.DISCARDED_HALF_TOPIC, 1)
+        try:
+            self._store.append(
+                names.DISCARDED_HALF_TOPIC,
+                _QUEUE,
+                message.body,
+                message.raw_properties,
+                message.born_at_ms,
+                message.born_host,
+                message.flag,
+                message.sys_flag,
+                message.reconsume_times,
+            )
+        except (StorageError, MessageError) as error:
+            logger.error("cannot put aside an undecided transaction yet: %s", error)
+            return
+        logger.warning(
+            "gave up on a transaction of %s: nobody decided it in %d checks",
+            message.properties.get(keys.PRODUCER_GROUP),
+            self._configuration.settings.transaction_check_max,
+        )
+        self._decide(queue_offset)
+
+    def _producer_of(self, group: str) -> Client | None:
+        producers = self._clients.producers(group)
+        if not producers:
+            return None
+        self._next_producer += 1
+        return producers[self._next_producer % len(producers)]
+
+    def _ask(self, producer: Client, message: StoredMessage) -> None:
+        unique_key = message.properties.get(keys.UNIQUE_KEY)
+        header = CheckTransactionState(
+            topic=names.HALF_TOPIC,
+            tran_state_table_offset=message.queue_offset,
+            commit_log_offset=message.commit_log_offset,
+            msg_id=unique_key,
+            transaction_id=unique_key,
+            offset_msg_id=message.offset_id,
+            bname=self._configuration.settings.broker_name,
+        )
+        message.topic = message.properties.get(keys.REAL_TOPIC, message.topic)
+        message.queue_id = int(message.properties.get(keys.REAL_QUEUE_ID, "0"))
+        producer.connection.notify(new_request(RequestCode.CHECK_TRANSACTION_STATE, header, encode_stored(message)))
+
+    # ---- across restarts
+
+    def save_progress(self) -> None:
+        """How far everything is decided. The op queue can be left behind only where nothing before it is open."""
+        half_end = self._store.queue_range(names.HALF_TOPIC, _QUEUE).max_offset
+        self._offsets.commit(GROUP, names.HALF_TOPIC, _QUEUE, next(iter(self._undecided), half_end))
+        if not self._undecided and not self._to_record:
+            op_end = self._store.queue_range(names.HALF_OP_TOPIC, _QUEUE).max_offset
+            self._offsets.commit(GROUP, names.HALF_OP_TOPIC, _QUEUE, op_end)
+
+    def _rebuild(self) -> None:
+        decided = {
+            int(offset)
+            for message in self._messages(names.HALF_OP_TOPIC)
+            for offset in message.body.decode("ascii", "replace").split(",")
+            if offset.isdigit()
+        }
+        for message in self._messages(names.HALF_TOPIC):
+            if message.queue_offset not in decided:
+                checks = message.properties.get(keys.TRANSACTION_CHECK_TIMES, "")
+                self._undecided[message.queue_offset] = HalfMessage(
+                    message.commit_log_offset, message.stored_at_ms, int(checks) if checks.isdigit() else 0
+                )
+        if self._undecided:
+            logger.info("%d transactions are undecided", len(self._undecided))
+
+    def _messages(self, topic: str) -> list[StoredMessage]:
+        """From the saved progress to the end."""
+        low, high = self._store.queue_range(topic, _QUEUE)
+        offset = max(low, min(self._offsets.get(GROUP, topic, _QUEUE) or 0, high))
+        found: list[StoredMessage] = []
+        while offset < high:
+            result = self._store.read(topic, _QUEUE, offset)
+            found += [message for buffer in result.buffers for message in decode_records(buffer)]
+            if result.next_offset <= offset:
+                break
+            offset = result.next_offset
+        return found

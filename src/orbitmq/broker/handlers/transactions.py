@@ -1,0 +1,31 @@
+"""The end of a transaction. Java: EndTransactionProcessor"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orbitmq.errors import RequestFailed
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.command import Command, ok
+from orbitmq.protocol.headers.transactions import COMMIT, ROLLBACK, UNKNOWN, EndTransaction
+
+if TYPE_CHECKING:
+    from orbitmq.broker.half_messages import HalfMessages
+    from orbitmq.transport.connection import Connection
+
+
+async def end_transaction(half_messages: HalfMessages, request: Command, connection: Connection) -> Command | None:
+    """Commit or roll back. "Unknown" gets no answer, as in Java: the broker will ask again."""
+    header = request.read(EndTransaction)
+    decision = header.commit_or_rollback
+    if decision == UNKNOWN:
+        return None
+    if decision == COMMIT:
+        half_messages.commit(header.tran_state_table_offset, header.commit_log_offset, header.producer_group)
+    elif decision == ROLLBACK:
+        half_messages.roll_back(header.tran_state_table_offset, header.commit_log_offset, header.producer_group)
+    else:
+        raise RequestFailed(
+            ResponseCode.SYSTEM_ERROR, f"{decision} is no decision", hint="8 commits, 12 rolls back, 0 is not known yet"
+        )
+    return ok()

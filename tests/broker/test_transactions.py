@@ -1,0 +1,216 @@
+"""Transactions: nothing is seen before it is committed, a decision counts once, and who does not decide is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.clock import ManualClock
+from orbitmq.message.record import decode_record
+from orbitmq.transport.pool import Pool
+from tests.broker.kit import HEART_BEAT, PATIENCE_SECONDS, Wire, running, wire
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orbitmq.broker.broker import Broker
+    from orbitmq.protocol.command import Command
+    from orbitmq.transport.connection import Connection
+
+END_TRANSACTION, CHECK_STATE = 37, 39
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC = (
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+)
+
+
+async def _begin(client: Wire, topic: str = "Pay", body: bytes = b"half", **properties: str) -> Command:
+    answer = await client.send(
+        topic, body, header={"sys_flag": 4}, TRAN_MSG="true", PGROUP="P", UNIQ_KEY=body.decode(), **properties
+    )
+    assert answer.code == 0, answer
+    return answer
+
+
+def _decision(receipt: Command, decision: int, **changes: object) -> dict[str, object]:
+    return {
+        "producerGroup": "P",
+        "tranStateTableOffset": receipt.fields["queueOffset"],
+        "commitLogOffset": int(receipt.fields["msgId"][16:], 16),
+        "commitOrRollback": decision,
+        "msgId": receipt.fields["transactionId"],
+        **changes,
+    }
+
+
+async def _end(client: Wire, receipt: Command, decision: int, **changes: object) -> Command:
+    return await client.ask(END_TRANSACTION, _decision(receipt, decision, **changes))
+
+
+async def test_a_half_message_is_seen_only_after_its_commit(client: Wire) -> None:
+    receipt = await _begin(client, TAGS="new", KEYS="k1")
+    assert await client.bodies("Pay") == []
+
+    assert (await _end(client, receipt, COMMIT)).code == 0
+
+    (message,) = await client.messages("Pay")
+    assert (message.body, message.tags, message.keys, message.sys_flag & 0xC) == (b"half", "new", ["k1"], 8)
+    assert message.prepared_transaction_offset == int(receipt.fields["msgId"][16:], 16)
+
+
+async def test_a_rolled_back_message_is_never_seen(client: Wire, broker: Broker) -> None:
+    receipt = await _begin(client)
+    assert (await _end(client, receipt, ROLLBACK)).code == 0
+    assert (await _end(client, receipt, COMMIT)).code == 0  # too late: the decision stands
+    assert await client.bodies("Pay") == []
+    assert len(broker.state.half_messages) == 0
+
+
+async def test_a_decision_counts_once(client: Wire) -> None:
+    receipt = await _begin(client)
+    for _ in range(3):
+        await _end(client, receipt, COMMIT)
+    assert await client.bodies("Pay") == [b"half"]
+
+
+async def test_decisions_of_one_turn_share_an_op_message(client: Wire) -> None:
+    receipts = [await _begin(client, body=f"half-{i}".encode()) for i in range(5)]
+    decisions = [await client.start(END_TRANSACTION, _decision(receipt, COMMIT)) for receipt in receipts]
+    await asyncio.gather(*decisions)
+    ops = await client.messages(OP_TOPIC)
+    assert sorted(int(o) for op in ops for o in op.body.decode().rstrip(",").split(",")) == [0, 1, 2, 3, 4]
+    assert {op.tags for op in ops} == {"d"}
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [{"producerGroup": "Other"}, {"tranStateTableOffset": 7}, {"commitLogOffset": 1}, {"commitLogOffset": 1 << 60}],
+    ids=["group", "queue offset", "log offset", "log offset beyond"],
+)
+async def test_a_forged_decision_is_refused_and_changes_nothing(
+    client: Wire, broker: Broker, forgery: dict[str, object]
+) -> None:
+    receipt = await _begin(client)
+    assert (await _end(client, receipt, COMMIT, **forgery)).code == 1
+    assert await client.bodies("Pay") == []
+    assert len(broker.state.half_messages) == 1
+
+
+async def test_a_decision_that_is_none_is_refused(client: Wire) -> None:
+    receipt = await _begin(client)
+    assert (await _end(client, receipt, 5)).code == 1
+
+
+async def test_a_committed_message_with_a_delay_waits_for_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path / "store", clock=clock) as broker, wire(broker) as client:
+        receipt = await _begin(client, DELAY="3")
+        await _end(client, receipt, COMMIT)
+        assert await client.bodies("Pay") == []
+        held = await client.hold("Pay")
+        clock.advance(seconds=10)
+        assert decode_record((await asyncio.wait_for(held, PATIENCE_SECONDS)).body).body == b"half"
+
+
+async def test_transactions_can_be_forbidden(tmp_path: Path) -> None:
+    async with running(tmp_path / "store", rejectTransactionMessage="true") as broker, wire(broker) as client:
+        refused = await client.send("Pay", b"x", TRAN_MSG="true", PGROUP="P")
+        assert refused.code == 16
+        assert await client.bodies(HALF_TOPIC) == []
+
+
+async def test_undecided_and_decided_transactions_survive_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path / "store") as broker, wire(broker) as client:
+        first, second, third = [await _begin(client, body=f"half-{i}".encode()) for i in range(3)]
+        await _end(client, second, COMMIT)
+    async with running(tmp_path / "store") as broker, wire(broker) as client:
+        assert len(broker.state.half_messages) == 2
+        await _end(client, second, COMMIT)
+        await _end(client, third, ROLLBACK)
+        await _end(client, first, COMMIT)
+        assert await client.bodies("Pay") == [b"half-1", b"half-0"]
+    async with running(tmp_path / "store") as broker:
+        assert len(broker.state.half_messages) == 0
+
+
+class _Asked:
+    """A producer that remembers what it is asked."""
+
+    def __init__(self, broker: Broker) -> None:
+        assert broker.address is not None
+        self.questions: asyncio.Queue[Command] = asyncio.Queue()
+        self._address = broker.address
+        self._pool = Pool({CHECK_STATE: self._note})
+
+    async def join(self) -> None:
+        from orbitmq.protocol.command import Command
+
+        beat = {"clientID": "asked", "producerDataSet": [{"groupName": "P"}], "consumerDataSet": []}
+        await self._pool.call(self._address, Command(HEART_BEAT, body=json.dumps(beat).encode()), PATIENCE_SECONDS)
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def _note(self, request: Command, connection: Connection) -> None:
+        self.questions.put_nowait(request)
+
+
+async def test_a_producer_that_does_not_decide_is_asked(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path / "store", clock=clock) as broker, wire(broker) as client:
+        producer = _Asked(broker)
+        await producer.join()
+        receipt = await _begin(client)
+        await broker.state.half_messages.check_round()
+        assert producer.questions.empty()  # it still has time
+
+        clock.advance(seconds=7)
+        await broker.state.half_messages.check_round()
+
+        question = await asyncio.wait_for(producer.questions.get(), PATIENCE_SECONDS)
+        asked_about = decode_record(question.body)
+        assert (asked_about.topic, asked_about.body) == ("Pay", b"half")
+        assert question.fields["tranStateTableOffset"] == receipt.fields["queueOffset"]
+        assert question.fields["commitLogOffset"] == str(int(receipt.fields["msgId"][16:], 16))
+        await client.ask(
+            END_TRANSACTION,
+            _decision(receipt, COMMIT, fromTransactionCheck="true"),
+        )
+        assert await client.bodies("Pay") == [b"half"]
+        await producer.close()
+
+
+async def test_a_message_can_ask_for_more_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path / "store", clock=clock) as broker, wire(broker) as client:
+        producer = _Asked(broker)
+        await producer.join()
+        await _begin(client, CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+        clock.advance(seconds=30)
+        await broker.state.half_messages.check_round()
+        assert producer.questions.empty()
+        clock.advance(seconds=31)
+        await broker.state.half_messages.check_round()
+        await asyncio.wait_for(producer.questions.get(), PATIENCE_SECONDS)
+        await producer.close()
+
+
+async def test_after_enough_questions_the_message_is_put_aside(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path / "store", clock=clock, transactionCheckMax=2) as broker, wire(broker) as client:
+        producer = _Asked(broker)
+        await producer.join()
+        await _begin(client)
+        for _ in range(4):
+            clock.advance(seconds=31)
+            await broker.state.half_messages.check_round()
+        assert producer.questions.qsize() <= 2
+        assert await client.bodies(DISCARDED_TOPIC) == [b"half"]
+        assert await client.bodies("Pay") == []
+        assert len(broker.state.half_messages) == 0
+        await producer.close()

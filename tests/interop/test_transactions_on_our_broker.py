@@ -1,0 +1,73 @@
+"""Apache's transaction producers and SQL92 consumers on our broker."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.interop import orbit
+from tests.interop.apache import NameServer
+from tests.interop.drivers import JavaClient
+from tests.interop.marks import INTEROP
+
+pytestmark = INTEROP
+
+_SETTINGS = {"transactionTimeOut": 500, "transactionCheckInterval": 500, "enablePropertyFilter": "true"}
+
+
+@pytest.fixture(scope="module")
+def name_server(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer]:
+    folder = tmp_path_factory.mktemp("transactions")
+    server = orbit.start_name_server(folder / "nameserver")
+    try:
+        broker = orbit.start_broker(folder / "broker", server.address, settings=_SETTINGS)
+        try:
+            yield server
+        finally:
+            broker.process.kill()
+    finally:
+        server.process.kill()
+
+
+def test_only_what_the_producer_commits_is_consumed(
+    name_server: NameServer, release: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    topic, client = f"Payments{release[0]}", java_client(False)
+    client.call(
+        "OpenTransactionProducer", name="payer", nameServer=name_server.address, group=f"payers{release[0]}", options={}
+    )
+    decisions = {
+        "committed": ("COMMIT_MESSAGE", "UNKNOW"),
+        "rolled back": ("ROLLBACK_MESSAGE", "COMMIT_MESSAGE"),
+        "committed when asked": ("UNKNOW", "COMMIT_MESSAGE"),
+        "rolled back when asked": ("UNKNOW", "ROLLBACK_MESSAGE"),
+    }
+    messages = [
+        {"text": text, "tag": "pay", "properties": {"local": local, "check": check}}
+        for text, (local, check) in decisions.items()
+    ]
+    receipts = client.call("SendInTransaction", name="payer", topic=topic, messages=messages)
+    assert {receipt["status"] for receipt in receipts} == {"SEND_OK"}
+
+    client.open_push_consumer("consumer", name_server.address, topic, group=f"payees{release[0]}", tags="pay")
+
+    received = client.received("consumer", 3, seconds=8)
+    assert sorted(message.body.decode() for message in received) == ["committed", "committed when asked"]
+    assert {message.topic for message in received} == {topic}
+
+
+def test_a_sql92_consumer_gets_what_its_filter_matches(
+    name_server: NameServer, release: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    topic, client = f"Filtered{release[0]}", java_client(False)
+    client.open_producer("producer", name_server.address)
+    client.send(
+        "producer",
+        topic,
+        [{"text": str(i), "properties": {"price": str(i), "region": "eu" if i % 2 else "us"}} for i in range(20)],
+    )
+
+    client.open_push_consumer(
+        "consumer", name_server.address, topic, group=f"sql{release[0]}", sql="price BETWEEN 5 AND 10 AND region = 'eu'"
+    )
+
+    assert sorted(int(m.body) for m in client.received("consumer", 3, seconds=15)) == [5, 7, 9]
