@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from orbitmq.message.record import decode_record
@@ -11,7 +12,7 @@ from orbitmq.storage.reader import StoreReader
 from orbitmq.storage.store import Store
 from orbitmq.storage.tables import OFFSETS, OffsetTable
 from orbitmq.storage.verification import verify
-from tests.crash.workload import HOST, SAVED_KEY, config
+from tests.crash.workload import HOST, SAVED_KEY, LeapingClock, clock_of, config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ def check_after_crash(directory: Path, promised: Promised, *, close: bool, power
     another crash right after recovery would leave it.
     """
     disk = LocalDisk()
-    store = Store(config(directory), HOST)
+    store = Store(config(directory), HOST, clock=LeapingClock(clock_of(directory), Random(0)))
     messages = _all_messages(store)
     broken, lost = _promises(promised, messages, power_cut=power_cut)
     broken += _keys(store, messages) + _table(directory, promised, disk)

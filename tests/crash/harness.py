@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from tests.crash.check import check_after_crash
 from tests.crash.kill_points import POINTS, KillAtLine, KillInFunction, die, install
 from tests.crash.ledger import Ledger, read_ledger
-from tests.crash.workload import write
+from tests.crash.workload import clock_of, write
 from tests.storage.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def torture(base: Path, seed: int, kills: int, seconds: float, *, acks_before_wr
     number = 0
     while outcome.kills < kills and not outcome.broken and time.monotonic() < deadline:
         directory, ledger_path = base / f"store-{seed}-{number}", base / f"ledger-{seed}-{number}"
-        shutil.rmtree(directory, ignore_errors=True)
-        ledger_path.unlink(missing_ok=True)
+        _forget(directory, ledger_path)
         for round_number in range(ROUNDS_ON_ONE_DIRECTORY):
             run = f"{number}.{round_number}"
             _round(outcome, directory, ledger_path, Random(f"{seed}/{run}"), run, acks_before_writing)
@@ -69,10 +68,15 @@ def torture(base: Path, seed: int, kills: int, seconds: float, *, acks_before_wr
         outcome.acked += len(promised.acked)
         outcome.by_function.update(where.rsplit(" line ", 1)[0] for where in promised.kills)
         if not outcome.broken:
-            shutil.rmtree(directory, ignore_errors=True)
-            ledger_path.unlink(missing_ok=True)
+            _forget(directory, ledger_path)
         number += 1
     return outcome
+
+
+def _forget(directory: Path, ledger_path: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    ledger_path.unlink(missing_ok=True)
+    clock_of(directory).unlink(missing_ok=True)
 
 
 def _round(
@@ -114,8 +118,11 @@ def _write(directory: Path, ledger_path: Path, random: Random, run: str, way: st
     elif way != "clock":
         install(KillAtLine(int(2 ** (random.random() * 15))), ledger, last_act)
     with_threads = way == "clock" or (way != "power" and random.random() < 0.3)
+    # A power cut also takes what killed processes before it left unsynced.
+    for earlier in range(random.randrange(3) if way == "power" else 0):
+        write(directory, ledger, random, f"{run}.{earlier}", with_threads=False, disk=disk, abandon=True)
     write(directory, ledger, random, run, with_threads=with_threads, acks_before_writing=acks_before_writing, disk=disk)
-    if random.random() < 0.5:
+    if way == "power" or random.random() < 0.5:
         last_act()
         die(ledger, "after the end")
 

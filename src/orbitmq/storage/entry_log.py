@@ -63,6 +63,11 @@ class EntryFiles:
             self._unsynced.add(start)
             at += len(piece)
 
+    def distrust(self) -> None:
+        """Take no file for synced: whoever wrote them was killed."""
+        self._unsynced = set(self.starts)
+        self._created = True
+
     def sync(self) -> None:
         unsynced, self._unsynced = self._unsynced, set()
         try:

@@ -119,6 +119,15 @@ class QueueTable:
                         self._disk.sync_directory(directory)
                     self._unnamed.discard(directory)
 
+    def distrust(self) -> None:
+        """Entries that a killed process wrote may be in the page cache alone: the next thorough sync covers all files."""
+        with self._files_lock:
+            for queue in self.queues.values():
+                files = queue.log.files
+                files.distrust()
+                self._unsynced.setdefault(queue, PAGE_BYTES)
+                self._unnamed.update((files.directory.parent, files.directory.parent.parent))
+
     def truncate(self, physical: int) -> None:
         """The log was cut at `physical`: forget what lies behind it."""
         with self._files_lock, self.lock:

@@ -105,6 +105,8 @@ class Store:
             self.recovered = recover(
                 config, self.log, self.queues, self.keys, self._indexer, self.checkpoint, self.last_exit
             )
+            if self.last_exit is not LastExit.CLEAN:
+                self.queues.distrust()
             self._checkpoint_file = CheckpointFile(self.disk, config.checkpoint_path)
             undo.callback(self._checkpoint_file.close)
             if self.recovered.unindexed_from_ms is not None:

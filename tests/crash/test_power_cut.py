@@ -1,0 +1,46 @@
+"""What a power cut may take is what was never synced, by whichever process it was written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.clock import ManualClock
+from orbitmq.storage.lock import LastExit
+from orbitmq.storage.store import Store
+from tests.crash.workload import HOST, config
+from tests.storage.faulty_disk import FaultyDisk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_entries_of_a_killed_process_are_synced_before_the_checkpoint_vouches_for_them(
+    tmp_path: Path, thorough: bool
+) -> None:
+    disk, clock = FaultyDisk(tmp_path), ManualClock()
+    settings = replace(config(tmp_path), prepare_next_segment=False)
+    store = Store(settings, HOST, clock=clock, disk=disk)
+    for number in range(100):
+        store.append("T", number % 3, b"x" * 300, b"UNIQ_KEY\x01u%d\x02" % number, 1, HOST)
+        clock.advance(seconds=1)
+    store.dispatch()
+    store._index_flusher.flush(thorough=thorough)
+    store.abandon()
+    store = Store(settings, HOST, clock=clock, disk=disk)
+    assert store.last_exit is LastExit.KILLED
+    for _ in range(60):
+        store.append("T", 0, b"y" * 300, b"", 1, HOST)
+        clock.advance(seconds=100)
+    store.flush()
+    disk.crash()
+    store = Store(settings, HOST, clock=clock, disk=disk)
+    assert store.last_exit is LastExit.CRASHED
+    ranges = store.queue_ranges("T")
+    assert [ranges["T", queue_id].max_offset for queue_id in range(3)] == [34 + 60, 33, 33]
+    found = [store.find_by_key("T", f"u{number}").records for number in range(100)]
+    assert all(len(records) == 1 for records in found)
+    store.close()
