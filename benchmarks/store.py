@@ -160,11 +160,11 @@ def machine() -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def run(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work; the results are not written")
     parser.add_argument("--directory", type=Path, help="where to work; a temporary directory otherwise")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     about = machine()
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="orbitmq-bench-") as base:
         figures = measure(Path(base), quick=options.quick)
@@ -177,4 +177,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(sys.argv[1:])

@@ -7,7 +7,7 @@ from orbitmq.protocol.bodies.topics import TopicQueueMapping
 from orbitmq.protocol.integers import Int32, Int64
 
 
-class QueueData(Body):
+class QueueData(Body, gc=False):  # brokers bring ten thousand at once, and none can be part of a cycle
     """The queues that one broker has of a topic."""
 
     broker_name: str

@@ -19,7 +19,7 @@ SYS_FLAG_UNIT: Final = 1
 SYS_FLAG_UNIT_SUB: Final = 2
 
 
-class DataVersion(Body):
+class DataVersion(Body, gc=False):
     """Which state of a table this is: equal versions mean equal tables."""
 
     counter: Int64 = 0
@@ -27,7 +27,7 @@ class DataVersion(Body):
     timestamp: Int64 = 0
 
 
-class TopicConfig(Body):
+class TopicConfig(Body, gc=False):  # brokers bring ten thousand at once, and none can be part of a cycle
     topic_name: str
     read_queue_nums: Int32 = 16
     write_queue_nums: Int32 = 16
