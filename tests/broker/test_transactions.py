@@ -11,7 +11,7 @@ import pytest
 from orbitmq.clock import ManualClock
 from orbitmq.message.record import decode_record
 from orbitmq.transport.pool import Pool
-from tests.broker.kit import HEART_BEAT, PATIENCE_SECONDS, Wire, running, wire
+from tests.broker.kit import HEART_BEAT, PATIENCE_SECONDS, SEND_V2, Wire, running, send_header, wire
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,9 +30,8 @@ HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC = (
 
 
 async def _begin(client: Wire, topic: str = "Pay", body: bytes = b"half", **properties: str) -> Command:
-    answer = await client.send(
-        topic, body, header={"sys_flag": 4}, TRAN_MSG="true", PGROUP="P", UNIQ_KEY=body.decode(), **properties
-    )
+    half = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": body.decode(), **properties}
+    answer = await client.ask(SEND_V2, send_header(topic, 0, half, {"sys_flag": 4}), body)
     assert answer.code == 0, answer
     return answer
 

@@ -65,7 +65,7 @@ class HeldPulls:
         held = self._by_queue.pop((topic, queue_id), None)
         if held is None:
             return
-        kept = {}
+        kept: dict[HeldPull, None] = {}
         for pull in held:
             if pull.connection.closed or self._answer_arrival(pull):
                 self._finish(pull)

@@ -18,6 +18,7 @@ from orbitmq.broker.handlers import (
     lookup,
     offsets,
     pull,
+    replies,
     send,
     transactions,
 )
@@ -86,10 +87,13 @@ NOT_ON_FAST_PORT: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_
 def build_routes(state: State) -> Routes:
     s = state
     send_with = partial(send.send_message, s.sending, s.durability, s.receipts)
+    reply_with = partial(replies.send_reply, s.sending, s.clients, s.receipts, s.configuration, s.clock)
     table: dict[int, Handler] = {
         RequestCode.SEND_MESSAGE: partial(send_with, SendMessage),
         RequestCode.SEND_MESSAGE_V2: partial(send_with, SendMessageV2),
         RequestCode.SEND_BATCH_MESSAGE: partial(send_with, SendMessageV2),
+        RequestCode.SEND_REPLY_MESSAGE: partial(reply_with, SendMessage),
+        RequestCode.SEND_REPLY_MESSAGE_V2: partial(reply_with, SendMessageV2),
         RequestCode.CONSUMER_SEND_MSG_BACK: partial(
             send.send_back, s.sending, s.topics, s.groups, s.store, s.statistics, s.configuration, s.randomness
         ),

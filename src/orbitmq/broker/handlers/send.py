@@ -42,6 +42,7 @@ class Receipts:
     """Send answers. The successful one is put together from bytes: it is the most frequent answer of all."""
 
     def __init__(self, region: str, *, trace_on: bool) -> None:
+        self.store_host = b""
         self._host_hex = b""
         self._region = region
         self._trace_on = "true" if trace_on else "false"
@@ -49,6 +50,7 @@ class Receipts:
 
     def settle_at(self, store_host: bytes) -> None:
         """Message ids begin with the broker's address."""
+        self.store_host = store_host
         self._host_hex = store_host.hex().upper().encode()
 
     def stored(self, commit_log_offset: int, queue_id: int, queue_offset: int, unique_key: str) -> Command:

@@ -1,4 +1,4 @@
-"""Apache's transaction producers and SQL92 consumers on our broker."""
+"""Apache's transaction producers, SQL92 consumers and requesters on our broker."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,7 +11,11 @@ from tests.interop.marks import INTEROP
 
 pytestmark = INTEROP
 
-_SETTINGS = {"transactionTimeOut": 500, "transactionCheckInterval": 500, "enablePropertyFilter": "true"}
+_SETTINGS: dict[str, str | int] = {
+    "transactionTimeOut": 500,
+    "transactionCheckInterval": 500,
+    "enablePropertyFilter": "true",
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +75,21 @@ def test_a_sql92_consumer_gets_what_its_filter_matches(
     )
 
     assert sorted(int(m.body) for m in client.received("consumer", 3, seconds=15)) == [5, 7, 9]
+
+
+def test_a_request_gets_its_reply(
+    name_server: NameServer, release: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    topic, client = f"Rpc{release[0]}", java_client(False)
+    client.open_producer("asker", name_server.address)
+    client.send("asker", topic, [{"text": "so that the topic exists"}])
+    client.call(
+        "OpenResponder", name="responder", nameServer=name_server.address, group=f"rpc{release[0]}", topic=topic
+    )
+    client.received("responder", 1)
+
+    replies = client.call(
+        "Request", name="asker", topic=topic, messages=[{"text": "one"}, {"text": "two"}], timeoutMillis=20_000
+    )
+
+    assert replies == ["re: one", "re: two"]
