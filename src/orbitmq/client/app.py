@@ -142,6 +142,7 @@ class App:
     # ---- running
 
     async def start(self) -> None:
+        """Connect, run what `on_start` declared, join the groups."""
         if self._client is not None:
             raise ConfigError("the app is running already")
         self._client = self._connect()

@@ -16,15 +16,20 @@ from orbitmq.errors import MessageError
 class Codec(Protocol):
     """Turns a value into a body, and a body into a value of the type that a handler asks for."""
 
-    def encode(self, value: object) -> bytes: ...
+    def encode(self, value: object) -> bytes:
+        """The body; MessageError when the value cannot be one."""
+        ...
 
-    def decode(self, body: bytes, wanted: Any) -> Any: ...
+    def decode(self, body: bytes, wanted: Any) -> Any:
+        """The value; MessageError when the body is none of that type."""
+        ...
 
 
 class JsonCodec:
     """Bytes and text as they are; dataclasses, msgspec structs, pydantic models and plain values as JSON."""
 
     def encode(self, value: object) -> bytes:
+        """The body; MessageError when JSON has no form for the value."""
         if isinstance(value, bytes):
             return value
         if isinstance(value, bytearray | memoryview):
@@ -41,6 +46,7 @@ class JsonCodec:
             ) from error
 
     def decode(self, body: bytes, wanted: Any) -> Any:
+        """The value; MessageError when the body is none of that type."""
         if wanted is bytes:
             return body
         try:

@@ -218,6 +218,7 @@ class Consumer:
             held.active.clear()
 
     def resume(self, queues: Iterable[QueueRef] | None = None) -> None:
+        """Pull again."""
         for held in self._held(queues):
             held.active.set()
 

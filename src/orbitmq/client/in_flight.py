@@ -25,7 +25,9 @@ class InFlight:
     def enter(self, size: int) -> Awaitable[None] | None:
         """None: go on. Otherwise wait for this first."""
         if self._waiting or not self._has_room(size):
-            return self._wait(size)
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((turn, size))
+            return self._wait(turn, size)
         self.messages += 1
         self.bytes += size
         return None
@@ -36,9 +38,7 @@ class InFlight:
         if self._waiting:
             self._admit()
 
-    async def _wait(self, size: int) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((turn, size))
+    async def _wait(self, turn: asyncio.Future[None], size: int) -> None:
         try:
             await turn
         except asyncio.CancelledError:

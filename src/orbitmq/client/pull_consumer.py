@@ -212,6 +212,7 @@ class PullConsumer:
         self._set_active(queues, active=False)
 
     def resume(self, queues: Sequence[QueueRef]) -> None:
+        """Pull again."""
         self._set_active(queues, active=True)
 
     @property

@@ -157,6 +157,7 @@ class Tracer(SendHook, ConsumeHook):
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Self:
+        """Begin to send what hooks collect."""
         await self._producer.start()
         self._task = asyncio.create_task(self._send_now_and_then(), name="message trace")
         return self

@@ -1,0 +1,135 @@
+"""Apps: declared handlers, published messages, start and stop; and the command that runs them."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from orbitmq import App, Message
+from orbitmq.cli.run import load_app
+from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed
+from tests.client.scripted import ScriptedCluster, eventually, scripted_cluster
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[ScriptedCluster]:
+    async with scripted_cluster(topics={"Orders": 2, "Invoices": 1}) as cluster:
+        yield cluster
+
+
+async def test_an_app_handles_and_publishes(cluster: ScriptedCluster) -> None:
+    app = App(cluster.address)
+    steps: list[str] = []
+
+    @app.on_start
+    async def open_database() -> None:
+        steps.append("open")
+
+    @app.on_stop
+    async def close_database() -> None:
+        steps.append("close")
+
+    @app.subscriber("Orders", group="billing", start="earliest", concurrency=2)
+    async def on_order(order: dict[str, int]) -> None:
+        steps.append("order")
+        await app.publish("Invoices", {"total": order["price"] * 2}, tag="new")
+
+    cluster.broker.put("Orders", 0, b'{"price":21}')
+    async with app:
+        await eventually(lambda: cluster.broker.queues["Invoices", 0])
+    [invoice] = cluster.broker.queues["Invoices", 0]
+    assert (invoice.body, invoice.tags) == (b'{"total":42}', "new")
+    assert steps == ["open", "order", "close"]
+    assert cluster.broker.offsets["billing", "Orders", 0] == 1
+
+
+async def test_a_handler_stays_an_ordinary_function(cluster: ScriptedCluster) -> None:
+    app = App(cluster.address)
+
+    @app.subscriber("Orders", group="billing")
+    def on_order(message: Message) -> None:
+        message.properties["seen"] = "1"
+
+    message = Message("Orders", b"x")
+    on_order(message)
+    assert message.properties == {"seen": "1"}
+
+
+async def test_an_app_that_is_not_running_says_so(cluster: ScriptedCluster) -> None:
+    app = App(cluster.address)
+    with pytest.raises(AlreadyClosed, match="not running"):
+        await app.publish("Orders", b"x")
+    async with app:
+        with pytest.raises(ConfigError, match="running already"):
+            await app.start()
+
+
+async def test_a_failed_start_closes_what_was_opened() -> None:
+    app = App("127.0.0.1:1")
+    stopped: list[int] = []
+
+    @app.on_stop
+    async def stop() -> None:
+        stopped.append(1)
+
+    app.subscriber("Orders", group="billing")(lambda message: None)
+    with pytest.raises(ConnectFailed):
+        await app.start()
+    assert stopped == [1]
+
+
+async def test_serve_ends_when_told_and_finishes_what_runs(cluster: ScriptedCluster) -> None:
+    app = App(cluster.address)
+    done: list[bytes] = []
+
+    @app.subscriber("Orders", group="billing", start="earliest")
+    async def on_order(message: Message) -> None:
+        app.shut_down()
+        await asyncio.sleep(0.02)
+        done.append(message.body)
+
+    cluster.broker.put("Orders", 0, b"last")
+    async with asyncio.timeout(10):
+        await app.serve()
+    assert done == [b"last"]
+    assert cluster.broker.offsets["billing", "Orders", 0] == 1
+
+
+def test_the_command_finds_the_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop_for_test.py").write_text("from orbitmq import App\napp = App('127.0.0.1:9876')\nother = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert isinstance(load_app("shop_for_test:app"), App)
+    for wrong, complaint in (
+        ("shop_for_test", "names no app"),
+        ("shop_for_test:missing", "cannot load"),
+        ("no_such_module:app", "cannot load"),
+        ("shop_for_test:other", "is a int, not an App"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            load_app(wrong)
+
+
+async def test_the_command_runs_workers_until_it_is_told_to_stop(cluster: ScriptedCluster, tmp_path: Path) -> None:
+    (tmp_path / "worker_for_test.py").write_text(
+        "from orbitmq import App\n"
+        f"app = App({cluster.address!r})\n"
+        "@app.subscriber('Orders', group='billing', start='earliest')\n"
+        "async def on_order(body: bytes) -> None:\n"
+        "    await app.publish('Invoices', body)\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "from orbitmq.cli.run import run; run()", "worker_for_test:app", cwd=tmp_path
+    )
+    try:
+        cluster.broker.put("Orders", 1, b"hello")
+        await eventually(lambda: cluster.broker.queues["Invoices", 0], seconds=20)
+    finally:
+        process.terminate()
+        async with asyncio.timeout(20):
+            status = await process.wait()
+    assert status == 0
+    assert cluster.broker.offsets["billing", "Orders", 1] == 1
+    assert cluster.broker.members["billing"] == {}

@@ -1,0 +1,211 @@
+"""The small parts: names, namespaces, filters, faults, codecs, routes, name servers, the gate, accumulated rules."""
+
+import asyncio
+import dataclasses
+import http.server
+import random
+import threading
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from orbitmq import Sql, connect
+from orbitmq.client.codecs import JsonCodec
+from orbitmq.client.config import name_server_source
+from orbitmq.client.faults import Faults
+from orbitmq.client.filters import subscription
+from orbitmq.client.in_flight import InFlight
+from orbitmq.client.namespaces import unwrapped, wrapped
+from orbitmq.client.queue_choice import RoundRobin
+from orbitmq.client.routes import route_from_template, route_of
+from orbitmq.errors import ConfigError, MessageError
+from orbitmq.message import QueueRef
+from orbitmq.protocol.bodies.route import BrokerData, QueueData, TopicRoute
+from orbitmq.transport.address import Address
+from tests.client.scripted import scripted_cluster
+
+
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [
+        ("Orders", "shop%Orders"),
+        ("shop%Orders", "shop%Orders"),
+        ("%RETRY%group", "%RETRY%shop%group"),
+        ("%DLQ%group", "%DLQ%shop%group"),
+        ("TBW102", "TBW102"),
+        ("rmq_sys_x", "rmq_sys_x"),
+        ("CID_RMQ_SYS_x", "CID_RMQ_SYS_x"),
+    ],
+)
+def test_names_inside_a_namespace(name: str, inside: str) -> None:
+    assert wrapped("shop", name) == inside
+    assert unwrapped("shop", inside) == name.removeprefix("shop%")
+    assert wrapped("", name) == unwrapped("", name) == name
+
+
+def test_filters_are_read_as_java_reads_them() -> None:
+    for everything in ("*", "", None, "  "):
+        assert subscription("T", everything, 1).expression == "*"
+    two = subscription("T", " new ||paid|| ", 1)
+    assert two.tags == {"new", "paid"}
+    assert sorted(two.body().code_set) == sorted([108960, 3433164])
+    assert subscription("T", Sql("a > 1"), 1).body().expression_type == "SQL92"
+    with pytest.raises(ConfigError):
+        subscription("T", "||", 1)
+    with pytest.raises(ConfigError):
+        subscription("T", Sql(" "), 1)
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "pause_ms"),
+    [(0, 0), (50, 0), (100, 0), (549, 0), (550, 2000), (1800, 5000), (3000, 6000), (5000, 10000), (15000, 30000)],
+)
+def test_slow_brokers_are_left_alone_by_javas_table(latency_ms: int, pause_ms: int) -> None:
+    faults = Faults()
+    faults.sent("b", latency_ms / 1000, now=100.0)
+    assert faults.is_available("b", 100.0 + pause_ms / 1000)
+    assert faults.is_available("b", 100.0) == (pause_ms == 0)
+
+
+def test_a_failure_counts_as_ten_seconds_and_only_ever_extends() -> None:
+    faults = Faults()
+    faults.failed("b", now=0.0)
+    faults.sent("b", 0.6, now=1.0)
+    assert not faults.is_available("b", 9.9)
+    assert faults.is_available("b", 10.0)
+
+
+def test_available_brokers_are_preferred_and_all_are_used_when_none_is() -> None:
+    queues = (QueueRef("T", "a", 0), QueueRef("T", "b", 0))
+    faults, turns = Faults(), RoundRobin(random.Random(1))
+    faults.failed("a", now=0.0)
+    assert {turns.choose_available(queues, faults, 1.0, "").broker_name for _ in range(6)} == {"b"}
+    faults.failed("b", now=0.0)
+    assert {turns.choose_available(queues, faults, 1.0, "").broker_name for _ in range(6)} == {"a", "b"}
+    assert {turns.choose(queues, "a").broker_name for _ in range(6)} == {"b"}
+    assert {turns.choose(queues[:1], "a").broker_name for _ in range(3)} == {"a"}
+
+
+def test_a_route_says_what_can_be_written_and_read() -> None:
+    found = TopicRoute(
+        broker_datas=[
+            BrokerData(cluster="c", broker_name="b", broker_addrs={0: "1.2.3.4:1", 1: "1.2.3.4:2"}),
+            BrokerData(cluster="c", broker_name="a", broker_addrs={1: "1.2.3.4:3"}),
+            BrokerData(cluster="c", broker_name="broken", broker_addrs={0: "nonsense"}),
+        ],
+        queue_datas=[
+            QueueData(broker_name="b", read_queue_nums=2, write_queue_nums=1, perm=6),
+            QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6),
+            QueueData(broker_name="broken", read_queue_nums=1, write_queue_nums=1, perm=2),
+        ],
+    )
+    route = route_of("T", found)
+    assert route.writable == (QueueRef("T", "b", 0),)  # the others have no master
+    assert route.readable == (QueueRef("T", "a", 0), QueueRef("T", "b", 0), QueueRef("T", "b", 1))
+    assert route.brokers["b"] == {0: Address("1.2.3.4", 1), 1: Address("1.2.3.4", 2)}
+    ordered = msgspec.structs.replace(found, order_topic_conf="b:2;a:1;")
+    assert [queue.queue_id for queue in route_of("T", ordered).writable] == [0, 1, 0]
+    assert len(route_from_template("New", found, 1).readable) == 2
+
+
+async def test_the_gate_counts_messages_and_bytes_and_keeps_the_order() -> None:
+    gate = InFlight(max_messages=10, max_bytes=100)
+    assert gate.enter(60) is None
+    big, small = gate.enter(60), gate.enter(10)
+    assert big is not None
+    assert small is not None  # it would fit, but not before its turn
+    waiting = [asyncio.ensure_future(big), asyncio.ensure_future(small)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    gate.leave(60)
+    await asyncio.gather(*waiting)
+    assert (gate.messages, gate.bytes) == (2, 70)
+
+
+async def test_who_gives_up_waiting_lets_the_next_one_pass() -> None:
+    gate = InFlight(max_messages=10, max_bytes=100)
+    gate.enter(60)
+    big, small = gate.enter(60), gate.enter(10)
+    assert big is not None
+    assert small is not None
+    impatient, patient = asyncio.ensure_future(big), asyncio.ensure_future(small)
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await patient
+    gate.leave(60)
+    gate.leave(10)
+    assert (gate.messages, gate.bytes) == (0, 0)
+    assert gate.enter(1000) is None  # alone, anything passes
+
+
+def test_values_become_bodies_and_bodies_values() -> None:
+    @dataclasses.dataclass
+    class Order:
+        id: int
+
+    class Model:
+        """As pydantic's look from outside."""
+
+        def model_dump_json(self) -> str:
+            return '{"m":1}'
+
+        @classmethod
+        def model_validate_json(cls, body: bytes) -> str:
+            if body != b'{"m":1}':
+                raise ValueError(body)
+            return "validated"
+
+    codec = JsonCodec()
+    assert codec.encode(Order(7)) == b'{"id":7}'
+    assert codec.decode(b'{"id":7}', Order) == Order(7)
+    assert codec.encode(Model()) == b'{"m":1}'
+    assert codec.decode(b'{"m":1}', Model) == "validated"
+    assert codec.decode("é".encode(), str) == "é"
+    assert codec.encode(memoryview(b"x")) == codec.decode(b"x", bytes) == b"x"
+    for body, wanted in ((b"{}", Order), (b"\xff", str), (b"{}", Model)):
+        with pytest.raises(MessageError, match="the body is not"):
+            codec.decode(body, wanted)
+
+
+def test_name_servers_come_from_the_call_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    with pytest.raises(ConfigError, match="no name server") as caught:
+        name_server_source(None)
+    assert "NAMESRV_ADDR" in caught.value.hint
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1;b:2")
+    assert name_server_source(None) == ((Address("a", 1), Address("b", 2)), "")
+    assert name_server_source("c:3,d:4") == ((Address("c", 3), Address("d", 4)), "")
+    assert name_server_source(["c:3", "c:3"]) == ((Address("c", 3),), "")
+    assert name_server_source("http://somewhere/list") == ((), "http://somewhere/list")
+
+
+@pytest.fixture
+def page() -> Iterator[tuple[str, list[str]]]:
+    """A web page that lists name servers, as its second value says."""
+    text = [""]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text[0].encode())
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/rocketmq/nsaddr", text
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+async def test_name_servers_can_be_looked_up(page: tuple[str, list[str]]) -> None:
+    url, text = page
+    async with scripted_cluster() as cluster:
+        text[0] = f"{cluster.address}\nmore text"
+        async with connect(url) as client, client.producer("P") as producer:
+            assert (await producer.send("T", b"x")).queue.topic == "T"

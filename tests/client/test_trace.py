@@ -1,0 +1,147 @@
+"""Message traces in Java's format, and OpenTelemetry through a stand-in of its package."""
+
+import sys
+import types
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from orbitmq import Client, OpenTelemetry, ReceivedMessage, RetryLater, Tracer, connect
+from orbitmq.errors import ConfigError, RequestFailed
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from tests.client.scripted import ScriptedCluster, eventually, refuse, scripted_cluster
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[ScriptedCluster]:
+    async with scripted_cluster(topics={"T": 1, TRACE_TOPIC: 1}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: ScriptedCluster) -> AsyncIterator[Client]:
+    async with connect(cluster.address) as client:
+        yield client
+
+
+def records(cluster: ScriptedCluster) -> list[list[str]]:
+    messages = cluster.broker.queues[TRACE_TOPIC, 0]
+    texts = [record for message in messages for record in message.body.decode().split("\x02") if record]
+    return [text.split("\x01") for text in texts]
+
+
+async def test_sends_are_traced_as_java_does(cluster: ScriptedCluster, client: Client) -> None:
+    async with Tracer(client) as tracer, client.producer("P", hooks=[tracer]) as producer:
+        receipt = await producer.send("T", b"hello", tag="new", keys=["k1", "k2"])
+        await producer.send("T", b"plain")
+        cluster.broker.inject(RequestCode.SEND_MESSAGE_V2, refuse(ResponseCode.MESSAGE_ILLEGAL))
+        with pytest.raises(RequestFailed):
+            await producer.send("T", b"refused")
+    first, plain, refused = records(cluster)
+    kind, _, region, group, topic, message_id, tag, keys, host, size, _, message_type, offset_id, success = first
+    assert (kind, region, group, topic, message_id) == ("Pub", "DefaultRegion", "P", "T", receipt.message_id)
+    assert (tag, keys, host, size) == ("new", "k1 k2", str(cluster.broker.address), "5")
+    assert (message_type, offset_id, success) == ("0", receipt.offset_id, "true")
+    assert (plain[6], plain[7]) == ("null", "null")
+    assert refused[-1] == "false"
+    [sent] = cluster.broker.queues[TRACE_TOPIC, 0]
+    assert sent.keys[:3] == [receipt.message_id, "k1", "k2"]
+
+
+async def test_handlers_are_traced_before_and_after(cluster: ScriptedCluster, client: Client) -> None:
+    async def handler(message: ReceivedMessage) -> None:
+        if message.attempt == 1:
+            raise RetryLater
+
+    cluster.broker.put("T", 0, b"x", UNIQ_KEY="id-1", KEYS="k")
+    cluster.broker.put("T", 0, b"untraced", TRACE_ON="false")
+    async with (
+        Tracer(client) as tracer,
+        client.consumer("T", group="G", start="earliest", handler=handler, hooks=[tracer]) as consumer,
+    ):
+        await eventually(lambda: consumer.stats.acked == 2)
+    traced = [record for record in records(cluster) if "id-1" in record]
+    assert [record[0] for record in traced] == ["SubBefore", "SubAfter", "SubBefore", "SubAfter"]
+    before, after = traced[0], traced[1]
+    assert before[3:] == ["G", before[4], "id-1", "0", "k"]
+    assert after[1:3] == [before[4], "id-1"]  # one request id for the pair
+    assert (after[4], after[5], after[6], after[8]) == ("false", "k", "4", "G")
+    assert (traced[3][4], traced[3][6]) == ("true", "0")
+    assert len(records(cluster)) == 4
+
+
+async def test_traces_are_lost_rather_than_waited_for(cluster: ScriptedCluster, client: Client) -> None:
+    async with Tracer(client, max_waiting=2, batch_size=100) as tracer:
+        async with client.producer("P", hooks=[tracer]) as producer:
+            for _ in range(5):
+                await producer.send("T", b"x")
+        assert tracer.lost == 3
+        cluster.broker.inject(RequestCode.SEND_MESSAGE_V2, refuse(ResponseCode.MESSAGE_ILLEGAL))
+    assert tracer.lost == 5
+
+
+class _Span:
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self.name, self.options = name, options
+        self.errors: list[BaseException] = []
+        self.ended = False
+
+    def record_exception(self, error: BaseException) -> None:
+        self.errors.append(error)
+
+    def set_status(self, code: str, text: str) -> None:
+        assert code == "ERROR"
+
+    def end(self) -> None:
+        self.ended = True
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> list[_Span]:
+    made: list[_Span] = []
+
+    class Tracing:
+        def start_span(self, name: str, **options: Any) -> _Span:
+            made.append(_Span(name, options))
+            return made[-1]
+
+    package, trace, propagate = (types.ModuleType(f"opentelemetry{part}") for part in ("", ".trace", ".propagate"))
+    trace.get_tracer = lambda name: Tracing()  # type: ignore[attr-defined]
+    trace.SpanKind = types.SimpleNamespace(PRODUCER="producer", CONSUMER="consumer")  # type: ignore[attr-defined]
+    trace.StatusCode = types.SimpleNamespace(ERROR="ERROR")  # type: ignore[attr-defined]
+    trace.set_span_in_context = lambda span: span  # type: ignore[attr-defined]
+    propagate.inject = lambda carrier, context: carrier.update(traceparent="00-abc")  # type: ignore[attr-defined]
+    propagate.extract = lambda carrier: carrier.get("traceparent")  # type: ignore[attr-defined]
+    for module in (package, trace, propagate):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return made
+
+
+async def test_spans_are_joined_through_the_message(
+    cluster: ScriptedCluster, client: Client, spans: list[_Span]
+) -> None:
+    telemetry = OpenTelemetry()
+
+    async def handler(message: ReceivedMessage) -> None:
+        if message.attempt == 1:
+            raise RetryLater
+
+    async with client.producer("P", hooks=[telemetry]) as producer:
+        await producer.send("T", b"x")
+    async with client.consumer("T", group="G", start="earliest", handler=handler, hooks=[telemetry]) as consumer:
+        await eventually(lambda: consumer.stats.acked == 1)
+    assert [span.name for span in spans] == ["T publish", "T process", "T process"]
+    assert [span.options["kind"] for span in spans] == ["producer", "consumer", "consumer"]
+    assert spans[1].options["context"] == "00-abc"
+    assert [len(span.errors) for span in spans] == [0, 1, 0]
+    assert all(span.ended for span in spans)
+
+
+def test_without_the_package_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
+    with pytest.raises(ConfigError) as caught:
+        OpenTelemetry()
+    assert "pip install" in caught.value.hint
