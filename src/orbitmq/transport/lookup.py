@@ -6,10 +6,7 @@ Java: TopAddressing, BrokerOuterAPI.dnsLookupAddressByDomain
 from __future__ import annotations
 
 import asyncio
-import http.client
 import socket
-import urllib.error
-import urllib.request
 
 from orbitmq.errors import ConfigError, ConnectFailed
 from orbitmq.transport.address import Address, parse_addresses
@@ -39,6 +36,11 @@ async def resolve(address: Address) -> list[Address]:
 
 
 def _fetch(url: str, timeout_seconds: float) -> str:
+    # Loaded only here: hardly any process looks its name servers up, and every client would pay for the import.
+    import http.client
+    import urllib.error
+    import urllib.request
+
     if not url.startswith(("http://", "https://")):
         raise ConnectFailed(f"{url} is no HTTP address")
     try:
