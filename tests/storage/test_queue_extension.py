@@ -59,7 +59,7 @@ def test_a_tag_filter_follows_the_address_to_the_tag(directory: Path) -> None:
     for number, address in enumerate((BASE, BASE + 34, BASE + 54)):  # the last leads to no unit
         physical, size, _ = queue.entry(number)
         queue.log.overwrite(number, struct.pack(">qiq", physical, size, address))
-    assert LAST_EXTENSION_ADDRESS < tag_code("d")
+    assert tag_code("d") > LAST_EXTENSION_ADDRESS
 
     def matching(tag: str) -> list[int]:
         return list(store.read("T", 0, 0, tag_codes={tag_code(tag)}).queue_offsets)

@@ -16,7 +16,7 @@ _SIGN: Final = 0x80000000
 
 # A text of bytes, read as one big number, is a polynomial in 256 with the bytes as its digits; the hash is the same
 # polynomial in 31. Folding turns the one into the other, neighbours first: a pair a*256 + b becomes a*31 + b by taking
-# away a*(256 - 31), in all pairs at once; then pairs of pairs, and so on. Six big-number steps replace a loop over the text.
+# away a*(256 - 31), in all pairs at once; then pairs of pairs, and so on. A few big-number steps replace a loop over the text.
 _FOLDED_BYTES: Final = 64
 
 
@@ -29,7 +29,10 @@ def _fold(lane_bytes: int) -> tuple[int, int, int]:
     return bits, every_second, (1 << bits) - 31**lane_bytes
 
 
-_FOLDS: Final = tuple(_fold(1 << step) for step in range(6))
+# As many steps as a text of this length needs: its length, rounded up to a power of two, is halved down to one.
+_FOLDS: Final = tuple(
+    tuple(_fold(1 << step) for step in range(max(length - 1, 0).bit_length())) for length in range(_FOLDED_BYTES + 1)
+)
 _POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_FOLDED_BYTES + 1))
 
 
@@ -46,7 +49,7 @@ def java_hash_after(prefix_hash: int, text: str) -> int:
     count = len(units)
     if count <= _FOLDED_BYTES and type(units) is bytes:
         value = int.from_bytes(units, "big")
-        for bits, every_second, excess in _FOLDS:
+        for bits, every_second, excess in _FOLDS[count]:
             value -= ((value >> bits) & every_second) * excess
         value += prefix_hash * _POWERS[count]
     else:

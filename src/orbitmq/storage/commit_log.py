@@ -123,7 +123,7 @@ class CommitLog:
         self.recent: deque[LogEntry] = deque()
         self.end = 0  # of the last record; `place_end` sets it once recovery knows
         self.last_stored_at_ms = 0
-        self._clock = clock
+        self._now_ms = clock.now_ms
         self._config = config
         self._store_host_flag = STORE_HOST_IPV6 if len(store_host) > 8 else 0
         self._topic_fields: dict[str, TopicField] = {}
@@ -197,7 +197,7 @@ class CommitLog:
         at = self.end
         if at + size + BLANK_BYTES > self._segment_end:
             at = self._roll(size)
-        stored_at_ms = self._clock.now_ms()
+        stored_at_ms = self._now_ms()
         record = encode_record(
             field, queue_id, flag, queue_offset, at, sys_flag, born_at_ms, born_host, stored_at_ms, self.store_host,
             reconsume_times, prepared_transaction_offset, body, zlib.crc32(body) & _CRC_MASK, properties,
@@ -247,7 +247,7 @@ class CommitLog:
             at = self._roll(total)
         queue = (topic, queue_id)
         first = self.next_queue_offsets.get(queue, 0)
-        stored_at_ms = self._clock.now_ms()
+        stored_at_ms = self._now_ms()
         records: list[bytes] = []
         entries: list[LogEntry] = []
         offset = at

@@ -54,8 +54,8 @@ _find_multi_dispatch: Final = property_finder(MULTI_DISPATCH)
 _find_multi_queue_offset: Final = property_finder(MULTI_QUEUE_OFFSET)
 _MULTI_QUEUE_OFFSET: Final = MULTI_QUEUE_OFFSET.encode()
 
-
 NEVER: Final = 2**63  # a log offset that is not reached
+_REMEMBERED_TAGS: Final = 10_000
 
 
 class Indexer:
@@ -72,7 +72,7 @@ class Indexer:
         self._keys = keys
         self._config = config
         self._health = health
-        self._tag_codes: dict[bytes, int] = {}
+        self._tag_codes: dict[bytes | None, int] = {}  # None: a message without a tag
         self._keyless: deque[LogEntry] = deque()
 
     def catch_up(self, confirmed: int) -> None:
@@ -80,12 +80,15 @@ class Indexer:
         recent = self._log.recent
         if not recent:
             return
-        take = recent.popleft
-        batch: list[LogEntry] = []
-        while recent and recent[0].commit_log_offset + recent[0].size <= confirmed:
-            batch.append(take())
-        if batch:
-            self.index(batch)
+        newest = recent[-1]
+        if newest.commit_log_offset + newest.size <= confirmed:
+            batch = list(recent)
+            recent.clear()
+        else:
+            batch = []
+            while recent[0].commit_log_offset + recent[0].size <= confirmed:
+                batch.append(recent.popleft())
+        self.index(batch)
 
     def index(self, batch: list[LogEntry]) -> None:
         """Enter records, in log order; those that are entered already change nothing."""
@@ -125,13 +128,15 @@ class Indexer:
 
     def _enter_queues(self, batch: list[LogEntry]) -> set[AnyQueue]:
         touched: set[AnyQueue] = set()
-        known = self._queues.queues
+        known, known_codes = self._queues.queues, self._tag_codes
         with self._queues.lock:
             for entry in batch:
                 if entry.sys_flag & NO_QUEUE_ENTRY:
                     continue
                 queue = known.get(entry.queue) or self._queues.open(*entry.queue)
-                code = self._tags_code(entry)
+                code = known_codes.get(_find_tags(entry.properties))
+                if code is None or entry.queue[0] == DELAY_TOPIC:
+                    code = self._tags_code(entry)
                 if type(queue) is QueueIndex:
                     queue.put(entry.queue_offset, entry.commit_log_offset, entry.size, code)
                 else:
@@ -152,14 +157,14 @@ class Indexer:
         if self._keyless:
             self._keyless.extend(batch)
             return
-        for number, entry in enumerate(batch):
-            try:
+        try:
+            for entry in batch:
                 self._put_keys(entry)
-            except StorageError as error:
-                # The message itself is safe and in its queue. Appending stops until its keys are in as well.
-                self._health.report(RunningFlags.INDEX_ERROR, error)
-                self._keyless.extend(batch[number:])
-                return
+        except StorageError as error:
+            # The messages themselves are safe and in their queues. Appending stops until their keys are in as well; those
+            # that are in already will not be entered twice.
+            self._health.report(RunningFlags.INDEX_ERROR, error)
+            self._keyless.extend(batch)
 
     def _tags_code(self, entry: LogEntry) -> int:
         if entry.queue[0] == DELAY_TOPIC:
@@ -168,19 +173,16 @@ class Indexer:
                 levels = self._config.delay_levels_ms
                 return entry.stored_at_ms + levels[min(int(level), len(levels)) - 1]
         tags = _find_tags(entry.properties)
-        if tags is None:
-            return 0
-        code = self._tag_codes.get(tags)
-        if code is None:
-            if len(self._tag_codes) > 10_000:
-                self._tag_codes.clear()
-            code = self._tag_codes[tags] = tag_code(tags.decode("utf-8", "replace"))
+        code = 0 if tags is None else tag_code(tags.decode("utf-8", "replace"))
+        if len(self._tag_codes) >= _REMEMBERED_TAGS:
+            self._tag_codes.clear()
+        self._tag_codes[tags] = code
         return code
 
     def _put_batch(self, queue: AnyQueue, entry: LogEntry, code: int) -> None:
         assert not isinstance(queue, QueueIndex)
         base, count = _find_inner_base(entry.properties), _find_inner_num(entry.properties)
-        if base is not None and count is not None:
+        if base is not None and count is not None and base.isdigit() and count.isdigit():
             queue.put(int(base), entry.commit_log_offset, entry.size, 0, entry.stored_at_ms, int(count))
         else:
             queue.put(entry.queue_offset, entry.commit_log_offset, entry.size, code, entry.stored_at_ms, 1)
