@@ -16,6 +16,7 @@ from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
 from orbitmq.protocol.headers.send import SendMessageV2, SendReceipt
 from orbitmq.transport.connection import Connection
+from orbitmq.transport.server import Server
 from tests.client.scripted import ScriptedCluster, eventually, hang_up, never_answer, refuse, scripted_cluster
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -474,3 +475,35 @@ async def test_headers_are_texts_as_java_sends_them(cluster: ScriptedCluster, pr
     }  # fmt: skip
     assert fields["n"] == "broker-a"
     assert decode_properties(fields["i"])["TAGS"] == "a"
+
+
+async def test_closing_waits_for_what_is_on_its_way(cluster: ScriptedCluster) -> None:
+    async with connect(cluster.address) as client:
+        producer = await client.producer("P").start()
+        gate, asked = asyncio.Event(), asyncio.Event()
+
+        async def slow(command: Command, connection: Connection) -> Command:
+            asked.set()
+            await gate.wait()
+            return ok(SendReceipt(msg_id="0" * 32, queue_id=0, queue_offset=0))
+
+        cluster.broker.inject(SEND, slow)
+        sending = asyncio.create_task(producer.send("T", b"x"))
+        await asked.wait()
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0.01)
+        assert not closing.done()
+        with pytest.raises(AlreadyClosed):
+            await producer.send("T", b"too late")
+        gate.set()
+        await closing
+        assert (await sending).status is SendStatus.STORED
+
+
+async def test_a_time_limit_spans_asking_for_the_route_too(cluster: ScriptedCluster) -> None:
+    silent = Server({RequestCode.GET_ROUTEINFO_BY_TOPIC: never_answer})
+    address = await silent.start("127.0.0.1", 0)
+    async with connect(str(address)) as client, client.producer("P") as producer, asyncio.timeout(2):
+        with pytest.raises(CallTimeout):
+            await producer.send("T", b"x", timeout=0.2)
+    await silent.stop()

@@ -65,15 +65,22 @@ class Cluster:
     # ---- asking
 
     async def call(self, address: Address, command: Command, timeout_seconds: float) -> Command:
-        """The answer, whatever its code. A server that says goodbye is asked once more, over a new connection."""
+        """The answer, whatever its code. A server that says goodbye is asked once more, over a new connection.
+
+        `timeout_seconds` spans everything: connecting, the answer, the second try.
+        """
         if self.config.credentials is not None:
             sign(command, self.config.credentials)
-        connection = self._pool.open_connection(address) or await self._connect(address, timeout_seconds)
-        answer = await connection.call(command, timeout_seconds)
-        if answer.code == ResponseCode.GO_AWAY:
+        connection = self._pool.open_connection(address)
+        if connection is not None:
+            answer = await connection.call(command, timeout_seconds)
+            if answer.code != ResponseCode.GO_AWAY:
+                return answer
             self._pool.retire(connection)
-            answer = await (await self._connect(address, timeout_seconds)).call(command, timeout_seconds)
-        return answer
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        connection = await self._connect(address, timeout_seconds)
+        return await connection.call(command, max(0.0, deadline - loop.time()))
 
     async def ask(self, address: Address, command: Command, timeout_seconds: float) -> Command:
         """As `call`, for questions to which only success is an answer: RequestFailed otherwise."""

@@ -106,6 +106,10 @@ class Delivery:
         await self._until(deadline, self._cluster.notify(address, command), header.topic)
         self._stats.sent_oneway += 1
 
+    async def until_idle(self) -> None:
+        """Until every send has its answer, or has failed: their time limits bound the wait."""
+        await self._in_flight.until_empty()
+
     async def route(self, topic: str) -> Route:
         """A route on which the topic can be written; RequestFailed when there is none."""
         route = self._cluster.known_route(topic)

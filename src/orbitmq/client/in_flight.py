@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class InFlight:
     """A gate counted in messages and bytes, first come first served. Whatever its size, a message passes when it is alone."""
 
-    __slots__ = ("_max_bytes", "_max_messages", "_waiting", "bytes", "messages")
+    __slots__ = ("_empty", "_max_bytes", "_max_messages", "_waiting", "bytes", "messages")
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
         self.messages = 0
@@ -21,6 +21,7 @@ class InFlight:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._empty: asyncio.Event | None = None  # there while somebody waits for it
 
     def enter(self, size: int) -> Awaitable[None] | None:
         """None: go on. Otherwise wait for this first."""
@@ -37,6 +38,14 @@ class InFlight:
         self.bytes -= size
         if self._waiting:
             self._admit()
+        if self._empty is not None and not self.messages:
+            self._empty.set()
+
+    async def until_empty(self) -> None:
+        """Until everything that passed has left again."""
+        if self.messages:
+            self._empty = asyncio.Event()
+            await self._empty.wait()
 
     async def _wait(self, turn: asyncio.Future[None], size: int) -> None:
         try:

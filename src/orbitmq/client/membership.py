@@ -187,19 +187,21 @@ class Membership:
     # ---- rebalancing
 
     async def _keep_balanced(self) -> None:
-        pause = _UNBALANCED_SECONDS
+        unbalanced_rounds = 0
         while True:
             self._look_again.clear()
             balanced = await self._rebalance()
-            # Something is missing: look again soon at first, then more and more seldom.
-            pause = _REBALANCE_SECONDS if balanced else min(pause * 2, _REBALANCE_SECONDS)
+            # When something is missing look again soon, at first; then more and more seldom.
+            unbalanced_rounds = 0 if balanced else unbalanced_rounds + 1
+            pause = _REBALANCE_SECONDS
+            if not balanced:
+                pause = min(pause, _UNBALANCED_SECONDS * 2 ** min(unbalanced_rounds - 1, 10))
             try:
                 async with asyncio.timeout(pause):
                     await self._look_again.wait()
+                unbalanced_rounds = 0
             except TimeoutError:
                 pass
-            if balanced or self._look_again.is_set():
-                pause = _UNBALANCED_SECONDS / 2
 
     async def _rebalance(self) -> bool:
         """False when something could not be found out, or not be had, yet."""
@@ -227,7 +229,8 @@ class Membership:
             return [queue for queue in self._fixed if queue.topic == topic]
         if self.options.broadcasting:
             return list(route.readable)
-        replicas = [address for brokers in route.brokers.values() for address in [*brokers.values()][:1]]
+        # Any broker of the topic knows the group; its master, if it has one.
+        replicas = [addresses[min(addresses)] for addresses in route.brokers.values() if addresses]
         if not replicas:
             return None
         address = self._instance.config.randomness.choice(replicas)

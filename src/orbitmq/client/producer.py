@@ -73,12 +73,14 @@ class Producer:
         return self
 
     async def close(self) -> None:
-        """Send what the accumulator still holds, and leave the group."""
+        """Send what the accumulator still holds, wait for what is on its way, leave the group."""
         if self.closed:
             return
+        self.closed = True
         if self._accumulator is not None:
             await self._accumulator.close()
-        self.closed = True
+        if self._delivery is not None:
+            await self._delivery.until_idle()
         instance, self._instance, self._delivery = self._instance, None, None
         if instance is not None:
             await instance.remove_producer(self.group)
@@ -171,6 +173,7 @@ class Producer:
         What is too much for one request is split; delayed messages travel alone, because no broker takes them in a batch.
         A failure in the middle leaves the earlier ones sent. `timeout` holds for each request.
         """
+        self._running()
         messages = [
             item if isinstance(item, Message) else self._message(topic, item, tag, keys, properties, 0)
             for item in bodies
@@ -207,7 +210,7 @@ class Producer:
     # ---- from message to request
 
     def _running(self) -> Delivery:
-        if self._delivery is None:
+        if self._delivery is None or self.closed:
             what = "closed" if self.closed else "not started"
             raise AlreadyClosed(
                 f"producer {self.group!r} is {what}", hint="use it inside `async with client.producer(...)`"
@@ -266,7 +269,8 @@ class Producer:
     async def _deliver(
         self, code: int, header: SendMessageV2, body: bytes, to: Destination, seconds: float, sendings: list[Sending]
     ) -> Delivered:
-        delivery = self._running()
+        delivery = self._delivery
+        assert delivery is not None
         if not self._hooks:
             return await delivery.deliver(code, header, body, to, seconds)
         loop = asyncio.get_running_loop()
@@ -297,7 +301,6 @@ class Producer:
     async def _send_messages(
         self, topic: str, messages: list[Message], to: Destination, timeout: float | None
     ) -> list[Receipt]:
-        self._running()
         check_topic(topic)
         for message in messages:
             if message.topic != topic:

@@ -1,0 +1,321 @@
+"""Our Python client on Apache's brokers, beside Apache's Java client: what one sends the other reads, and they share groups."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from orbitmq import Client, Consumer, PullConsumer, QueueRef, ReceivedMessage, RetryLater, Sql, connect
+from orbitmq.errors import RequestFailed
+from orbitmq.message.tags import java_hash
+from tests.client.scripted import eventually
+from tests.interop.drivers import JavaClient
+from tests.interop.marks import INTEROP
+from tests.interop.world import World
+
+pytestmark = INTEROP
+
+
+@pytest.fixture
+def name_server(world: World, release: str) -> str:
+    return world.apache[release].address
+
+
+@pytest.fixture
+async def client(name_server: str) -> AsyncIterator[Client]:
+    async with connect(name_server) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(world: World, release: str, request: pytest.FixtureRequest) -> str:
+    """A topic of its own for each test, with eight queues."""
+    name = "".join(part[0].upper() + part[1:] for part in request.node.originalname.split("_"))[:60] + release[0]
+    broker = world.brokers[release]
+    made = world.admins[release].run(
+        "updateTopic", "-n", world.apache[release].address, "-b", broker.address, "-t", name, "-r", "8", "-w", "8"
+    )
+    assert "success" in made.out, made
+    return name
+
+
+async def test_java_reads_what_python_sends(
+    world: World, release: str, name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    sent = {}
+    async with client.producer("PythonProducer") as producer:
+        await _until_routed(client, topic)
+        for number in range(10):
+            text = f"message {number} é 标签 🚀"
+            receipt = await producer.send(
+                topic,
+                text,
+                tag=f"tag{number % 2}",
+                keys=[f"key-{number}", "all"],
+                properties={"colour": "blå", "n": str(number)},
+            )
+            sent[receipt.message_id] = text
+        for receipt in await producer.send_batch(topic, ["batch a", "batch b"], tag="tag0"):
+            sent[receipt.message_id] = f"batch {'ab'[receipt.queue_offset % 2]}"
+        await producer.send(topic, "large " * 2000, tag="tag0")
+        await producer.send_oneway(topic, "oneway", tag="tag0")
+    java = java_client(False)
+    await asyncio.to_thread(java.open_push_consumer, "all", name_server, topic)
+    received = await asyncio.to_thread(java.received, "all", 14)
+    assert len(received) == 14
+    by_id = {message.id: message for message in received}
+    for number, (message_id, text) in enumerate(list(sent.items())[:10]):
+        message = by_id[message_id]
+        assert message.body.decode() == text
+        assert (message.tag, message.keys) == (f"tag{number % 2}", f"key-{number} all")
+        assert message.properties["colour"] == "blå"
+    assert {message.body for message in received} >= {b"batch a", b"batch b", b"oneway", b"large " * 2000}
+    await asyncio.to_thread(java.open_push_consumer, "tagged", name_server, topic, tags="tag1")
+    assert len(await asyncio.to_thread(java.received, "tagged", 5)) == 5
+
+
+async def test_python_reads_what_java_sends(
+    name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    java = java_client(False)
+    await asyncio.to_thread(java.open_producer, "producer", name_server)
+    messages = [
+        {
+            "text": f"message {number} é 标签",
+            "tag": f"tag{number % 2}",
+            "keys": f"k{number}",
+            "properties": {"n": str(number)},
+        }
+        for number in range(10)
+    ]
+    receipts = await asyncio.to_thread(java.send, "producer", topic, messages)
+    await asyncio.to_thread(java.send, "producer", topic, [{"text": "x" * 10_000, "tag": "large"}])
+    await asyncio.to_thread(java.send, "producer", topic, [{"text": "a"}, {"text": "b"}], mode="batch")
+    seen: list[ReceivedMessage] = []
+    async with client.consumer(topic, group=f"Reads{topic}", start="earliest", handler=_collecting(seen)):
+        await eventually(lambda: len(seen) == 13, 20)
+    texts = {message.body.decode(): message for message in seen}
+    assert set(texts) == {*(str(message["text"]) for message in messages), "x" * 10_000, "a", "b"}
+    one = texts["message 3 é 标签"]
+    assert (one.tag, one.keys, one.properties["n"], one.topic) == ("tag1", ["k3"], "3", topic)
+    assert one.message_id in {receipt["id"] for receipt in receipts}
+    tagged: list[ReceivedMessage] = []
+    async with client.consumer(
+        topic, group=f"Tagged{topic}", filter="tag0 || large", start="earliest", handler=_collecting(tagged)
+    ):
+        await eventually(lambda: len(tagged) == 6, 20)
+
+
+async def test_both_put_one_order_key_into_one_queue(
+    name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    java = java_client(False)
+    await asyncio.to_thread(java.open_producer, "producer", name_server)
+    async with client.producer("PythonProducer") as producer:
+        await _until_routed(client, topic)
+        # The Java driver takes floorMod, Apache's own selector the absolute value: they agree where the hash is not negative.
+        for key in ("a1", "标签", "k7", "abc"):
+            assert java_hash(key) >= 0
+            [theirs] = await asyncio.to_thread(java.send, "producer", topic, [{"text": "x"}], order_key=key)
+            ours = await producer.send(topic, b"x", order_key=key)
+            assert ours.queue.queue_id == theirs["queue"], key
+
+
+async def test_a_mixed_group_shares_the_queues(
+    name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    group = f"Mixed{topic}"
+    java = java_client(False)
+    await asyncio.to_thread(java.open_push_consumer, "java", name_server, topic, group=group)
+    seen: list[ReceivedMessage] = []
+    async with (
+        client.producer("PythonProducer") as producer,
+        client.consumer(topic, group=group, start="earliest", handler=_collecting(seen)) as consumer,
+    ):
+        await _until_routed(client, topic)
+        await eventually(lambda: len(consumer.assigned) == 4, 30)
+        # Java's half is known from what it reads: it needs up to a rebalance to let go of the rest.
+        await asyncio.sleep(2)
+        ours = {queue.queue_id for queue in consumer.assigned}
+        for queue_id in range(8):
+            for number in range(5):
+                await producer.send(
+                    topic, f"{queue_id}-{number}", queue=QueueRef(topic, consumer.assigned[0].broker_name, queue_id)
+                )
+        theirs = await asyncio.to_thread(java.received, "java", 20)
+        await eventually(lambda: len(seen) == 20, 20)
+        assert {message.queue.queue_id for message in seen} == ours
+        assert {message.queue for message in theirs} == set(range(8)) - ours
+        assert len({message.body for message in seen} | {message.body for message in theirs}) == 40
+        await asyncio.to_thread(java.close_one, "java")
+        await eventually(lambda: len(consumer.assigned) == 8, 30)
+
+
+async def test_a_failed_message_comes_again_and_then_goes_to_the_dead_letters(client: Client, topic: str) -> None:
+    attempts: list[tuple[int, str]] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        attempts.append((message.attempt, message.topic))
+        raise RetryLater(delay_level=1)
+
+    group = f"Failing{topic}"
+    async with client.producer("PythonProducer") as producer:
+        await _until_routed(client, topic)
+        receipt = await producer.send(topic, b"poison", keys="p1")
+    async with client.consumer(topic, group=group, start="earliest", handler=handler, max_retries=1):
+        await eventually(lambda: len(attempts) == 2, 20)
+        assert attempts == [(1, topic), (2, topic)]
+    async with client.pull_consumer("DeadLetterReader") as reader:
+        [queue] = await _queues(reader, f"%DLQ%{group}")
+        fetched = await reader.fetch(queue, offset=0, wait=5)
+        assert [message.body for message in fetched] == [b"poison"]
+        assert fetched.messages[0].properties["ORIGIN_MESSAGE_ID"] in {receipt.message_id, receipt.offset_id}
+
+
+async def test_orderly_members_see_each_queue_in_order(client: Client, topic: str) -> None:
+    seen: dict[int, list[int]] = {number: [] for number in range(8)}
+    failed: set[int] = set()
+
+    async def handler(message: ReceivedMessage) -> None:
+        queue_id = message.queue.queue_id
+        if message.queue_offset == 1 and queue_id not in failed:
+            failed.add(queue_id)
+            raise RetryLater
+        seen[queue_id].append(message.queue_offset)
+
+    group = f"Orderly{topic}"
+    async with client.producer("PythonProducer") as producer:
+        await _until_routed(client, topic)
+        for number in range(40):
+            await producer.send(topic, str(number), order_key=f"user-{number % 8}")
+    async with (
+        client.consumer(topic, group=group, handler=handler, orderly=True, start="earliest", suspend=0.1),
+        client.consumer(topic, group=group, handler=handler, orderly=True, start="earliest", suspend=0.1),
+    ):
+        await eventually(lambda: sum(map(len, seen.values())) >= 40, 60)
+    assert sum(map(len, seen.values())) == 40
+    for offsets in seen.values():
+        assert offsets == sorted(offsets)
+
+
+async def test_broadcasting_members_each_get_everything(client: Client, topic: str, tmp_path: Path) -> None:
+    first: list[ReceivedMessage] = []
+    second: list[ReceivedMessage] = []
+    async with client.producer("PythonProducer") as producer:
+        await _until_routed(client, topic)
+        for number in range(10):
+            await producer.send(topic, str(number))
+    one = client.consumer(
+        topic,
+        group=f"All{topic}",
+        broadcasting=True,
+        start="earliest",
+        handler=_collecting(first),
+        offset_directory=tmp_path,
+    )
+    other = client.consumer(
+        topic,
+        group=f"Too{topic}",
+        broadcasting=True,
+        start="earliest",
+        handler=_collecting(second),
+        offset_directory=tmp_path,
+    )
+    async with one, other:
+        await eventually(lambda: len(first) == len(second) == 10, 20)
+    assert len(list(tmp_path.rglob("offsets.json"))) == 2
+
+
+async def test_mqadmin_finds_our_messages_and_our_consumers(
+    world: World, release: str, name_server: str, client: Client, topic: str
+) -> None:
+    admin, group = world.admins[release], f"Admin{topic}"
+    seen: list[ReceivedMessage] = []
+    async with (
+        client.producer("PythonProducer") as producer,
+        client.consumer(topic, group=group, start="earliest", handler=_collecting(seen), commit_every=0.1) as consumer,
+    ):
+        await _until_routed(client, topic)
+        receipt = await producer.send(topic, b"find me", keys=["needle"], tag="hay")
+        await eventually(lambda: len(seen) == 1, 20)
+        found = await asyncio.to_thread(
+            admin.run, "queryMsgByUniqueKey", "-n", name_server, "-t", topic, "-i", receipt.message_id
+        )
+        assert "needle" in found.out, found
+        by_key = await asyncio.to_thread(admin.run, "queryMsgByKey", "-n", name_server, "-t", topic, "-k", "needle")
+        assert receipt.message_id in by_key.out
+        client_id = _client_id(consumer)
+        status = await asyncio.to_thread(admin.run, "consumerStatus", "-n", name_server, "-g", group, "-i", client_id)
+        assert topic in status.out, status
+        assert "CONSUME_PASSIVELY" in status.out
+        await asyncio.sleep(0.5)  # an offset is committed
+        progress = await asyncio.to_thread(admin.run, "consumerProgress", "-n", name_server, "-g", group)
+        assert topic in progress.out, progress
+        reset = await asyncio.to_thread(
+            admin.run, "resetOffsetByTime", "-n", name_server, "-g", group, "-t", topic, "-s", "0", "-f", "true"
+        )
+        assert reset.exit_status in (None, 0), reset
+        await eventually(lambda: len(seen) == 2, 30)
+        assert seen[1].message_id == receipt.message_id
+
+
+async def test_offsets_by_time_and_by_hand(client: Client, topic: str) -> None:
+    async with client.producer("PythonProducer") as producer, client.pull_consumer(f"Reader{topic}") as reader:
+        await _until_routed(client, topic)
+        queue = (await producer.queues(topic))[0]
+        for number in range(100):
+            await producer.send(topic, str(number), queue=queue)
+        fetched = await reader.fetch(queue, offset=0, max=256)
+        assert [message.body for message in fetched] == [str(number).encode() for number in range(100)]
+        assert (await reader.min_offset(queue), await reader.max_offset(queue)) == (0, 100)
+        assert 0 <= await reader.offset_at(queue, fetched.messages[50].stored_at) <= 50
+        await reader.commit_offset(queue, 42)
+        assert await reader.committed(queue) == 42
+        await reader.assign([queue])
+        assert (await reader.poll(max=1))[0].body == b"42"
+
+
+async def test_an_unusable_sql_filter_is_refused_at_the_start(client: Client, topic: str) -> None:
+    # Apache's brokers have property filters off unless told otherwise.
+    with pytest.raises(RequestFailed):
+        await client.consumer(topic, group=f"Sql{topic}", filter=Sql("a > 1")).start()
+
+
+async def test_the_first_message_comes_within_a_second(client: Client, topic: str) -> None:
+    async with client.producer("PythonProducer") as producer:
+        await _until_routed(client, topic)
+        await producer.send(topic, b"x")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with client.consumer(topic, group=f"Quick{topic}", start="earliest") as consumer:
+        await anext(consumer)
+        # A bound of the design, not of the machine: nothing on the way may wait for a timer.
+        assert loop.time() - began < 1.0
+
+
+def _collecting(into: list[ReceivedMessage]) -> Callable[[ReceivedMessage], Awaitable[None]]:
+    async def handler(message: ReceivedMessage) -> None:
+        into.append(message)
+
+    return handler
+
+
+def _client_id(consumer: Consumer) -> str:
+    assert consumer._instance is not None
+    return consumer._instance.client_id
+
+
+async def _until_routed(client: Client, topic: str) -> None:
+    async with client.pull_consumer("RouteReader") as reader:
+        await _queues(reader, topic)
+
+
+async def _queues(reader: PullConsumer, topic: str) -> list[QueueRef]:
+    """A topic just made needs a moment to reach the name server."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await reader.queues(topic)
+            except RequestFailed:
+                await asyncio.sleep(0.1)
