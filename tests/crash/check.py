@@ -34,10 +34,14 @@ def check_after_crash(directory: Path, promised: Promised, *, close: bool, power
     another crash right after recovery would leave it.
     """
     disk = LocalDisk()
+    seen_without_a_broker = None if power_cut else _as_a_reader_sees_it(directory)
     store = Store(config(directory), HOST, clock=LeapingClock(clock_of(directory), Random(0)))
     messages = _all_messages(store)
     broken, lost = _promises(promised, messages, power_cut=power_cut)
     broken += _keys(store, messages) + _table(directory, promised, disk)
+    served = {key: [name_of(message) for message in found] for key, found in messages.items() if found}
+    if seen_without_a_broker not in (None, served):
+        broken.append(f"a reader saw {seen_without_a_broker} where the store then served {served}")
     if close:
         store.close()
         with StoreReader(directory) as reader:
@@ -46,6 +50,16 @@ def check_after_crash(directory: Path, promised: Promised, *, close: bool, power
     else:
         store.abandon()
     return Checked(broken, lost)
+
+
+def _as_a_reader_sees_it(directory: Path) -> dict[tuple[str, int], list[str]]:
+    """Without a broker, and before one has mended anything: it must show what the broker will."""
+    if not (directory / "commitlog").exists():
+        return {}
+    with StoreReader(directory) as reader:
+        keys = [(queue.topic, queue.queue_id) for queue in reader.queues()]
+        names = {key: [name_of(message) for message in reader.messages(*key)] for key in keys}
+    return {key: found for key, found in names.items() if found}
 
 
 def name_of(message: StoredMessage) -> str:

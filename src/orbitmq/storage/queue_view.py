@@ -166,8 +166,9 @@ class QueueView:
         at = number * self._entry_bytes
         start = at - at % self.file_bytes
         if start not in self._files:
-            if start not in self.starts:
-                return b""
-            self._files[start] = self._disk.open(self.directory / f"{start:020d}")
+            path = self.directory / f"{start:020d}"
+            if start not in self.starts or self._disk.stat(path) is None:
+                return b""  # never there, or expired under our hands
+            self._files[start] = self._disk.open(path)
         size = min(count * self._entry_bytes, start + self.file_bytes - at)
         return self._files[start].pread(size, at - start)

@@ -209,7 +209,7 @@ class _Check:
             self._report(severity, path, None, "is missing: the log has messages of this queue")
 
     def _entry_problem(self, view: QueueView, place: Place) -> str | None:
-        if place.leads_nowhere or place.commit_log_offset < self._reader.log.start:
+        if place.leads_nowhere or not self._is_in_log(place.commit_log_offset):
             return None
         if self._is_lost(place.commit_log_offset):
             return "leads to a damaged record"
@@ -225,6 +225,11 @@ class _Check:
         if message_numbers(entry)[0] != place.queue_offset:
             return f"leads to message {message_numbers(entry)[0]} of its queue"
         return _tags_problem(view, place, entry)
+
+    def _is_in_log(self, offset: int) -> bool:
+        """Not if it has expired with its file, nor if a running broker appended it since we looked at the files."""
+        log = self._reader.log
+        return log.start <= offset and (offset < log.end or self._reader.owner is None)
 
     def _is_lost(self, offset: int) -> bool:
         damages = [(damage.start, damage.end) for damage in self.result.damages]
@@ -264,8 +269,8 @@ class _Check:
                 return
 
     def _key_problem(self, hashed: int, offset: int) -> str | None:
-        if offset < self._reader.log.start:
-            return None  # expired with the log
+        if not self._is_in_log(offset):
+            return None
         if self._is_lost(offset):
             return None  # reported where the log is
         entry = self._reader.entry(offset)
