@@ -186,7 +186,7 @@ class Broker:
             ),
             half_messages=HalfMessages(store, topics, offsets, clients, sending, configuration, clock, host),
             registration=registration,
-            totals=Totals(clock, statistics, settings.broker_cluster_name),
+            totals=Totals(clock, statistics, topics, settings.broker_cluster_name),
             progress=Progress(store, topics, groups, offsets, clients, statistics, configuration),
             cleaning=Cleaning(store, configuration),
             filter_servers=FilterServers(registration),

@@ -193,5 +193,6 @@ def _for_operators(state: State) -> dict[int, Handler]:
         RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: partial(admin_store.cold_data_info, s.cold_data, s.configuration),
         RequestCode.SET_COMMITLOG_READ_MODE: partial(admin_store.set_read_ahead, s.store),
         RequestCode.EXCHANGE_BROKER_HA_INFO: partial(admin_store.ha_addresses, s.registration, s.store),
+        RequestCode.RESET_MASTER_FLUSH_OFFSET: admin_store.reset_master_flush_offset,
         RequestCode.GET_BROKER_HA_STATUS: partial(admin_store.ha_status, s.store),
     }

@@ -64,6 +64,7 @@ def _traffic(stats: Statistics, totals: Totals) -> dict[str, str]:
     rates = totals.rates()
     puts, found, missed, transferred = ([str(rate[i]) if rate else "" for rate in rates] for i in range(4))
     size = stats.total(statistics.TOPIC_PUT_SIZE)
+    count = totals.all_puts or 1  # Java's way around dividing by it
     return {
         "msgPutTotalYesterdayMorning": str(yesterday.put),
         "msgPutTotalTodayMorning": str(morning.put),
@@ -76,10 +77,10 @@ def _traffic(stats: Statistics, totals: Totals) -> dict[str, str]:
         "getMissTps": " ".join(missed),
         "getTotalTps": " ".join(str(rate[1] + rate[2] if rate else 0.0) for rate in rates),
         "getTransferredTps": " ".join(transferred),
-        "putMessageTimesTotal": str(now.put or 1),  # Java's way around dividing by it
+        "putMessageTimesTotal": str(count),
         "putMessageFailedTimes": "0",
         "putMessageSizeTotal": str(size),
-        "putMessageAverageSize": str(size / (now.put or 1)),
+        "putMessageAverageSize": str(size / count),
         "putMessageDistributeTime": "".join(f"{name}:0 " for name in _PUT_TIMES),
         "putMessageEntireTimeMax": "0",
         "getMessageEntireTimeMax": "0",

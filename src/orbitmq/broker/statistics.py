@@ -5,10 +5,13 @@ Counting is an addition to two integers; windows are cut from samples taken ever
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orbitmq.clock import Clock
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
@@ -22,8 +25,8 @@ BROKER_GET_MISSES: Final = "BROKER_GET_MISSES"  # pulls that found nothing; Java
 DLQ_PUT_NUMS: Final = "DLQ_PUT_NUMS"
 
 SAMPLE_SECONDS: Final = 10
-_SAMPLES_PER_HOUR_STEP: Final = 60  # every tenth minute, in samples of ten seconds
-_SAMPLES_PER_DAY_STEP: Final = 360
+_STEPS_OF_HOUR: Final = 60  # every tenth minute, in samples of ten seconds
+_STEPS_OF_DAY: Final = 360  # every hour
 
 
 class Sample(NamedTuple):
@@ -56,11 +59,11 @@ class Counter:
 
     def sample(self, at_ms: int, number: int) -> None:
         sample = Sample(at_ms, self.value, self.times)
-        self._minute.append(sample)
-        if number % _SAMPLES_PER_HOUR_STEP == 0:
-            self._hour.append(sample)
-        if number % _SAMPLES_PER_DAY_STEP == 0:
-            self._day.append(sample)
+        for window, steps in ((self._minute, 1), (self._hour, _STEPS_OF_HOUR), (self._day, _STEPS_OF_DAY)):
+            if number % steps == 0:
+                if not window:  # a step ago there was nothing yet
+                    window.append(Sample(at_ms - steps * SAMPLE_SECONDS * 1000, 0, 0))
+                window.append(sample)
 
     def minute(self) -> Window:
         return _window(self._minute)
@@ -78,6 +81,7 @@ class Statistics:
         self._clock = clock
         self._samples = 0
         self._counters: dict[tuple[str, str], Counter] = {}
+        self._forgotten: Tally[str] = Tally()
 
     def counter(self, name: str, key: str) -> Counter:
         counter = self._counters.get((name, key))
@@ -88,9 +92,9 @@ class Statistics:
     def find(self, name: str, key: str) -> Counter | None:
         return self._counters.get((name, key))
 
-    def total(self, name: str) -> int:
-        """Over all keys."""
-        return sum(counter.value for _, counter in self.counters(name))
+    def total(self, name: str, is_counted: Callable[[str], bool] = lambda _key: True) -> int:
+        """Over all keys, also those forgotten since, but for keys that are not to be counted."""
+        return self._forgotten[name] + sum(c.value for key, c in self.counters(name) if is_counted(key))
 
     def counters(self, name: str) -> list[tuple[str, Counter]]:
         """Of all keys."""
@@ -99,7 +103,7 @@ class Statistics:
     def forget(self, key: str) -> None:
         """A topic or group is gone: so are its counters, alone and as part of `topic@group`."""
         for name, known in [item for item in self._counters if key in item[1].split("@")]:
-            del self._counters[name, known]
+            self._forgotten[name] += self._counters.pop((name, known)).value
 
     def sample(self) -> None:
         """Called every `SAMPLE_SECONDS`."""

@@ -13,6 +13,7 @@ from orbitmq.broker import statistics
 
 if TYPE_CHECKING:
     from orbitmq.broker.statistics import Statistics
+    from orbitmq.broker.topics import Topics
     from orbitmq.clock import Clock
 
 SAMPLE_SECONDS: Final = 1
@@ -33,23 +34,41 @@ class _Sample(NamedTuple):
     amounts: Amounts
 
 
+class DayTotals(NamedTuple):
+    """Messages stored and handed out since the start, without those of system topics."""
+
+    put: int = 0
+    transferred: int = 0
+
+
 class Totals:
-    def __init__(self, clock: Clock, stats: Statistics, cluster: str) -> None:
-        self.this_morning = Amounts()
-        self.yesterday_morning = Amounts()
+    def __init__(self, clock: Clock, stats: Statistics, topics: Topics, cluster: str) -> None:
+        self.this_morning = DayTotals()
+        self.yesterday_morning = DayTotals()
         self._clock = clock
+        self._stats = stats
+        self._topics = topics
         self._puts = stats.counter(statistics.BROKER_PUT_NUMS, cluster)
         self._gets = stats.counter(statistics.BROKER_GET_NUMS, cluster)  # messages, and a time for each pull with any
         self._misses = stats.counter(statistics.BROKER_GET_MISSES, cluster)
         self._samples: deque[_Sample] = deque(maxlen=_WINDOWS_SECONDS[-1] + 1)
         self._day = self._today()
 
-    def now(self) -> Amounts:
-        return Amounts(self._puts.value, self._gets.times, self._misses.value, self._gets.value)
+    @property
+    def all_puts(self) -> int:
+        """With system topics."""
+        return self._puts.value
+
+    def now(self) -> DayTotals:
+        return DayTotals(
+            self._stats.total(statistics.TOPIC_PUT_NUMS, lambda topic: not self._topics.is_system(topic)),
+            self._stats.total(statistics.GROUP_GET_NUMS, lambda key: not self._topics.is_system(key.partition("@")[0])),
+        )
 
     def sample(self) -> None:
         """Called every `SAMPLE_SECONDS`."""
-        self._samples.append(_Sample(self._clock.now_ms(), self.now()))
+        amounts = Amounts(self._puts.value, self._gets.times, self._misses.value, self._gets.value)
+        self._samples.append(_Sample(self._clock.now_ms(), amounts))
         today = self._today()
         if today != self._day:
             self._day = today

@@ -11,6 +11,7 @@ from orbitmq.protocol.command import Command, answer, ok
 from orbitmq.protocol.headers.admin import (
     FilterServerRegistered,
     HaAddresses,
+    MasterFlushOffset,
     QueryConsumeQueue,
     ReadAheadMode,
     RegisterFilterServer,
@@ -119,6 +120,12 @@ async def ha_addresses(registration: Registration, store: Store, request: Comman
             master_address=str(registration.address),
         )
     )
+
+
+async def reset_master_flush_offset(request: Command, connection: Connection) -> Command:
+    """What a slave should believe of its master; a master has none, and says so by doing nothing."""
+    request.read(MasterFlushOffset)
+    return ok()
 
 
 async def ha_status(store: Store, request: Command, connection: Connection) -> Command:

@@ -135,6 +135,12 @@ class ReadAheadMode(Header):
     mode: Int32 = msgspec.field(name="READ_AHEAD_MODE")
 
 
+class MasterFlushOffset(Header):
+    """Java: ResetMasterFlushOffsetHeader"""
+
+    master_flush_offset: int
+
+
 class HaAddresses(Header):
     """Code 906, both ways: a slave asks, its master answers. Java: ExchangeHAInfoRequestHeader, ...ResponseHeader"""
 
