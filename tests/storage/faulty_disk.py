@@ -188,7 +188,7 @@ class FaultyDisk:
     def lock_owner(self, path: Path) -> int | None:
         return self._disk.lock_owner(path)
 
-    def boot_id(self) -> str:
+    def page_cache_id(self, path: Path) -> str:
         return self._boot_id
 
     def used_percent(self, path: Path) -> int:

@@ -38,12 +38,14 @@ def test_a_file_can_be_allocated_in_part_and_the_rest_reserved_when_needed(disk:
     assert (tmp_path / "index").stat().st_size == 4 << 20
 
 
-def test_the_boot_id_tells_a_lost_page_cache_from_a_killed_process(tmp_path: Path) -> None:
-    assert LocalDisk().boot_id() == LocalDisk().boot_id()
+def test_the_page_cache_has_an_id_that_ends_with_it(tmp_path: Path) -> None:
+    assert LocalDisk().page_cache_id(tmp_path) == LocalDisk().page_cache_id(tmp_path)
+    assert LocalDisk().page_cache_id(tmp_path) != LocalDisk().page_cache_id(tmp_path.parent)
+    assert LocalDisk().page_cache_id(tmp_path / "nowhere") == ""
     faulty = FaultyDisk(tmp_path)
-    before = faulty.boot_id()
+    before = faulty.page_cache_id(tmp_path)
     faulty.crash()
-    assert faulty.boot_id() != before
+    assert faulty.page_cache_id(tmp_path) != before
 
 
 def test_a_sparse_file_has_its_full_size_and_no_blocks(disk: Disk, tmp_path: Path) -> None:

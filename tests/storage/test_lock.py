@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -57,6 +58,15 @@ def test_the_abort_file_tells_how_the_last_run_ended(tmp_path: Path) -> None:
     mark_stopped(disk, tmp_path)
     disk.crash()
     assert last_exit(disk, tmp_path) is LastExit.CLEAN
+
+
+def test_a_copy_of_a_running_store_is_not_taken_for_the_store(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    mark_running(LocalDisk(), store)
+    assert last_exit(LocalDisk(), store) is LastExit.KILLED
+    shutil.copytree(store, tmp_path / "copy")
+    assert last_exit(LocalDisk(), tmp_path / "copy") is LastExit.CRASHED
 
 
 @pytest.mark.parametrize("content", [b"", b"4242", b"4242\n", b"\xff\xfe\n\n"])

@@ -316,8 +316,9 @@ class Disk(Protocol):
         """The process that holds the lock, 0 if it cannot be named, None if nobody does. Opens and writes nothing."""
         ...
 
-    def boot_id(self) -> str:
-        """Changes when what was written but not synced is lost: at every start of the machine. Empty if unknown."""
+    def page_cache_id(self, path: Path) -> str:
+        """Changes when what was written there but not synced may be lost: the machine started again, or this is a copy of
+        the directory, taken while it was written to. Empty if unknown."""
         ...
 
     def used_percent(self, path: Path) -> int:
@@ -487,11 +488,13 @@ class LocalDisk:
             raise storage_error("stat", path, cause) from cause
         return os.getpid() if FileLock.held_here(status) else _lock_holder(status)
 
-    def boot_id(self) -> str:
+    def page_cache_id(self, path: Path) -> str:
         try:
-            return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+            boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+            status = path.stat()
         except OSError:
             return ""
+        return f"{boot_id} {status.st_dev}:{status.st_ino}"
 
     def used_percent(self, path: Path) -> int:
         room = _measure(path)

@@ -4,8 +4,9 @@
              so one kind of broker keeps the other out. Never open this file while holding the lock: closing it again
              would give the lock back.
     abort    exists while a broker runs: found at start, the last one did not stop properly. We write the process id, as
-             Java does, and on a second line the id of the machine's boot, which tells a killed process (all it wrote is
-             in the page cache) from a machine that went down (only what was synced is there).
+             Java does, and on a second line which boot of the machine and which directory this is. That tells a killed
+             process (all it wrote is in the page cache) from a machine that went down (only what was synced is there)
+             and from a copy of a running store (files of different moments).
 
 Java: DefaultMessageStore.start, createTempFile; StorePathConfigHelper
 """
@@ -30,7 +31,7 @@ ABORT_NAME: Final = "abort"
 class LastExit(Enum):
     CLEAN = "stopped properly"
     KILLED = "the process was killed"
-    CRASHED = "the machine went down, or another kind of broker was killed"
+    CRASHED = "the machine went down, another kind of broker was killed, or this is a copy of a running store"
 
 
 def take_lock(disk: Disk, directory: Path) -> FileLock:
@@ -54,13 +55,13 @@ def last_exit(disk: Disk, directory: Path) -> LastExit:
         lines = disk.read(path).decode("ascii", "replace").split("\n")
     except StorageError:
         return LastExit.CRASHED
-    boot_id = disk.boot_id()
-    return LastExit.KILLED if len(lines) > 1 and boot_id and lines[1] == boot_id else LastExit.CRASHED
+    here = disk.page_cache_id(directory)
+    return LastExit.KILLED if len(lines) > 1 and here and lines[1] == here else LastExit.CRASHED
 
 
 def mark_running(disk: Disk, directory: Path) -> None:
     """From here on a start finds that the last one did not stop properly. Durable on return."""
-    disk.replace(directory / ABORT_NAME, f"{os.getpid()}\n{disk.boot_id()}\n".encode("ascii"))
+    disk.replace(directory / ABORT_NAME, f"{os.getpid()}\n{disk.page_cache_id(directory)}\n".encode("ascii"))
 
 
 def mark_stopped(disk: Disk, directory: Path) -> None:
