@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
 import shutil
 import struct
+import subprocess
+import sys
 from collections import defaultdict
 from hashlib import sha256
 from pathlib import Path
@@ -9,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orbitmq.errors import StorageError
+from orbitmq.errors import StorageError, StoreLocked
+from orbitmq.message.hosts import pack_host
 from orbitmq.message.record import decode_record
 from orbitmq.storage import tables
+from orbitmq.storage.config import StorageConfig
 from orbitmq.storage.queue_index import NOWHERE
 from orbitmq.storage.reader import StoreReader
+from orbitmq.storage.store import Store
 from tests import golden_stores
 
 if TYPE_CHECKING:
@@ -202,3 +208,59 @@ def no_descriptor_is_left_open(tmp_path: Path) -> Iterator[None]:
     yield
     left = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     assert not [path for path in left if path.startswith(str(tmp_path)) and "(deleted)" not in path]
+
+
+def test_a_running_broker_is_read_to_its_newest_message_and_keeps_its_lock(tmp_path: Path) -> None:
+    host = pack_host("127.0.0.1", 10911)
+    settings = StorageConfig(
+        directory=tmp_path / "store", segment_bytes=16_384, queue_file_bytes=400, index_slots=40, index_entries=60
+    )
+    store = Store(settings, host)
+    with StoreReader(tmp_path / "store") as reader:
+        assert reader.queues() == []
+        for round_number in range(1, 4):
+            for number in range(100):
+                store.append("T", number % 2, b"x" * 100, b"UNIQ_KEY\x01u%d-%d\x02" % (round_number, number), 1, host)
+            reader.refresh()
+            assert [queue.max_offset for queue in reader.queues("T")] == [50 * round_number, 50 * round_number]
+            assert len(list(reader.messages("T", 1))) == 50 * round_number
+            assert len(reader.find("T", f"u{round_number}-99")) == 1
+            assert reader.log_range == (0, store.log.end)
+            store.flush()
+        assert reader.owner == os.getpid()
+        held = next(reader.slices("T", 0)).data
+    store.log.files.delete_oldest()
+    assert decode_record(held).queue_offset == 0
+    with pytest.raises(StoreLocked):
+        Store(settings, host)
+    probe = "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f, fcntl.LOCK_EX|fcntl.LOCK_NB, 1, 0)"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", probe, str(tmp_path / "store" / "lock")], stderr=subprocess.DEVNULL, check=False
+        ).returncode
+        == 1
+    )
+    with StoreReader(tmp_path / "store") as reader:
+        assert reader.queue("T", 0).min_offset > 0
+        assert [message.queue_offset for message in reader.messages("T", 0)] == list(
+            range(reader.queue("T", 0).min_offset, 150)
+        )
+    del held
+    store.close()
+
+
+def test_a_batch_queue_is_read_by_its_own_numbers(tmp_path: Path) -> None:
+    host = pack_host("127.0.0.1", 10911)
+    store = Store(StorageConfig(directory=tmp_path, segment_bytes=16_384), host, is_batch_topic=lambda _: True)
+    for count in (3, 2, 4):
+        properties = f"INNER_NUM\x01{count}\x02UNIQ_KEY\x01u{count}\x02".encode()
+        store.append("B", 0, b"wrapped", properties, 1, host, sys_flag=0x0C0)
+    for is_flushed in (False, True):
+        if is_flushed:
+            store.flush()
+        with StoreReader(tmp_path) as reader:
+            queue = reader.queue("B", 0)
+            assert (queue.min_offset, queue.max_offset) == (0, 9)
+            assert [place.queue_offset for place in reader.places("B", 0)] == [0, 3, 5]
+            assert [place.queue_offset for place in reader.places("B", 0, 4, 6)] == [3, 5]
+    store.close()

@@ -70,14 +70,10 @@ class StoreReader:
     def __init__(self, directory: Path, *, commit_log_directory: Path | None = None, disk: Disk | None = None) -> None:
         self.directory = directory
         self._disk: Disk = disk or LocalDisk()
-        log_directory = commit_log_directory or directory / "commitlog"
-        files = [file for file in self._disk.list(log_directory) if not file.is_directory]
-        if not files and not self._disk.list(directory):
+        if not self._disk.list(directory):
             raise StorageError(f"there is no store in {directory}", hint="name the broker's storePathRootDir")
-        sizes = [file.size for file in files if file.size]
-        # Of files of several lengths the most usual counts: a single wrong one is then refused by name.
-        segment_bytes = max(sizes, key=sizes.count, default=0)
-        self.log = SegmentedLog(self._disk, log_directory, segment_bytes, writable=False)
+        self._log_directory = commit_log_directory or directory / "commitlog"
+        self.log = self._open_log()
         self._views: dict[tuple[str, int], QueueView] = {}
         self._unindexed: dict[tuple[str, int], list[Place]] = {}
         self._log_end = 0
@@ -85,7 +81,10 @@ class StoreReader:
 
     def refresh(self) -> None:
         """See what the broker wrote and deleted since."""
-        self.log.reload()
+        if self.log.segments:
+            self.log.reload()
+        else:
+            self.log = self._open_log()
         for view in self._views.values():
             view.close()
         self._look()
@@ -219,6 +218,12 @@ class StoreReader:
     def table(self, name: str, shape: type[T]) -> T:
         """One of the tables in `config/` (see tables.py), as last saved."""
         return read_table_or_backup(self._disk, self.directory / "config" / name, shape)
+
+    def _open_log(self) -> SegmentedLog:
+        sizes = [file.size for file in self._disk.list(self._log_directory) if not file.is_directory and file.size]
+        # Of files of several lengths the most usual counts; `orbitmq store verify` names the others.
+        segment_bytes = max(sizes, key=sizes.count, default=0)
+        return SegmentedLog(self._disk, self._log_directory, segment_bytes, writable=False)
 
     def _look(self) -> None:
         self._views = {}
