@@ -134,6 +134,7 @@ class CommitLog:
         self._memory = memoryview(b"")
         self._segment_start = 0
         self._segment_end = 0
+        self._unreserved: Segment | None = None  # the file that recovery found, before the first append to it
 
     def settle_at(self, store_host: bytes) -> None:
         """The address that records from now on say they are stored at."""
@@ -163,6 +164,10 @@ class CommitLog:
         else:
             assert segment.start <= end <= segment.end, f"{end} is not in the last file, {segment}"
             self._write_to(segment)
+            # Java leaves files sparse, and a store into a hole of a full disk kills the process. The first append reserves
+            # the blocks; until then the file counts as full, so that nothing is stored before.
+            self._unreserved = segment
+            self._segment_end = end
 
     def append(
         self,
@@ -308,13 +313,19 @@ class CommitLog:
         self.end = at + len(record)
 
     def _roll(self, size: int) -> int:
-        """Close the file with a blank record, begin the next, and return where it begins."""
+        """Find room where the file has none: close it with a blank record, begin the next, and return where it begins."""
         if size + BLANK_BYTES > self._config.segment_bytes:
             raise MessageError(
                 f"a record of {size} bytes does not fit into a file of {self._config.segment_bytes}",
                 hint="raise mappedFileSizeCommitLog, or send smaller messages",
                 code=AppendCode.MESSAGE_ILLEGAL,
             )
+        if self._unreserved is not None:
+            self._unreserved.file.reserve(0, self._unreserved.file.size)
+            self._segment_end = self._unreserved.end
+            self._unreserved = None
+            if self.end + size + BLANK_BYTES <= self._segment_end:
+                return self.end
         left = self._segment_end - self.end
         position = self.end - self._segment_start
         segment = self.files.roll()  # first: if the disk is full, the log stays as it is

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from threading import Condition, Thread
+import logging
+from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING
 
 from orbitmq.errors import StorageError, StoreFenced
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from orbitmq.storage.key_index import KeyIndex
     from orbitmq.storage.queue_table import QueueTable
 
+logger = logging.getLogger(__name__)
+
 
 class LogFlusher:
     def __init__(
@@ -47,14 +50,16 @@ class LogFlusher:
         self.failed: StoreFenced | None = None
         self._log = log
         self._config = config
+        self._synchronous = config.flush_mode is FlushMode.SYNC
         self._checkpoint = checkpoint
         self._health = health
         self._on_flushed = on_flushed
         self._changed = Condition()
         self._waiting: list[tuple[int, int, Callable[[StorageError | None], None]]] = []  # a heap by offset
         self._order = itertools.count()  # so that callbacks are never compared
+        self._flushing = Lock()  # the flushing thread's, or that of whoever flushes by hand
+        self.idle = False  # the thread sleeps: an append that must not wait for the interval wakes it
         self._stopping = False
-        self._woken = False
         self._thread = Thread(target=self._run, name="orbitmq-log-flush", daemon=True)
 
     def start(self) -> None:
@@ -70,27 +75,28 @@ class LogFlusher:
         callback(None if end <= self.flushed else self.failed)
 
     def wake(self) -> None:
-        """Flush soon, though nobody waits for it."""
+        """Something was appended that must be flushed soon, though nobody waits for it."""
         with self._changed:
-            self._woken = True
             self._changed.notify()
 
     def flush(self) -> None:
         """Make everything appended so far durable, in this thread. Raises StoreFenced once a sync has failed."""
-        if self.failed is not None:
-            raise self.failed
-        stored_at_ms = self._log.last_stored_at_ms  # before the end: the record it speaks of is surely included
-        self._log.commit()
-        end = self._log.readable_end
-        if end > self.flushed:
+        with self._flushing:
+            if self.failed is not None:
+                raise self.failed
+            stored_at_ms = self._log.last_stored_at_ms  # before the end: the record it speaks of is surely included
+            self._log.commit()
+            end = self._log.readable_end
+            if end <= self.flushed:
+                return
             try:
                 self._log.files.sync(self.flushed, end)
             except StorageError as cause:
                 self._fence(cause)
             self.flushed = end
             self._checkpoint.log_synced_ms = max(self._checkpoint.log_synced_ms, stored_at_ms)
-            self._answer()
-            self._on_flushed()
+        self._answer()
+        self._on_flushed()
 
     def stop(self) -> None:
         """End the thread; what is not flushed stays so."""
@@ -111,7 +117,7 @@ class LogFlusher:
             self.failed = failed
             waiting, self._waiting = self._waiting, []
         for _, _, callback in waiting:
-            callback(failed)
+            _call(callback, failed)
         raise failed
 
     def _answer(self) -> None:
@@ -120,7 +126,10 @@ class LogFlusher:
             while self._waiting and self._waiting[0][0] <= self.flushed:
                 due.append(heapq.heappop(self._waiting)[2])
         for callback in due:
-            callback(None)
+            _call(callback, None)
+
+    def _is_due(self) -> bool:
+        return self._stopping or bool(self._waiting) or (self._synchronous and self._log.end > self.flushed)
 
     def _run(self) -> None:
         every_ms = self._config.commit_every_ms if self._config.write_pool_buffers else self._config.flush_every_ms
@@ -128,13 +137,12 @@ class LogFlusher:
         rounds_skipped = 0
         while True:
             with self._changed:
-                self._changed.wait_for(
-                    lambda: self._stopping or self._woken or bool(self._waiting), timeout=every_ms / 1000
-                )
+                self.idle = True  # before looking: whoever appends meanwhile sees it and wakes us
+                self._changed.wait_for(self._is_due, timeout=every_ms / 1000)
+                self.idle = False
                 if self._stopping:
                     return
-                wanted = self._woken or bool(self._waiting) or self._config.flush_mode is FlushMode.SYNC
-                self._woken = False
+                wanted = self._is_due()
             rounds_skipped += 1
             readable = self._log.readable_end
             self._log.commit()
@@ -147,6 +155,14 @@ class LogFlusher:
                     self.flush()
                 except StoreFenced:
                     return
+
+
+def _call(callback: Callable[[StorageError | None], None], error: StorageError | None) -> None:
+    """Whoever waits may be broken; the others who wait, and the disk, are not to suffer for it."""
+    try:
+        callback(error)
+    except Exception:
+        logger.exception("whoever waited for the disk could not take the answer")
 
 
 class IndexFlusher:
@@ -162,6 +178,7 @@ class IndexFlusher:
         checkpoint_file: CheckpointFile,
         health: Health,
     ) -> None:
+        self.sync_failed = False  # once it has, a stop is no clean one
         self._queues = queues
         self._keys = keys
         self._indexer = indexer
@@ -169,6 +186,7 @@ class IndexFlusher:
         self._checkpoint = checkpoint
         self._checkpoint_file = checkpoint_file
         self._health = health
+        self._flushing = Lock()  # the flushing thread's, or that of whoever flushes by hand
         self._changed = Condition()
         self._stopping = False
         self._thread = Thread(target=self._run, name="orbitmq-index-flush", daemon=True)
@@ -178,12 +196,13 @@ class IndexFlusher:
 
     def flush(self, *, thorough: bool) -> None:
         """Write queue entries and save the checkpoint; with `thorough`, sync every queue first."""
-        try:
-            self._flush(thorough=thorough)
-        except StorageError as error:
-            self._health.report(RunningFlags.QUEUE_ERROR, error)
-            raise
-        self._health.clear(RunningFlags.QUEUE_ERROR)
+        with self._flushing:
+            try:
+                self._flush(thorough=thorough)
+            except StorageError as error:
+                self._health.report(RunningFlags.QUEUE_ERROR, error)
+                raise
+            self._health.clear(RunningFlags.QUEUE_ERROR)
 
     def stop(self) -> None:
         with self._changed:
@@ -196,11 +215,15 @@ class IndexFlusher:
         with self._queues.lock:
             indexed_until_ms = self._indexer.last_stored_at_ms
         self._queues.write_out()
-        if thorough:
-            self._queues.sync()
+        try:
+            self._queues.sync(0 if thorough else self._config.queue_flush_least_pages)
+        except StorageError:
+            # The kernel may have dropped those pages and call them clean from now on. The next start must index again what
+            # they held, so this run vouches for nothing more.
+            self.sync_failed = True
+            raise
+        if thorough and not self.sync_failed:
             self._checkpoint.queues_synced_ms = max(self._checkpoint.queues_synced_ms, indexed_until_ms)
-        else:
-            self._queues.sync(self._config.queue_flush_least_pages)
         if self._keys is not None:
             self._checkpoint.index_synced_ms = max(self._checkpoint.index_synced_ms, self._keys.sync())
         self._checkpoint_file.save(self._checkpoint)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message.record import END_OF_FILE, check_record, stored_at_ms
+from orbitmq.storage.files import PAGE_BYTES
 from orbitmq.storage.indexer import NEVER
 from orbitmq.storage.lock import LastExit
 from orbitmq.storage.log_walk import EndOfFile, NoRecord, Run, walk_runs
@@ -211,8 +212,16 @@ def _cut(log: CommitLog, end: int) -> None:
             zero_windows += 1
         else:
             zero_windows = 0
-            window[:] = _ZEROES[: len(window)]
+            _clear_pages(window)
         position += len(window)
+
+
+def _clear_pages(window: memoryview) -> None:
+    """Only where something stands: a store into a hole of a file that Java left sparse may find the disk full, and kill us."""
+    for start in range(0, len(window), PAGE_BYTES):
+        page = window[start : start + PAGE_BYTES]
+        if bytes(page) != _ZEROES[: len(page)]:
+            page[:] = _ZEROES[: len(page)]
 
 
 def _rebuild_keys(config: StorageConfig, log: CommitLog, indexer: Indexer, end: int) -> None:

@@ -354,7 +354,8 @@ class Store:
             if self.keys is not None:
                 self.keys.close()
             self.queues.close()
-            clean = not self.health.refuses_writes and self._indexer.indexed_to == self.log.end
+            everything_indexed = self._indexer.indexed_to == self.log.end
+            clean = everything_indexed and not self.health.refuses_writes and not self._index_flusher.sync_failed
         finally:
             self._give_back(clean=clean)
 
