@@ -95,6 +95,60 @@ def test_one_sync_serves_all_who_came_meanwhile(tmp_path: Path) -> None:
     store.close()
 
 
+def test_with_synchronous_flush_a_message_is_flushed_soon_though_nobody_waits_for_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path, flush_mode=FlushMode.SYNC, flush_every_ms=60_000, segment_bytes=1 << 20)
+    flushed = Event()
+
+    def look() -> None:
+        if store.flushed_offset == 300 * size:
+            flushed.set()
+
+    size = put(store).end
+    store.on_flushed = look
+    store.start()
+    for _ in range(299):
+        put(store)
+    assert flushed.wait(WAIT_SECONDS)
+    store.close()
+
+
+def test_a_waiter_that_fails_harms_neither_the_others_nor_the_thread(tmp_path: Path) -> None:
+    store = open_store(tmp_path, flush_mode=FlushMode.SYNC, flush_every_ms=60_000)
+
+    def broken(_error: StorageError | None) -> None:
+        raise RuntimeError("gone")
+
+    store.when_durable(put(store).end, broken)
+    store.start()
+    assert wait_durable(store, put(store).end) is None
+    assert wait_durable(store, put(store).end) is None
+    store.close()
+
+
+def test_after_a_failed_sync_of_a_queue_the_store_vouches_for_no_queue_any_more(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    clock = ManualClock(1_700_000_000_000)
+    store = open_store(tmp_path, disk=disk, clock=clock)
+    put(store, body=b"1")
+    store.flush()
+    clock.advance(seconds=10)
+    put(store, body=b"2")
+    store.dispatch()
+    store._log_flusher.flush()
+    disk.faults.sync_fails = True
+    with pytest.raises(StorageError):
+        store._index_flusher.flush(thorough=True)
+    disk.faults.sync_fails = False
+    store.flush()
+    assert not store.health.refuses_writes
+    assert store.checkpoint.queues_synced_ms == 1_700_000_000_000
+    store.close()
+    again = open_store(tmp_path, disk=disk, clock=clock)
+    assert again.last_exit is LastExit.KILLED, "only a clean stop lets the next start skip what it should look at"
+    assert bodies(again) == [b"1", b"2"]
+    again.close()
+
+
 def test_asynchronous_flush_happens_by_itself(tmp_path: Path) -> None:
     store = open_store(tmp_path, flush_every_ms=5, flush_thorough_every_ms=10, queue_flush_every_ms=5)
     flushed = Event()

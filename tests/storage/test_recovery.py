@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.clock import ManualClock
-from orbitmq.errors import StorageError, StoreCorrupt, StoreLocked
+from orbitmq.errors import StorageError, StoreCorrupt, StoreFull, StoreLocked
 from orbitmq.message.properties import encode_properties
 from orbitmq.message.record import decode_record, encode_blank
 from orbitmq.storage.config import FlushMode
@@ -450,6 +450,27 @@ def test_synchronous_flush_starts_with_everything_it_finds_visible(tmp_path: Pat
     leave(tmp_path, last_exit)
     store = open_store(tmp_path, flush_mode=FlushMode.SYNC)
     assert numbers(store) == list(range(60))
+    store.close()
+
+
+def test_a_sparse_log_file_is_reserved_before_anything_is_stored_in_it(tmp_path: Path) -> None:
+    """Java leaves its files sparse; a store through the map into a hole of a full disk would kill the process."""
+    write_store(tmp_path, 5)
+    path = tmp_path / "commitlog" / segment_name(0)
+    data = path.read_bytes()
+    path.unlink()
+    with path.open("wb") as file:
+        file.truncate(SEGMENT)
+        file.write(data[:2000])
+    disk = FaultyDisk(tmp_path)
+    store = open_store(tmp_path, disk=disk)
+    disk.faults.space_left = 0
+    with pytest.raises(StoreFull):
+        put(store, queue_id=1, body=body(5))
+    assert numbers(store) == list(range(5))
+    disk.faults.space_left = None
+    put(store, queue_id=1, body=body(5))
+    assert numbers(store) == list(range(6))
     store.close()
 
 
