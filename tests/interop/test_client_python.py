@@ -1,15 +1,25 @@
 """Our Python client on Apache's brokers, beside Apache's Java client: what one sends the other reads, and they share groups."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from orbitmq import Client, Consumer, PullConsumer, QueueRef, ReceivedMessage, RetryLater, Sql, connect
+from orbitmq import Client, Consumer, QueueRef, ReceivedMessage, Sql, connect
 from orbitmq.errors import RequestFailed
 from orbitmq.message.tags import java_hash
 from tests.client.scripted import eventually
+from tests.client.suite import (  # noqa: F401 - tests that every server must pass
+    collecting,
+    test_a_failed_message_comes_again_and_then_goes_to_the_dead_letters,
+    test_broadcasting_members_each_get_everything,
+    test_every_way_of_sending_arrives,
+    test_members_share_a_topic_and_take_over_when_one_leaves,
+    test_offsets_by_time_and_by_hand,
+    test_orderly_members_see_each_queue_in_order,
+    test_the_first_message_comes_within_a_second,
+    until_routed,
+)
 from tests.interop.drivers import JavaClient
 from tests.interop.marks import INTEROP
 from tests.interop.world import World
@@ -45,7 +55,7 @@ async def test_java_reads_what_python_sends(
 ) -> None:
     sent = {}
     async with client.producer("PythonProducer") as producer:
-        await _until_routed(client, topic)
+        await until_routed(client, topic)
         for number in range(10):
             text = f"message {number} é 标签 🚀"
             receipt = await producer.send(
@@ -93,7 +103,7 @@ async def test_python_reads_what_java_sends(
     await asyncio.to_thread(java.send, "producer", topic, [{"text": "x" * 10_000, "tag": "large"}])
     await asyncio.to_thread(java.send, "producer", topic, [{"text": "a"}, {"text": "b"}], mode="batch")
     seen: list[ReceivedMessage] = []
-    async with client.consumer(topic, group=f"Reads{topic}", start="earliest", handler=_collecting(seen)):
+    async with client.consumer(topic, group=f"Reads{topic}", start="earliest", handler=collecting(seen)):
         await eventually(lambda: len(seen) == 13, 20)
     texts = {message.body.decode(): message for message in seen}
     assert set(texts) == {*(str(message["text"]) for message in messages), "x" * 10_000, "a", "b"}
@@ -102,7 +112,7 @@ async def test_python_reads_what_java_sends(
     assert one.message_id in {receipt["id"] for receipt in receipts}
     tagged: list[ReceivedMessage] = []
     async with client.consumer(
-        topic, group=f"Tagged{topic}", filter="tag0 || large", start="earliest", handler=_collecting(tagged)
+        topic, group=f"Tagged{topic}", filter="tag0 || large", start="earliest", handler=collecting(tagged)
     ):
         await eventually(lambda: len(tagged) == 6, 20)
 
@@ -113,7 +123,7 @@ async def test_both_put_one_order_key_into_one_queue(
     java = java_client(False)
     await asyncio.to_thread(java.open_producer, "producer", name_server)
     async with client.producer("PythonProducer") as producer:
-        await _until_routed(client, topic)
+        await until_routed(client, topic)
         # The Java driver takes floorMod, Apache's own selector the absolute value: they agree where the hash is not negative.
         for key in ("a1", "标签", "k7", "abc"):
             assert java_hash(key) >= 0
@@ -122,7 +132,7 @@ async def test_both_put_one_order_key_into_one_queue(
             assert ours.queue.queue_id == theirs["queue"], key
 
 
-async def test_a_mixed_group_shares_the_queues(
+async def test_a_mixed_group_shares_thequeues_of(
     name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
 ) -> None:
     group = f"Mixed{topic}"
@@ -131,9 +141,9 @@ async def test_a_mixed_group_shares_the_queues(
     seen: list[ReceivedMessage] = []
     async with (
         client.producer("PythonProducer") as producer,
-        client.consumer(topic, group=group, start="earliest", handler=_collecting(seen)) as consumer,
+        client.consumer(topic, group=group, start="earliest", handler=collecting(seen)) as consumer,
     ):
-        await _until_routed(client, topic)
+        await until_routed(client, topic)
         await eventually(lambda: len(consumer.assigned) == 4, 30)
         # Java's half is known from what it reads: it needs up to a rebalance to let go of the rest.
         await asyncio.sleep(2)
@@ -152,81 +162,6 @@ async def test_a_mixed_group_shares_the_queues(
         await eventually(lambda: len(consumer.assigned) == 8, 30)
 
 
-async def test_a_failed_message_comes_again_and_then_goes_to_the_dead_letters(client: Client, topic: str) -> None:
-    attempts: list[tuple[int, str]] = []
-
-    async def handler(message: ReceivedMessage) -> None:
-        attempts.append((message.attempt, message.topic))
-        raise RetryLater(delay_level=1)
-
-    group = f"Failing{topic}"
-    async with client.producer("PythonProducer") as producer:
-        await _until_routed(client, topic)
-        receipt = await producer.send(topic, b"poison", keys="p1")
-    async with client.consumer(topic, group=group, start="earliest", handler=handler, max_retries=1):
-        await eventually(lambda: len(attempts) == 2, 20)
-        assert attempts == [(1, topic), (2, topic)]
-    async with client.pull_consumer("DeadLetterReader") as reader:
-        [queue] = await _queues(reader, f"%DLQ%{group}")
-        fetched = await reader.fetch(queue, offset=0, wait=5)
-        assert [message.body for message in fetched] == [b"poison"]
-        assert fetched.messages[0].properties["ORIGIN_MESSAGE_ID"] in {receipt.message_id, receipt.offset_id}
-
-
-async def test_orderly_members_see_each_queue_in_order(client: Client, topic: str) -> None:
-    seen: dict[int, list[int]] = {number: [] for number in range(8)}
-    failed: set[int] = set()
-
-    async def handler(message: ReceivedMessage) -> None:
-        queue_id = message.queue.queue_id
-        if message.queue_offset == 1 and queue_id not in failed:
-            failed.add(queue_id)
-            raise RetryLater
-        seen[queue_id].append(message.queue_offset)
-
-    group = f"Orderly{topic}"
-    async with client.producer("PythonProducer") as producer:
-        await _until_routed(client, topic)
-        for number in range(40):
-            await producer.send(topic, str(number), order_key=f"user-{number % 8}")
-    async with (
-        client.consumer(topic, group=group, handler=handler, orderly=True, start="earliest", suspend=0.1),
-        client.consumer(topic, group=group, handler=handler, orderly=True, start="earliest", suspend=0.1),
-    ):
-        await eventually(lambda: sum(map(len, seen.values())) >= 40, 60)
-    assert sum(map(len, seen.values())) == 40
-    for offsets in seen.values():
-        assert offsets == sorted(offsets)
-
-
-async def test_broadcasting_members_each_get_everything(client: Client, topic: str, tmp_path: Path) -> None:
-    first: list[ReceivedMessage] = []
-    second: list[ReceivedMessage] = []
-    async with client.producer("PythonProducer") as producer:
-        await _until_routed(client, topic)
-        for number in range(10):
-            await producer.send(topic, str(number))
-    one = client.consumer(
-        topic,
-        group=f"All{topic}",
-        broadcasting=True,
-        start="earliest",
-        handler=_collecting(first),
-        offset_directory=tmp_path,
-    )
-    other = client.consumer(
-        topic,
-        group=f"Too{topic}",
-        broadcasting=True,
-        start="earliest",
-        handler=_collecting(second),
-        offset_directory=tmp_path,
-    )
-    async with one, other:
-        await eventually(lambda: len(first) == len(second) == 10, 20)
-    assert len(list(tmp_path.rglob("offsets.json"))) == 2
-
-
 async def test_mqadmin_finds_our_messages_and_our_consumers(
     world: World, release: str, name_server: str, client: Client, topic: str
 ) -> None:
@@ -234,9 +169,9 @@ async def test_mqadmin_finds_our_messages_and_our_consumers(
     seen: list[ReceivedMessage] = []
     async with (
         client.producer("PythonProducer") as producer,
-        client.consumer(topic, group=group, start="earliest", handler=_collecting(seen), commit_every=0.1) as consumer,
+        client.consumer(topic, group=group, start="earliest", handler=collecting(seen), commit_every=0.1) as consumer,
     ):
-        await _until_routed(client, topic)
+        await until_routed(client, topic)
         receipt = await producer.send(topic, b"find me", keys=["needle"], tag="hay")
         await eventually(lambda: len(seen) == 1, 20)
         found = await asyncio.to_thread(
@@ -260,62 +195,12 @@ async def test_mqadmin_finds_our_messages_and_our_consumers(
         assert seen[1].message_id == receipt.message_id
 
 
-async def test_offsets_by_time_and_by_hand(client: Client, topic: str) -> None:
-    async with client.producer("PythonProducer") as producer, client.pull_consumer(f"Reader{topic}") as reader:
-        await _until_routed(client, topic)
-        queue = (await producer.queues(topic))[0]
-        for number in range(100):
-            await producer.send(topic, str(number), queue=queue)
-        fetched = await reader.fetch(queue, offset=0, max=256)
-        assert [message.body for message in fetched] == [str(number).encode() for number in range(100)]
-        assert (await reader.min_offset(queue), await reader.max_offset(queue)) == (0, 100)
-        assert 0 <= await reader.offset_at(queue, fetched.messages[50].stored_at) <= 50
-        await reader.commit_offset(queue, 42)
-        assert await reader.committed(queue) == 42
-        await reader.assign([queue])
-        assert (await reader.poll(max=1))[0].body == b"42"
-
-
 async def test_an_unusable_sql_filter_is_refused_at_the_start(client: Client, topic: str) -> None:
     # Apache's brokers have property filters off unless told otherwise.
     with pytest.raises(RequestFailed):
         await client.consumer(topic, group=f"Sql{topic}", filter=Sql("a > 1")).start()
 
 
-async def test_the_first_message_comes_within_a_second(client: Client, topic: str) -> None:
-    async with client.producer("PythonProducer") as producer:
-        await _until_routed(client, topic)
-        await producer.send(topic, b"x")
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    async with client.consumer(topic, group=f"Quick{topic}", start="earliest") as consumer:
-        await anext(consumer)
-        # A bound of the design, not of the machine: nothing on the way may wait for a timer.
-        assert loop.time() - began < 1.0
-
-
-def _collecting(into: list[ReceivedMessage]) -> Callable[[ReceivedMessage], Awaitable[None]]:
-    async def handler(message: ReceivedMessage) -> None:
-        into.append(message)
-
-    return handler
-
-
 def _client_id(consumer: Consumer) -> str:
     assert consumer._instance is not None
     return consumer._instance.client_id
-
-
-async def _until_routed(client: Client, topic: str) -> None:
-    async with client.pull_consumer("RouteReader") as reader:
-        await _queues(reader, topic)
-
-
-async def _queues(reader: PullConsumer, topic: str) -> list[QueueRef]:
-    """A topic just made needs a moment to reach the name server."""
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                return await reader.queues(topic)
-            except RequestFailed:
-                await asyncio.sleep(0.1)

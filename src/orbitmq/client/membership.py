@@ -271,6 +271,8 @@ class Membership:
         held = ProcessQueue(queue, public, offset, self.options.cache)
         held.locked_at = locked_at
         self.queues[queue] = held
+        # Committed even if nothing comes: a group that began at the end must not begin at a later end next time.
+        self._offsets.advance(queue, offset)
         task = self._tasks.start(
             self._puller.run(held, lambda: self.subscriptions[queue.topic]), f"pulling {queue.topic}/{queue.queue_id}"
         )

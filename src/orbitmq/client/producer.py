@@ -324,11 +324,9 @@ class Producer:
             delivered = await self._deliver(RequestCode.SEND_MESSAGE_V2, header, first.body, to, seconds, sendings)
             receipts = [self._receipt(delivered, topic, first)]
         else:
-            assert self._instance is not None
-            properties = {names.UNIQUE_KEY: next(self._instance.unique_ids)}
-            if names.WAIT in first.properties:
-                properties[names.WAIT] = first.properties[names.WAIT]
-            header = self._header(first.topic, properties, 0, 0, batch=True)
+            # Brokers add the batch's properties to each member's, where they win: an id for the batch would hide theirs.
+            shared = {name: first.properties[name] for name in (names.WAIT,) if name in first.properties}
+            header = self._header(first.topic, shared, 0, 0, batch=True)
             code, body = RequestCode.SEND_BATCH_MESSAGE, batch.body()
             delivered = await self._deliver(code, header, body, to, seconds, sendings)
             receipts = batch_receipts_of(delivered.answer, topic, delivered.broker_name, batch.ids())

@@ -1,0 +1,191 @@
+"""What must hold on every server: Apache 5.3.3, Apache 4.9.7 and ours. Test modules import these and say which server it is.
+
+They bring the fixtures `client`, connected to the server, and `topic`, a topic of eight queues on one broker.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+from orbitmq import Client, PullConsumer, QueueRef, ReceivedMessage, RetryLater, SendStatus
+from orbitmq.errors import RequestFailed
+from tests.client.scripted import eventually
+
+
+async def test_every_way_of_sending_arrives(client: Client, topic: str) -> None:
+    seen: list[ReceivedMessage] = []
+    async with client.producer("PythonProducer") as producer:
+        await until_routed(client, topic)
+        receipts = [
+            await producer.send(topic, "plain é 标签 🚀", tag="a", keys=["k1", "k2"], properties={"colour": "blå"}),
+            await producer.send(topic, b"x" * 100_000, tag="b"),
+            await producer.send(topic, {"json": [1, 2]}, order_key="user-7"),
+            await producer.send(topic, b"later", delay=timedelta(seconds=1)),
+            *await producer.send_batch(topic, [f"batch {number}" for number in range(50)], tag="c"),
+        ]
+        assert {receipt.status for receipt in receipts} == {SendStatus.STORED}
+        await producer.send_oneway(topic, b"oneway")
+        for compression in ("lz4", "zstd"):
+            async with client.producer("PythonProducer", compression=compression) as other:
+                await other.send(topic, compression * 3000)
+    async with client.consumer(topic, group=f"Every{topic}", start="earliest", handler=collecting(seen)):
+        await eventually(lambda: len(seen) == 57, 30)
+    by_id = {message.message_id: message for message in seen}
+    for receipt in (*receipts[:3], *receipts[4:]):
+        message = by_id[receipt.message_id]
+        assert (message.queue, message.queue_offset, message.offset_id) == (
+            receipt.queue, receipt.queue_offset, receipt.offset_id,
+        )  # fmt: skip
+    plain = by_id[receipts[0].message_id]
+    assert (plain.body.decode(), plain.tag, plain.keys) == ("plain é 标签 🚀", "a", ["k1", "k2"])
+    assert plain.properties["colour"] == "blå"
+    bodies = {message.body for message in seen}
+    assert bodies >= {b"x" * 100_000, b'{"json":[1,2]}', b"later", b"oneway", b"lz4" * 3000, b"zstd" * 3000}
+
+
+async def test_members_share_a_topic_and_take_over_when_one_leaves(client: Client, topic: str) -> None:
+    first: list[ReceivedMessage] = []
+    second: list[ReceivedMessage] = []
+    group = f"Shared{topic}"
+    async with (
+        client.producer("PythonProducer") as producer,
+        client.consumer(topic, group=group, start="earliest", handler=collecting(first)) as one,
+    ):
+        await until_routed(client, topic)
+        await eventually(lambda: len(one.assigned) == 8, 20)
+        async with client.consumer(topic, group=group, start="earliest", handler=collecting(second)) as other:
+            await eventually(lambda: len(one.assigned) == len(other.assigned) == 4, 20)
+            assert not set(one.assigned) & set(other.assigned)
+            await asyncio.gather(*(producer.send(topic, str(number)) for number in range(80)))
+            await eventually(lambda: len(first) + len(second) >= 80, 20)
+        await eventually(lambda: len(one.assigned) == 8, 20)
+        await asyncio.gather(*(producer.send(topic, str(number)) for number in range(80, 120)))
+        await eventually(lambda: len({message.body for message in first + second}) == 120, 20)
+    assert len(first) + len(second) == 120
+    assert second
+
+
+async def test_a_failed_message_comes_again_and_then_goes_to_the_dead_letters(client: Client, topic: str) -> None:
+    attempts: list[tuple[int, str]] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        attempts.append((message.attempt, message.topic))
+        raise RetryLater(delay_level=1)
+
+    group = f"Failing{topic}"
+    async with client.producer("PythonProducer") as producer:
+        await until_routed(client, topic)
+        receipt = await producer.send(topic, b"poison", keys="p1")
+    async with client.consumer(topic, group=group, start="earliest", handler=handler, max_retries=1):
+        await eventually(lambda: len(attempts) == 2, 20)
+        assert attempts == [(1, topic), (2, topic)]
+    async with client.pull_consumer("DeadLetterReader") as reader:
+        [queue] = await queues_of(reader, f"%DLQ%{group}")
+        fetched = await reader.fetch(queue, offset=0, wait=5)
+        assert [message.body for message in fetched] == [b"poison"]
+        assert fetched.messages[0].properties["ORIGIN_MESSAGE_ID"] in {receipt.message_id, receipt.offset_id}
+
+
+async def test_orderly_members_see_each_queue_in_order(client: Client, topic: str) -> None:
+    seen: dict[int, list[int]] = {number: [] for number in range(8)}
+    failed: set[int] = set()
+
+    async def handler(message: ReceivedMessage) -> None:
+        queue_id = message.queue.queue_id
+        if message.queue_offset == 1 and queue_id not in failed:
+            failed.add(queue_id)
+            raise RetryLater
+        seen[queue_id].append(message.queue_offset)
+
+    group = f"Orderly{topic}"
+    async with client.producer("PythonProducer") as producer:
+        await until_routed(client, topic)
+        for number in range(40):
+            await producer.send(topic, str(number), order_key=f"user-{number % 8}")
+    async with (
+        client.consumer(topic, group=group, handler=handler, orderly=True, start="earliest", suspend=0.1),
+        client.consumer(topic, group=group, handler=handler, orderly=True, start="earliest", suspend=0.1),
+    ):
+        await eventually(lambda: sum(map(len, seen.values())) >= 40, 60)
+    assert sum(map(len, seen.values())) == 40
+    for offsets in seen.values():
+        assert offsets == sorted(offsets)
+
+
+async def test_broadcasting_members_each_get_everything(client: Client, topic: str, tmp_path: Path) -> None:
+    first: list[ReceivedMessage] = []
+    second: list[ReceivedMessage] = []
+    async with client.producer("PythonProducer") as producer:
+        await until_routed(client, topic)
+        for number in range(10):
+            await producer.send(topic, str(number))
+    one = client.consumer(
+        topic,
+        group=f"All{topic}",
+        broadcasting=True,
+        start="earliest",
+        handler=collecting(first),
+        offset_directory=tmp_path,
+    )
+    other = client.consumer(
+        topic,
+        group=f"Too{topic}",
+        broadcasting=True,
+        start="earliest",
+        handler=collecting(second),
+        offset_directory=tmp_path,
+    )
+    async with one, other:
+        await eventually(lambda: len(first) == len(second) == 10, 20)
+    assert len(list(tmp_path.rglob("offsets.json"))) == 2
+
+
+async def test_offsets_by_time_and_by_hand(client: Client, topic: str) -> None:
+    async with client.producer("PythonProducer") as producer, client.pull_consumer(f"Reader{topic}") as reader:
+        await until_routed(client, topic)
+        queue = (await producer.queues(topic))[0]
+        for number in range(100):
+            await producer.send(topic, str(number), queue=queue)
+        fetched = await reader.fetch(queue, offset=0, max=256)
+        assert [message.body for message in fetched] == [str(number).encode() for number in range(100)]
+        assert (await reader.min_offset(queue), await reader.max_offset(queue)) == (0, 100)
+        assert 0 <= await reader.offset_at(queue, fetched.messages[50].stored_at) <= 50
+        await reader.commit_offset(queue, 42)
+        assert await reader.committed(queue) == 42
+        await reader.assign([queue])
+        assert (await reader.poll(max=1))[0].body == b"42"
+
+
+async def test_the_first_message_comes_within_a_second(client: Client, topic: str) -> None:
+    async with client.producer("PythonProducer") as producer:
+        await until_routed(client, topic)
+        await producer.send(topic, b"x")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with client.consumer(topic, group=f"Quick{topic}", start="earliest") as consumer:
+        await anext(consumer)
+        # A bound of the design, not of the machine: nothing on the way may wait for a timer.
+        assert loop.time() - began < 1.0
+
+
+def collecting(into: list[ReceivedMessage]) -> Callable[[ReceivedMessage], Awaitable[None]]:
+    async def handler(message: ReceivedMessage) -> None:
+        into.append(message)
+
+    return handler
+
+
+async def until_routed(client: Client, topic: str) -> None:
+    async with client.pull_consumer("RouteReader") as reader:
+        await queues_of(reader, topic)
+
+
+async def queues_of(reader: PullConsumer, topic: str) -> list[QueueRef]:
+    """A topic just made needs a moment to reach the name server."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await reader.queues(topic)
+            except RequestFailed:
+                await asyncio.sleep(0.1)

@@ -1,0 +1,193 @@
+"""The client on OrbitMQ's own servers, as processes of their own: the suite, and what happens when one of them dies."""
+
+import asyncio
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from orbitmq import Client, ReceivedMessage, connect
+from orbitmq.errors import OrbitError
+from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.command import request
+from orbitmq.protocol.headers.admin import CreateTopic
+from orbitmq.transport.address import parse_address
+from orbitmq.transport.pool import Pool
+from tests.client.scripted import eventually
+from tests.client.suite import (  # noqa: F401 - tests that every server must pass
+    collecting,
+    test_a_failed_message_comes_again_and_then_goes_to_the_dead_letters,
+    test_broadcasting_members_each_get_everything,
+    test_every_way_of_sending_arrives,
+    test_members_share_a_topic_and_take_over_when_one_leaves,
+    test_offsets_by_time_and_by_hand,
+    test_orderly_members_see_each_queue_in_order,
+    test_the_first_message_comes_within_a_second,
+    until_routed,
+)
+from tests.interop import orbit
+from tests.interop.processes import free_port
+
+pytestmark = pytest.mark.xdist_group("client-servers")
+
+SETTINGS = {"registerNameServerPeriod": 10_000}
+
+
+class Servers:
+    """A name server and a broker, each on a port it keeps when it is started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports = free_port(), free_port()
+        self.name_server = orbit.start_name_server(folder / "nameserver", port=self._ports[0])
+        self.start_broker()
+
+    @property
+    def address(self) -> str:
+        return self.name_server.address
+
+    def start_broker(self) -> None:
+        (self._folder / "broker" / "broker.out").unlink(missing_ok=True)  # its old word that it is ready
+        self.broker = orbit.start_broker(self._folder / "broker", self.address, settings=SETTINGS, port=self._ports[1])
+
+    def start_name_server(self) -> None:
+        (self._folder / "nameserver" / "nameserver.out").unlink()
+        self.name_server = orbit.start_name_server(self._folder / "nameserver", port=self._ports[0])
+
+    def kill(self) -> None:
+        self.broker.process.kill()
+        self.name_server.process.kill()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    servers = Servers(tmp_path_factory.mktemp("servers"))
+    yield servers
+    servers.kill()
+
+
+@pytest.fixture
+async def client(servers: Servers) -> AsyncIterator[Client]:
+    async with connect(servers.address) as client:
+        yield client
+
+
+@pytest.fixture
+async def topic(servers: Servers, client: Client, request: pytest.FixtureRequest) -> str:
+    """A topic of its own for each test, with eight queues."""
+    name = "".join(part.capitalize() for part in re.split("_", request.node.originalname))[:80]
+    await _create_topic(servers, name)
+    await until_routed(client, name)
+    return name
+
+
+async def _create_topic(servers: Servers, name: str) -> None:
+    pool = Pool()
+    header = CreateTopic(topic=name, read_queue_nums=8, write_queue_nums=8, perm=6, topic_filter_type="SINGLE_TAG")
+    command = request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    answer = await pool.call(parse_address(servers.broker.address), command, 5)
+    assert answer.code == 0, answer
+    await pool.close()
+
+
+async def test_nothing_acked_is_lost_when_the_broker_is_killed_and_comes_back(
+    servers: Servers, client: Client, topic: str
+) -> None:
+    seen: list[ReceivedMessage] = []
+    acked: set[bytes] = set()
+    failures: list[OrbitError] = []
+    stop = asyncio.Event()
+
+    async def keep_sending() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            body = str(number).encode()
+            try:
+                await producer.send(topic, body, timeout=2)
+                acked.add(body)
+            except OrbitError as error:
+                failures.append(error)
+                await asyncio.sleep(0.05)
+
+    async with (
+        client.producer("PythonProducer") as producer,
+        client.consumer(topic, group=f"Survives{topic}", start="earliest", handler=collecting(seen)),
+    ):
+        sending = asyncio.create_task(keep_sending())
+        await eventually(lambda: len(seen) > 50, 20)
+        await asyncio.to_thread(servers.broker.process.kill)
+        await eventually(lambda: failures, 20)
+        await asyncio.to_thread(servers.start_broker)
+        before = len(acked)
+        await eventually(lambda: len(acked) > before + 50, 30)
+        stop.set()
+        await sending
+        await eventually(lambda: acked <= {message.body for message in seen}, 30)
+    assert all(error.hint for error in failures)
+
+
+async def test_a_frozen_broker_costs_each_send_its_time_limit_and_no_more(
+    servers: Servers, client: Client, topic: str
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with client.producer("PythonProducer") as producer:
+        await producer.send(topic, b"before")
+        servers.broker.process.freeze()
+        try:
+            began = loop.time()
+            with pytest.raises(OrbitError) as caught:
+                await producer.send(topic, b"meanwhile", timeout=0.5)
+            assert loop.time() - began < 5.0  # it must end by its own limit, not by a default of seconds
+            assert caught.value.hint
+        finally:
+            servers.broker.process.thaw()
+        await producer.send(topic, b"after", timeout=10)
+
+
+async def test_a_consumer_that_is_killed_loses_nothing(
+    servers: Servers, client: Client, topic: str, tmp_path: Path
+) -> None:
+    group = f"Killed{topic}"
+    async with client.producer("PythonProducer") as producer:
+        await asyncio.gather(*(producer.send(topic, str(number)) for number in range(200)))
+    program = f"""
+import asyncio, orbitmq as mq
+async def main():
+    async with mq.connect({servers.address!r}) as client:
+        async with client.consumer({topic!r}, group={group!r}, start="earliest") as sub:
+            n = 0
+            async for m in sub:
+                async with m.process():
+                    n += 1
+                    if n == 50:
+                        print("half way", flush=True)
+                        await asyncio.sleep(60)
+asyncio.run(main())
+"""
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    assert child.stdout is not None
+    async with asyncio.timeout(30):
+        assert await child.stdout.readline() == b"half way\n"
+    child.send_signal(signal.SIGKILL)
+    await child.wait()
+    seen: list[ReceivedMessage] = []
+    async with client.consumer(topic, group=group, start="earliest", handler=collecting(seen)):
+        await eventually(lambda: len(seen) >= 150, 30)
+        await asyncio.sleep(0.1)
+    assert len({message.body for message in seen}) >= 150
+
+
+async def test_sends_go_on_while_the_name_server_is_gone(servers: Servers, client: Client, topic: str) -> None:
+    async with client.producer("PythonProducer") as producer:
+        await producer.send(topic, b"before")
+        await asyncio.to_thread(servers.name_server.process.kill)
+        try:
+            for _ in range(20):
+                await producer.send(topic, b"meanwhile")
+        finally:
+            await asyncio.to_thread(servers.start_name_server)
+        await producer.send(topic, b"after")
