@@ -2,12 +2,12 @@
 
     append      records a second with the flushing threads running, every record indexed by queue and unique key
     read        records a second of a whole queue, 32 at a time
-    recovery    seconds a GB of log takes to open after a kill, when every record is looked at; the page cache is warm
+    recovery    GB of log a second, opened after a kill, when every record is looked at; the page cache is warm
     indexing    records a second when queues and key index are built from the log alone
     queues      memory and start-up time of ten thousand queues
 
-Prints a table and writes benchmarks/results/store.json. Figures move by a third with what else the machine does: compare
-ratios, and runs on a quiet machine.
+Each rate is given by the clock and by processor time; the latter hardly depends on what else the machine does. Prints a table
+and writes benchmarks/results/store.json, with the machine's load beside it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,19 @@ def properties(number: int) -> bytes:
     )
 
 
-def append(directory: Path, body_bytes: int, queues: int, count: int) -> float:
-    """Records a second. Properties are made beforehand: making them is the sender's work."""
+class Stopwatch:
+    """Wall and processor seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._processor = time.perf_counter(), time.process_time()
+
+    def rates(self, name: str, amount: float) -> dict[str, float]:
+        wall, processor = time.perf_counter() - self._wall, time.process_time() - self._processor
+        return {name: amount / wall, f"{name}, of processor time": amount / processor}
+
+
+def append(directory: Path, body_bytes: int, queues: int, count: int) -> dict[str, float]:
+    """Properties are made beforehand: making them is the sender's work."""
     store = Store(StorageConfig(directory=directory), HOST)
     store.start()
     body = os.urandom(body_bytes)
@@ -75,47 +86,47 @@ def append(directory: Path, body_bytes: int, queues: int, count: int) -> float:
     gc.collect()
     gc.freeze()
     put = store.append
-    started = time.perf_counter()
+    watch = Stopwatch()
     for number, text in enumerate(prepared):
         put(TOPIC, number % queues, body, text, 1_700_000_000_000, HOST)
     store.dispatch()
-    seconds = time.perf_counter() - started
+    rates = watch.rates(f"appends a second, {body_bytes} B, {queues} queues", count)
     gc.unfreeze()
     store.close()
-    return count / seconds
+    return rates
 
 
-def read(directory: Path) -> float:
+def read(directory: Path, body_bytes: int) -> dict[str, float]:
     store = Store(StorageConfig(directory=directory), HOST)
     records = 0
-    started = time.perf_counter()
+    watch = Stopwatch()
     for (topic, queue_id), queue in store.queue_ranges().items():
         offset = queue.min_offset
         while offset < queue.max_offset:
             result = store.read(topic, queue_id, offset, 32)
             offset = result.next_offset
             records += result.count
-    seconds = time.perf_counter() - started
+    rates = watch.rates(f"records read a second by 32, {body_bytes} B", records)
     store.close()
-    return records / seconds
+    return rates
 
 
 def recovery(directory: Path) -> dict[str, float]:
-    """Seconds a GB without a checkpoint that vouches for anything; and without queues and key index, records a second."""
+    """Without a checkpoint that vouches for anything; then without queues and key index as well."""
     mark_running(LocalDisk(), directory)
     (directory / "checkpoint").unlink()
-    started = time.perf_counter()
+    watch = Stopwatch()
     store = Store(StorageConfig(directory=directory), HOST)
-    seconds = time.perf_counter() - started
-    size, records = store.log.end - store.log.start, store.recovered.records
+    figures = watch.rates("GB recovered a second", (store.log.end - store.log.start) / 1e9)
+    records = store.recovered.records
     store.close()
     for name in ("consumequeue", "index"):
         shutil.rmtree(directory / name)
-    started = time.perf_counter()
+    watch = Stopwatch()
     store = Store(StorageConfig(directory=directory), HOST)
-    indexing = time.perf_counter() - started
+    figures |= watch.rates("records indexed a second", records)
     store.close()
-    return {"recovery seconds per GB": seconds / size * 1e9, "records indexed per second": records / indexing}
+    return figures
 
 
 def many_queues(directory: Path, count: int) -> dict[str, float]:
@@ -139,11 +150,9 @@ def measure(base: Path, *, quick: bool) -> dict[str, float]:
     for body_bytes, count in ((1024, 400_000 // scale), (100, 800_000 // scale)):
         for queues in (1, 8):
             directory = base / f"append-{body_bytes}-{queues}"
-            figures[f"appends per second, {body_bytes} B, {queues} queues"] = append(
-                directory, body_bytes, queues, count
-            )
+            figures |= append(directory, body_bytes, queues, count)
             if queues == 8:
-                figures[f"records read per second by 32, {body_bytes} B, {queues} queues"] = read(directory)
+                figures |= read(directory, body_bytes)
             if (body_bytes, queues) == (1024, 8):
                 figures |= recovery(directory)
             shutil.rmtree(directory)
