@@ -1,6 +1,7 @@
 """Our name server beside Apache's, in the same run: `python -m benchmarks nameserver [--seconds S] [--rounds N]`.
 
-    route queries   a second, 64 connections with one query in flight each, and 4 connections with 32
+    route queries   a second, 64 connections with one query in flight each, and 4 connections with 32;
+                    and the processor time each takes, which holds on a busy machine too
     registration    milliseconds until a broker with 10,000 topics is accepted, plain JSON body
     memory          resident, after all of it
 
@@ -94,7 +95,8 @@ class Contender:
         assert answer.code == 0, answer.remark
         return seconds
 
-    def routes_a_second(self, load: Path, connections: int, window: int, seconds: float) -> float:
+    def ask_routes(self, load: Path, connections: int, window: int, seconds: float) -> tuple[float, float]:
+        """Answers a second, and processor time for each in microseconds; the latter holds on a busy machine too."""
         command = [
             str(load),
             "route",
@@ -107,12 +109,19 @@ class Contender:
             "0",
             str(seconds),
         ]
+        before = self.processor_seconds()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+        used = self.processor_seconds() - before
         if done.returncode:
             raise SystemExit(f"the load generator failed against {self.name}: {done.stdout}{done.stderr}")
-        found = re.search(r"rate=(\d+)", done.stdout)
+        found = re.search(r"msgs=(\d+) .*rate=(\d+)", done.stdout)
         assert found is not None
-        return float(found[1])
+        return float(found[2]), 1e6 * used / int(found[1])
+
+    def processor_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(") ")[2].split()
+        user, system = int(fields[11]), int(fields[12])
+        return (user + system) / os.sysconf("SC_CLK_TCK")
 
     def resident_mb(self) -> float:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -152,13 +161,14 @@ def measure(contenders: list[Contender], load: Path, rounds: int, seconds: float
         for number in range(3):
             contender.register(f"warm-up-{number}", TOPICS)
         for connections, window in SHAPES:
-            contender.routes_a_second(load, connections, window, seconds)
+            contender.ask_routes(load, connections, window, seconds)
     for number in range(rounds):
         # Whoever goes second finds warmer caches: take turns.
         for contender in contenders if number % 2 == 0 else contenders[::-1]:
             for connections, window in SHAPES:
-                rate = contender.routes_a_second(load, connections, window, seconds)
+                rate, processor = contender.ask_routes(load, connections, window, seconds)
                 contender.note(f"route queries/s, {connections} x {window}", rate)
+                contender.note(f"processor us a query, {connections} x {window}", processor)
             contender.note("registration of 10,000 topics, ms", 1000 * contender.register(f"round-{number}", TOPICS))
     for contender in contenders:
         contender.note("resident memory, MB", contender.resident_mb())
