@@ -29,14 +29,14 @@ def java_tools() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(scope="module", params=RELEASES)
 def release(request: pytest.FixtureRequest) -> str:
     """Each Apache release in turn."""
     value: str = request.param
     return value
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def java(release: str) -> JavaBuild:
     return build(release)
 
