@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from orbitmq.testing import Server
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -37,5 +39,20 @@ def test_one_message_is_sent_and_received() -> None:
     assert "received 'hello, world'" in printed
 
 
+def test_an_app_turns_orders_into_invoices(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server() as server:
+        monkeypatch.setenv("NAMESRV_ADDR", server.address)
+        printed = run("orders_app.py")
+    assert printed.splitlines() == [f"order {number}: {12 * number}.00" for number in range(1, 6)]
+
+
+def test_the_blocking_client_sends_and_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server() as server:
+        monkeypatch.setenv("NAMESRV_ADDR", server.address)
+        printed = run("blocking.py")
+    assert printed.splitlines() == ["message 0, message 1, message 2", "3 messages in 4 queues"]
+
+
 def test_every_example_is_tried() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"demo.py", "send_and_receive.py"}
+    tried = {"blocking.py", "demo.py", "orders_app.py", "send_and_receive.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == tried
