@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from orbitmq.testing import Server
+
+if TYPE_CHECKING:
+    import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
