@@ -402,7 +402,8 @@ class RouteRegistry:
         queues = self._topics.get(topic)
         if not queues:
             return None
-        brokers = [_copy(self._brokers[name]) for name in queues if name in self._brokers]
+        names = sorted(queues)  # so that every name server gives the same answer, in Java's usual order
+        brokers = [_copy(self._brokers[name]) for name in names if name in self._brokers]
         if not brokers:
             return None
         filters = {
@@ -416,7 +417,7 @@ class RouteRegistry:
                 _promote_acting_master(broker, queues[broker.broker_name])
         return TopicRoute(
             broker_datas=brokers,
-            queue_datas=list(queues.values()),
+            queue_datas=[queues[name] for name in names],
             filter_server_table=filters,
             topic_queue_mapping_by_broker=self._mappings.get(topic) or None,
         )

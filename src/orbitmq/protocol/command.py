@@ -120,6 +120,8 @@ class Command:
         """The custom fields as one typed struct; HeaderError names the field that is missing or ill-typed."""
         if self._fields is None and self._raw_codec == CODEC_JSON:
             return header_type.from_json(self._raw or b"{}")
+        if self._raw_codec == CODEC_BINARY:  # where an empty text means that there is none
+            return header_type.from_fields({name: text for name, text in self.fields.items() if text})
         return header_type.from_fields(self.fields)
 
     def __repr__(self) -> str:
