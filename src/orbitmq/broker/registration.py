@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.errors import OrbitError
+from orbitmq.errors import BodyError, OrbitError
 from orbitmq.protocol.bodies.registration import Registration as RegistrationBody
 from orbitmq.protocol.bodies.registration import body_checksum, encode_compressed
 from orbitmq.protocol.bodies.route import KvTable
@@ -152,7 +152,12 @@ class Registration:
             self._reachable.add(server)
             logger.info("registered with name server %s", server)
         if answer.body:
-            self._topics.mark_ordered(KvTable.from_json(answer.body).table)
+            try:
+                ordered = KvTable.from_json(answer.body).table
+            except BodyError as error:
+                logger.warning("what name server %s says of ordered topics cannot be read: %s", server, error)
+            else:
+                self._topics.mark_ordered(ordered)
 
     async def _is_outdated(self, server: Address, timeout_seconds: float) -> bool:
         """Whether the name server knows something else of us than what is so now."""

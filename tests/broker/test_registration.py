@@ -1,0 +1,123 @@
+"""What name servers hear from a broker: at start, when topics change, after a loss, and at the end."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from orbitmq.protocol.bodies.registration import decode_registration
+from orbitmq.protocol.command import Command, ok
+from orbitmq.transport.server import Server
+from tests.broker.kit import running, wire
+from tests.raw_client import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    import pytest
+
+    from orbitmq.transport.address import Address
+    from orbitmq.transport.connection import Connection
+
+REGISTER, UNREGISTER = 103, 104
+
+
+class Register:
+    """A name server that writes down what it hears, and answers as told."""
+
+    def __init__(self) -> None:
+        self.registered: list[Command] = []
+        self.unregistered: list[Command] = []
+        self.body = b""
+        self.server = Server({REGISTER: self._register, UNREGISTER: self._unregister})
+
+    async def _register(self, request: Command, connection: Connection) -> Command:
+        self.registered.append(request)
+        return ok(body=self.body)
+
+    async def _unregister(self, request: Command, connection: Connection) -> Command:
+        self.unregistered.append(request)
+        return ok()
+
+    def topics(self, number: int) -> set[str]:
+        request = self.registered[number]
+        registration = decode_registration(request.body, request.version)
+        return set(registration.topic_config_serialize_wrapper.topic_config_table)
+
+    def heard_of(self, topic: str) -> bool:
+        return any(topic in self.topics(number) for number in range(len(self.registered)))
+
+
+@asynccontextmanager
+async def register() -> AsyncIterator[tuple[Register, Address]]:
+    heard = Register()
+    address = await heard.server.start("127.0.0.1", 0)
+    try:
+        yield heard, address
+    finally:
+        await heard.server.stop(grace_seconds=0.5)
+
+
+async def test_every_name_server_hears_of_the_broker_at_start_and_at_the_end(tmp_path: Path) -> None:
+    async with register() as (first, one), register() as (second, two):
+        async with running(tmp_path, namesrvAddr=f"{one};{two}") as broker:
+            for heard in (first, second):
+                assert heard.registered[0].fields["brokerAddr"] == str(broker.address)
+                assert heard.registered[0].fields["brokerName"] == "broker-a"
+                assert {"TBW102", "broker-a", "SCHEDULE_TOPIC_XXXX"} <= heard.topics(0)
+        for heard in (first, second):
+            assert [request.fields["brokerName"] for request in heard.unregistered] == ["broker-a"]
+
+
+async def test_a_new_topic_is_announced_at_once_and_alone(tmp_path: Path) -> None:
+    async with register() as (heard, address), running(tmp_path, namesrvAddr=address) as broker:
+        async with wire(broker) as client:
+            await client.send("Brand_new")
+        await until(lambda: heard.heard_of("Brand_new"), what="the topic announced")
+        assert heard.topics(-1) == {"Brand_new"}
+
+
+async def test_a_compressed_registration_says_the_same(tmp_path: Path) -> None:
+    async with register() as (heard, address), running(tmp_path, namesrvAddr=address, compressedRegister="true"):
+        assert heard.registered[0].fields["compressed"] == "true"
+        assert "TBW102" in heard.topics(0)
+
+
+async def test_a_broker_starts_without_name_servers_and_is_found_by_one_that_comes_later(tmp_path: Path) -> None:
+    async with register() as (heard, address):
+        pass
+    async with running(tmp_path, namesrvAddr=address) as broker, wire(broker) as client:
+        assert (await client.send("T")).code == 0
+        assert heard.registered == []
+
+
+async def test_a_lost_connection_makes_it_register_again(tmp_path: Path) -> None:
+    async with register() as (heard, address), running(tmp_path, namesrvAddr=address):
+        for connection in list(heard.server.connections):
+            connection.abort()
+        await until(lambda: len(heard.registered) == 2, what="the second registration")
+        assert "TBW102" in heard.topics(1)
+
+
+async def test_an_answer_that_cannot_be_read_does_not_end_registration(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with register() as (heard, address):
+        heard.body = b"[1,"
+        async with running(tmp_path, namesrvAddr=address) as broker, wire(broker) as client:
+            await client.send("One")
+            await until(lambda: heard.heard_of("One"), what="the first topic announced")
+            await client.send("Two")
+            await until(lambda: heard.heard_of("Two"), what="the second topic announced")
+    assert "cannot be read" in caplog.text
+
+
+async def test_what_a_name_server_calls_ordered_is_ordered(tmp_path: Path) -> None:
+    async with register() as (heard, address), running(tmp_path, namesrvAddr=address) as broker, wire(broker) as client:
+        await client.send("One")
+        await until(lambda: heard.heard_of("One"), what="the first topic announced")
+        heard.body = b'{"table":{"One":"broker-a:4"}}'
+        await client.send("Two")
+        await until(lambda: broker.state.topics.require("One").order, what="marked")
+        assert not broker.state.topics.require("Two").order
