@@ -45,6 +45,7 @@ def start_broker(
         "storePathRootDir": folder / "store",
         "mappedFileSizeCommitLog": 64 << 20,
         "traceTopicEnable": "true",
+        "osPageCacheBusyTimeOutMills": 60_000,  # a busy machine is no reason to refuse a message here
         **(settings or {}),
     }
     config = write_properties(folder / "broker.conf", properties)
