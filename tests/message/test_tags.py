@@ -42,3 +42,5 @@ def test_equals_the_definition_for_any_text(text: str) -> None:
 @given(ANY_TEXT, ANY_TEXT)
 def test_a_hash_can_go_on_from_its_prefix(prefix: str, text: str) -> None:
     assert java_hash_after(java_hash(prefix), text) == plain_java_hash(prefix + text)
+    if text.isascii():
+        assert java_hash_after(java_hash(prefix), text.encode()) == plain_java_hash(prefix + text)

@@ -143,6 +143,25 @@ def test_what_is_too_large_by_itself_is_refused(tmp_path: Path) -> None:
     assert at(log, put(log)).queue_offset == 1
 
 
+def test_a_number_too_large_for_its_field_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    put(log)
+    end = log.end
+    numbers: list[dict[str, Any]] = [
+        {"flag": 1 << 31},
+        {"reconsume_times": -(1 << 40)},
+        {"prepared_transaction_offset": 1 << 63},
+    ]
+    for number in numbers:
+        with pytest.raises(MessageError, match="does not fit into its field") as raised:
+            put(log, **number)
+        assert raised.value.code == AppendCode.MESSAGE_ILLEGAL
+    with pytest.raises(MessageError, match="does not fit into its field"):
+        log.append_batch("T", 0, [BatchMember(b"1"), BatchMember(b"2", b"", 1 << 31)], b"", BORN_AT_MS, BORN_HOST)
+    assert log.end == end
+    assert at(log, put(log)).queue_offset == 1
+
+
 @pytest.mark.parametrize("topic", ["", "a/b", "..", "é" * 64])
 def test_what_cannot_be_a_topic_is_refused(tmp_path: Path, topic: str) -> None:
     with pytest.raises(MessageError) as raised:

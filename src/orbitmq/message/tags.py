@@ -40,12 +40,20 @@ def java_hash(text: str) -> int:
     return java_hash_after(0, text)
 
 
-def java_hash_after(prefix_hash: int, text: str) -> int:
-    """The hash of prefix + text, given the prefix's hash: `topic + "#"` is hashed once, each key after it."""
-    try:
-        units: bytes | array[int] = text.encode("latin-1")
-    except UnicodeEncodeError:
-        units = _utf16_units(text)
+def java_hash_after(prefix_hash: int, text: str | bytes) -> int:
+    """The hash of prefix + text, given the prefix's hash: `topic + "#"` is hashed once, each key after it.
+
+    Text that is ASCII may be given as bytes, as a record holds it.
+    """
+    units: bytes | array[int]
+    if type(text) is bytes:
+        units = text
+    else:
+        assert isinstance(text, str)
+        try:
+            units = text.encode("latin-1")
+        except UnicodeEncodeError:
+            units = _utf16_units(text)
     count = len(units)
     if count <= _FOLDED_BYTES and type(units) is bytes:
         value = int.from_bytes(units, "big")

@@ -12,6 +12,7 @@ Java: CommitLog
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections import deque
 from enum import IntEnum
@@ -128,6 +129,7 @@ class CommitLog:
         self._store_host_flag = STORE_HOST_IPV6 if len(store_host) > 8 else 0
         self._topic_fields: dict[str, TopicField] = {}
         self._light_queues = 0
+        self._adds_crc = config.record_crc
         self._adds_properties = config.light_queues or config.record_crc
         self._max_body_bytes = config.max_message_bytes
         self._pool = WritePool(config.write_pool_buffers, config.segment_bytes) if config.write_pool_buffers else None
@@ -203,11 +205,14 @@ class CommitLog:
         if at + size + BLANK_BYTES > self._segment_end:
             at = self._roll(size)
         stored_at_ms = self._now_ms()
-        record = encode_record(
-            field, queue_id, flag, queue_offset, at, sys_flag, born_at_ms, born_host, stored_at_ms, self.store_host,
-            reconsume_times, prepared_transaction_offset, body, zlib.crc32(body) & _CRC_MASK, properties,
-        )  # fmt: skip
-        self._write(at, fill_record_crc(record) if self._config.record_crc else record)
+        try:
+            record = encode_record(
+                field, queue_id, flag, queue_offset, at, sys_flag, born_at_ms, born_host, stored_at_ms, self.store_host,
+                reconsume_times, prepared_transaction_offset, body, zlib.crc32(body) & _CRC_MASK, properties,
+            )  # fmt: skip
+        except struct.error as error:
+            raise _out_of_range(error) from None
+        self._write(at, fill_record_crc(record) if self._adds_crc else record)
         self.last_stored_at_ms = stored_at_ms
         if not sys_flag & NO_QUEUE_ENTRY:
             self.next_queue_offsets[queue] = queue_offset + taken
@@ -257,11 +262,14 @@ class CommitLog:
         entries: list[LogEntry] = []
         offset = at
         for number, (member, text, size) in enumerate(zip(members, member_properties, sizes, strict=True)):
-            record = encode_record(
-                field, queue_id, member.flag, first + number, offset, sys_flag, born_at_ms, born_host, stored_at_ms,
-                self.store_host, reconsume_times, 0, member.body, zlib.crc32(member.body) & _CRC_MASK, text,
-            )  # fmt: skip
-            records.append(fill_record_crc(record) if self._config.record_crc else record)
+            try:
+                record = encode_record(
+                    field, queue_id, member.flag, first + number, offset, sys_flag, born_at_ms, born_host, stored_at_ms,
+                    self.store_host, reconsume_times, 0, member.body, zlib.crc32(member.body) & _CRC_MASK, text,
+                )  # fmt: skip
+            except struct.error as error:
+                raise _out_of_range(error) from None
+            records.append(fill_record_crc(record) if self._adds_crc else record)
             entries.append(LogEntry(queue, offset, size, first + number, sys_flag, stored_at_ms, text))
             offset += size
         # One after the other: a kill half way leaves the first ones, never later ones behind a hole.
@@ -399,6 +407,10 @@ def _joined(first: bytes, second: bytes) -> bytes:
     if first and second and not first.endswith(b"\x02"):
         return first + b"\x02" + second
     return first + second
+
+
+def _out_of_range(error: struct.error) -> MessageError:
+    return MessageError(f"a number does not fit into its field of the record: {error}", code=AppendCode.MESSAGE_ILLEGAL)
 
 
 def _refuse_size(body: int, body_limit: int, properties: int) -> NoReturn:

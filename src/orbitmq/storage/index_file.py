@@ -72,7 +72,7 @@ def key_hash(topic: str, key: str) -> int:
 
 def positive(value: int) -> int:
     """Java's abs(), which leaves the smallest int negative, made 0 there."""
-    return abs(value) if value != -(2**31) else 0
+    return abs(value) & 0x7FFFFFFF
 
 
 class IndexFile:

@@ -211,7 +211,7 @@ class Indexer:
             entry.commit_log_offset,
             entry.stored_at_ms,
             entry.queue[0],
-            None if unique_key is None else unique_key.decode("utf-8", "replace"),
+            unique_key if unique_key is None or unique_key.isascii() else unique_key.decode("utf-8", "replace"),
             None if keys is None else keys.decode("utf-8", "replace"),
             entry.sys_flag,
         )

@@ -73,9 +73,18 @@ class KeyIndex:
         return self.files[-1].end_offset if self.files else 0
 
     def put(
-        self, offset: int, stored_at_ms: int, topic: str, unique_key: str | None, keys: str | None, sys_flag: int = 0
+        self,
+        offset: int,
+        stored_at_ms: int,
+        topic: str,
+        unique_key: str | bytes | None,
+        keys: str | None,
+        sys_flag: int = 0,
     ) -> None:
-        """Enter one record; `keys` as in its property, separated by spaces. Records must come in log order."""
+        """Enter one record; `keys` as in its property, separated by spaces. Records must come in log order.
+
+        A unique key that is ASCII, as all are that clients make, may come as the bytes of the record.
+        """
         if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             return
         if not unique_key and not keys:
