@@ -1,0 +1,154 @@
+"""What Prometheus and probes get to see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orbitmq.errors import ConfigError
+from tests.broker.kit import HEART_BEAT, SEND_BACK, Wire, running, wire
+from tests.raw_client import until
+from tests.storage.faulty_disk import FaultyDisk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orbitmq.broker.broker import Broker
+    from orbitmq.transport.address import Address
+
+SAMPLE = re.compile(r"(\w+)\{(.*)\} ([0-9.]+)")
+
+
+async def fetch(address: Address | None, path: str) -> tuple[int, str]:
+    assert address is not None
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body
+
+
+async def scrape(broker: Broker) -> dict[str, list[tuple[dict[str, str], float]]]:
+    status, text = await fetch(broker.metrics_address, "/metrics")
+    assert status == 200
+    families: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        sample = SAMPLE.fullmatch(line)
+        assert sample is not None, line
+        labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', sample[2]))
+        assert (labels.pop("cluster"), labels.pop("node_type"), labels.pop("node_id")) == (
+            "DefaultCluster",
+            "broker",
+            "broker-a",
+        )
+        families.setdefault(sample[1], []).append((labels, float(sample[3])))
+    return families
+
+
+def exporting(**changes: object) -> dict[str, Any]:
+    return {"metricsExporterType": "PROM", "metricsPromExporterPort": 0, **changes}
+
+
+async def test_nothing_is_exported_unless_asked_for(broker: Broker) -> None:
+    assert broker.metrics_address is None
+
+
+async def test_messages_and_bytes_are_counted(tmp_path: Path) -> None:
+    async with running(tmp_path, **exporting()) as broker, wire(broker) as client:
+        for _ in range(3):
+            await client.send("T", b"x" * 100)
+        await client.bodies("T")
+        families = await scrape(broker)
+        assert families["rocketmq_messages_in_total"] == [
+            ({"topic": "T", "message_type": "normal", "is_system": "false"}, 3)
+        ]
+        ((labels, count),) = families["rocketmq_messages_out_total"]
+        assert labels == {"topic": "T", "consumer_group": "G", "is_retry": "false", "is_system": "false"}
+        assert count == 3
+        ((_, stored),) = families["rocketmq_throughput_in_total"]
+        ((_, sent),) = families["rocketmq_throughput_out_total"]
+        assert stored == sent == broker.state.store.log.end
+        assert families["rocketmq_broker_permission"] == [({}, 6)]
+        assert families["rocketmq_topic_number"] == [({}, len(broker.state.topics.all()))]
+        storage = {"storage_type": "local", "storage_medium": "disk"}
+        assert families["rocketmq_storage_size"] == [(storage, stored)]
+
+
+async def test_connections_are_counted_by_who_they_are(tmp_path: Path) -> None:
+    async with running(tmp_path, **exporting()) as broker, wire(broker) as client:
+        assert "rocketmq_producer_connections" not in await scrape(broker)
+        beat = {
+            "clientID": "client-1",
+            "consumerDataSet": [{"groupName": "G", "consumeType": "CONSUME_ACTIVELY"}],
+            "producerDataSet": [{"groupName": "P"}, {"groupName": "Q"}],
+        }
+        await client.ask(HEART_BEAT, body=json.dumps(beat).encode(), version=407)
+        families = await scrape(broker)
+        software = {"language": "python", "version": "v4_9_7", "protocol_type": "remoting"}
+        assert families["rocketmq_producer_connections"] == [(software, 2)]
+        ((labels, count),) = families["rocketmq_consumer_connections"]
+        assert labels == {**software, "consumer_group": "G", "consume_mode": "pull", "is_system": "false"}
+        assert count == 1
+
+
+async def test_lag_is_what_a_group_has_not_consumed(tmp_path: Path) -> None:
+    async with running(tmp_path, **exporting()) as broker, wire(broker) as client:
+        for number in range(5):
+            await client.send("T", b"%d" % number)
+        await client.pull("T", 0, 1, max_msg_nums=2)
+        broker.state.offsets.commit("G", "T", 0, 1)
+        families = await scrape(broker)
+        figures = {
+            name.removeprefix("rocketmq_consumer_"): samples[0][1]
+            for name, samples in families.items()
+            if name.startswith("rocketmq_consumer_") and samples[0][0].get("topic") == "T"
+        }
+        assert (figures["lag_messages"], figures["inflight_messages"], figures["ready_messages"]) == (4, 2, 2)
+        assert 0 <= figures["queueing_latency"] <= figures["lag_latency"] < 60_000
+        broker.state.offsets.commit("G", "T", 0, 5)
+        families = await scrape(broker)
+        assert families["rocketmq_consumer_lag_messages"][0][1] == 0
+        assert families["rocketmq_consumer_lag_latency"][0][1] == 0
+
+
+async def test_messages_given_up_are_counted(tmp_path: Path) -> None:
+    async with running(tmp_path, **exporting()) as broker, wire(broker) as client:
+        receipt = await client.send("T")
+        await client.bodies("T")
+        header = {"offset": int(receipt.fields["msgId"][-16:], 16), "group": "G", "delayLevel": -1, "originTopic": "T"}
+        assert (await client.ask(SEND_BACK, header)).code == 0
+        families = await scrape(broker)
+        ((labels, count),) = families["rocketmq_send_to_dlq_messages_total"]
+        assert (labels["consumer_group"], labels["topic"], count) == ("G", "T", 1)
+
+
+async def test_probes(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    disk.faults.used_percent = 10
+    changes = exporting(cleanResourceInterval=20)
+    async with running(tmp_path, disk=disk, **changes) as broker:
+        assert await fetch(broker.metrics_address, "/healthz") == (200, "ok\n")
+        assert await fetch(broker.metrics_address, "/readyz?verbose") == (200, "ok\n")
+        disk.faults.used_percent = 95
+        await until(lambda: broker.state.store.health.refuses_writes, what="the disk found full")
+        status, text = await fetch(broker.metrics_address, "/readyz")
+        assert status == 503
+        assert "95% full" in text
+        assert (await fetch(broker.metrics_address, "/healthz"))[0] == 200
+
+
+async def test_a_port_that_is_taken_is_named_and_the_store_is_given_back(tmp_path: Path) -> None:
+    async with running(tmp_path / "a", **exporting()) as broker:
+        assert broker.metrics_address is not None
+        port = broker.metrics_address.port
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port} is in use"):
+            async with running(tmp_path / "b", **exporting(metricsPromExporterPort=port)):
+                pass
+    async with running(tmp_path / "b") as second, wire(second) as client:
+        assert isinstance(client, Wire)
