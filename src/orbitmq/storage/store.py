@@ -82,12 +82,10 @@ class Store:
         self.clock = clock or SystemClock()
         self.disk = disk or LocalDisk()
         self.health = Health()
-        self.on_appended: Callable[[], None] | None = (
-            None  # something waits for `dispatch`; called by the appending thread
-        )
-        self.on_flushed: Callable[[], None] | None = (
-            None  # more may be dispatched: flushed, or copied from the write pool; called by the flushing thread
-        )
+        # Something waits for `dispatch`. The first is called by the appending thread; the second by the flushing thread, when
+        # more was flushed, or copied from the write pool.
+        self.on_appended: Callable[[], None] | None = None
+        self.on_flushed: Callable[[], None] | None = None
         with ExitStack() as undo:
             self._lock = take_lock(self.disk, config.directory)
             undo.callback(self._lock.release)
@@ -387,6 +385,8 @@ class Store:
         self._lock.release()
 
     def _appended(self, records: int) -> None:
+        if self._log_flusher.idle and self.config.flush_mode is FlushMode.SYNC:
+            self._log_flusher.wake()
         waiting = len(self.log.recent)
         if waiting == records and self.on_appended is not None:  # none waited before
             self.on_appended()
