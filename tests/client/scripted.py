@@ -268,8 +268,11 @@ class ScriptedCluster:
     def address(self) -> str:
         return str(self.name_server)
 
+    def name_server_routes(self) -> dict[int, Fault]:
+        return {RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route}
+
     async def start_name_server(self, port: int = 0) -> None:
-        server = Server({RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route})
+        server = Server(self.name_server_routes())  # type: ignore[arg-type]
         self.name_server = await server.start("127.0.0.1", port)
         self.servers["name server"] = server
 

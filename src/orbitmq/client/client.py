@@ -233,8 +233,14 @@ class Client:
     async def close(self) -> None:
         """Close what was made here and is still open, last made first. Safe to call twice."""
         self._closed = True
+        failures: list[Exception] = []
         while self._made:
-            await self._made.pop().close()
+            try:
+                await self._made.pop().close()
+            except Exception as error:  # one that cannot be closed must not keep the others open
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     async def __aenter__(self) -> Self:
         self._check_open()

@@ -104,6 +104,14 @@ class Membership:
 
     async def start(self) -> None:
         """Fails when the cluster cannot be reached at all; everything else is tried again until it works."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._tasks.close()
+            self._instance.consumers.pop(self.group, None)
+            raise
+
+    async def _start(self) -> None:
         for topic in self.subscriptions:
             if await self.cluster.route(topic) is None and not topic.startswith(RETRY_PREFIX):
                 logger.warning("topic %s does not exist yet: group %s waits for it", topic, self.group)
