@@ -14,24 +14,18 @@ from typing import Final
 _MASK: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
 
-# A text of bytes, read as one big number, is a polynomial in 256 with the bytes as its digits; the hash is the same
-# polynomial in 31. Folding turns the one into the other, neighbours first: a pair a*256 + b becomes a*31 + b by taking
-# away a*(256 - 31), in all pairs at once; then pairs of pairs, and so on. A few big-number steps replace a loop over the text.
 _FOLDED_BYTES: Final = 64
 
 
-def _fold(lane_bytes: int) -> tuple[int, int, int]:
-    """For lanes of this width: their bits, a mask of every second lane, and what each lane there is too large by."""
-    bits = 8 * lane_bytes
-    every_second = int.from_bytes(
-        (bytes(lane_bytes) + b"\xff" * lane_bytes) * (_FOLDED_BYTES // lane_bytes // 2), "big"
-    )
-    return bits, every_second, (1 << bits) - 31**lane_bytes
+def _lanes(lane_bytes: int) -> int:
+    """A mask of every second lane of this width, in a number of 64 bytes."""
+    pair = bytes(lane_bytes) + b"\xff" * lane_bytes
+    return int.from_bytes(pair * (_FOLDED_BYTES // len(pair)), "big")
 
 
-# As many steps as a text of this length needs: its length, rounded up to a power of two, is halved down to one.
-_FOLDS: Final = tuple(
-    tuple(_fold(1 << step) for step in range(max(length - 1, 0).bit_length())) for length in range(_FOLDED_BYTES + 1)
+_LANES_1, _LANES_2, _LANES_4, _LANES_8, _LANES_16, _LANES_32 = (_lanes(1 << step) for step in range(6))
+_EXCESS_1, _EXCESS_2, _EXCESS_4, _EXCESS_8, _EXCESS_16, _EXCESS_32 = (
+    (1 << 8 * lane_bytes) - 31**lane_bytes for lane_bytes in (1, 2, 4, 8, 16, 32)
 )
 _POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(_FOLDED_BYTES + 1))
 
@@ -56,16 +50,31 @@ def java_hash_after(prefix_hash: int, text: str | bytes) -> int:
             units = _utf16_units(text)
     count = len(units)
     if count <= _FOLDED_BYTES and type(units) is bytes:
-        value = int.from_bytes(units, "big")
-        for bits, every_second, excess in _FOLDS[count]:
-            value -= ((value >> bits) & every_second) * excess
-        value += prefix_hash * _POWERS[count]
+        value = _fold(int.from_bytes(units, "big"), count) + prefix_hash * _POWERS[count]
     else:
         value = prefix_hash
         for unit in units:
             value = (31 * value + unit) & _MASK
     value &= _MASK
     return value - (1 << 32) if value & _SIGN else value
+
+
+def _fold(value: int, count: int) -> int:
+    """The hash of `count` bytes, not yet wrapped, from the number they spell.
+
+    That number is a polynomial in 256 with the bytes as digits; the hash is the same polynomial in 31. A pair a*256 + b becomes
+    a*31 + b by taking away a*(256 - 31): all pairs at once, then pairs of pairs, and so on. A few steps on one big number
+    replace a loop over the text.
+    """
+    value -= (value >> 8 & _LANES_1) * _EXCESS_1
+    value -= (value >> 16 & _LANES_2) * _EXCESS_2
+    value -= (value >> 32 & _LANES_4) * _EXCESS_4
+    if count > 8:
+        value -= (value >> 64 & _LANES_8) * _EXCESS_8
+        value -= (value >> 128 & _LANES_16) * _EXCESS_16
+        if count > 32:
+            value -= (value >> 256 & _LANES_32) * _EXCESS_32
+    return value
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,6 @@ Java: ReputMessageService, CommitLogDispatcherBuildConsumeQueue, CommitLogDispat
 from __future__ import annotations
 
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import StorageError
@@ -73,7 +72,7 @@ class Indexer:
         self._config = config
         self._health = health
         self._tag_codes: dict[bytes | None, int] = {}  # None: a message without a tag
-        self._keyless: deque[LogEntry] = deque()
+        self._keyless: list[LogEntry] = []  # their keys wait for room on the disk
 
     def catch_up(self, confirmed: int) -> None:
         """Index what was appended up to the log offset `confirmed`, then wake whoever waits for its queues."""
@@ -107,10 +106,9 @@ class Indexer:
 
     def retry_keys(self) -> None:
         """Enter the keys that a full disk kept out of the key index. Raises as long as it does so again."""
-        entries = self._keyless
-        while entries:
-            self._put_keys(entries[0])
-            entries.popleft()
+        if self._keyless:
+            self._put_keys(self._keyless)
+            self._keyless = []
         self._health.clear(RunningFlags.INDEX_ERROR)
 
     @staticmethod
@@ -158,8 +156,7 @@ class Indexer:
             self._keyless.extend(batch)
             return
         try:
-            for entry in batch:
-                self._put_keys(entry)
+            self._put_keys(batch)
         except StorageError as error:
             # The messages themselves are safe and in their queues. Appending stops until their keys are in as well; those
             # that are in already will not be entered twice.
@@ -202,16 +199,17 @@ class Indexer:
                     touched.append(queue)
         return touched
 
-    def _put_keys(self, entry: LogEntry) -> None:
+    def _put_keys(self, batch: list[LogEntry]) -> None:
         assert self._keys is not None
-        unique_key, keys = _find_unique_key(entry.properties), _find_keys(entry.properties)
-        if unique_key is None and keys is None:
-            return
-        self._keys.put(
-            entry.commit_log_offset,
-            entry.stored_at_ms,
-            entry.queue[0],
-            unique_key if unique_key is None or unique_key.isascii() else unique_key.decode("utf-8", "replace"),
-            None if keys is None else keys.decode("utf-8", "replace"),
-            entry.sys_flag,
-        )
+        put = self._keys.put
+        for entry in batch:
+            unique_key, keys = _find_unique_key(entry.properties), _find_keys(entry.properties)
+            if unique_key is not None or keys is not None:
+                put(
+                    entry.commit_log_offset,
+                    entry.stored_at_ms,
+                    entry.queue[0],
+                    unique_key if unique_key is None or unique_key.isascii() else unique_key.decode("utf-8", "replace"),
+                    None if keys is None else keys.decode("utf-8", "replace"),
+                    entry.sys_flag,
+                )
