@@ -322,6 +322,22 @@ def test_a_full_disk_is_an_error_before_anything_is_changed(tmp_path: Path) -> N
     assert before != bytes(index.files[0].memory)
 
 
+def test_a_full_disk_keeps_nobody_from_opening_and_asking(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    index = small(tmp_path, disk)
+    for number in range(12):
+        index.put(number * 100, 1000, "t", f"k{number}", None)
+    index.close()
+    disk.faults.space_left = 0
+    again = small(tmp_path, disk)
+    assert again.find("t", "k11", 9, *EVER).offsets == [1100]
+    with pytest.raises(StoreFull):
+        again.put(1200, 1000, "t", "k12", None)
+    again.truncate(1100)
+    assert again.resume_offset == 1000
+    again.close()
+
+
 def test_a_chain_that_runs_in_a_circle_or_out_of_the_file_ends(tmp_path: Path) -> None:
     index = small(tmp_path)
     index.put(0, 1000, "t", "k", "k")

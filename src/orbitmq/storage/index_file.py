@@ -92,8 +92,6 @@ class IndexFile:
         self.next_entry = 1
         self.load()
         if writable:
-            # A file Java wrote may have holes where slots are.
-            file.reserve(0, self._entries_at)
             self._take_back_uncounted()
 
     def load(self) -> None:
@@ -226,6 +224,8 @@ class IndexFile:
         return slot
 
     def _reserve(self, entries: int) -> None:
+        if not self._reserved:
+            self.file.reserve(0, self._entries_at)  # a file Java wrote has holes where no key has led to yet
         end = min(entries + _RESERVE_ENTRIES, self.capacity)
         start = max(self._reserved, self.next_entry)
         self.file.reserve(self._entries_at + ENTRY.size * start, ENTRY.size * (end - start))
