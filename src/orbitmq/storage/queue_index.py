@@ -36,6 +36,7 @@ NOWHERE: Final = ENTRY.pack(0, NOWHERE_SIZE, 0)  # an entry without a message
 _NO_ENTRY: Final = (0, 0, 0)
 _NEGATIVE: Final = re.compile(rb"[\x80-\xff]")
 _MANY_ENTRIES: Final = 4096
+_SOME_ENTRIES: Final = 128  # held for each of ten thousand queues while they are walked along the log
 
 
 class QueueIndex:
@@ -86,7 +87,7 @@ class QueueIndex:
         """The log offsets that entries lead to, from `physical` on."""
         number = self.search(lambda offset, _size: offset < physical)
         while number < self.next_offset:
-            data = self.log.read(number, _MANY_ENTRIES)
+            data = self.log.read(number, _SOME_ENTRIES)
             yield from [offset for offset, _, _ in ENTRY.iter_unpack(data)]
             number = number + len(data) // ENTRY_BYTES if data else self.next_file_offset(number)
 

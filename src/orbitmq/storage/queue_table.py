@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orbitmq.storage.batch_queue_index import BatchQueueIndex
 from orbitmq.storage.entry_log import EntryFiles, load_entry_files
@@ -23,7 +23,7 @@ from orbitmq.storage.files import PAGE_BYTES
 from orbitmq.storage.queue_index import QueueIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from orbitmq.storage.config import StorageConfig
@@ -32,6 +32,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AnyQueue = QueueIndex | BatchQueueIndex
+_END: Final = 2**63  # behind every offset
+
+
+class KnownOffsets:
+    """The log offsets that queues lead to, given out in the order of the log, so that never many are held at once."""
+
+    def __init__(self, streams: list[Iterator[int]]) -> None:
+        self._waiting = [next(stream, _END) for stream in streams]  # the first of each that was not given out
+        self._streams = streams
+
+    def before(self, offset: int) -> set[int]:
+        """Those before `offset` that were not given out yet."""
+        found: set[int] = set()
+        for number, first in enumerate(self._waiting):
+            if first < offset:
+                stream = self._streams[number]
+                while first < offset:
+                    found.add(first)
+                    first = next(stream, _END)
+                self._waiting[number] = first
+        return found
 
 
 class QueueTable:
@@ -79,13 +100,10 @@ class QueueTable:
     def next_offsets(self) -> dict[tuple[str, int], int]:
         return {key: queue.next_offset for key, queue in self.queues.items()}
 
-    def offsets_from(self, physical: int) -> set[int]:
-        """The log offsets of all records from `physical` on that have an entry."""
-        offsets: set[int] = set()
-        for queue in self.queues.values():
-            if queue.max_physical > physical:
-                offsets.update(queue.offsets_from(physical))
-        return offsets
+    def known_from(self, physical: int) -> KnownOffsets:
+        """The records from log offset `physical` on that have an entry."""
+        behind = [queue for queue in self.queues.values() if queue.max_physical > physical]
+        return KnownOffsets([iter(queue.offsets_from(physical)) for queue in behind])
 
     def write_out(self) -> None:
         """Put what is in memory into the files. Entries stay readable throughout; a failure leaves them in memory."""

@@ -167,7 +167,7 @@ def _walk(
     unindexed_from_ms: int | None = None
     last: Run | None = None
     # Most records are in the indexes already. Knowing which saves decoding them, and that is most of the work.
-    known = set() if config.light_queues else queues.offsets_from(end)
+    known = None if config.light_queues else queues.known_from(end)
     for found in walk_runs(segments, check_crc=config.check_crc_on_recover, property_crc=config.verify_record_crc):
         if isinstance(found, NoRecord):
             hole = Damage(found.start, found.end, found.reason)
@@ -182,8 +182,9 @@ def _walk(
             last, end = found, found.end
             records += len(found.positions)
             memory, base = found.segment.memory, found.segment.start
+            indexed = known.before(end) if known is not None else set()
             offsets = (base + position for position in found.positions)
-            fresh = [offset for offset in offsets if offset not in known or offset >= keyed_to]
+            fresh = [offset for offset in offsets if offset not in indexed or offset >= keyed_to]
             batch = [indexer.entry_at(memory, offset - base, offset) for offset in fresh]
             indexer.index(batch)
             if batch and unindexed_from_ms is None:
