@@ -281,9 +281,12 @@ class Membership:
         self.queues[queue] = held
         # Committed even if nothing comes: a group that began at the end must not begin at a later end next time.
         self._offsets.advance(queue, offset)
-        task = self._tasks.start(
-            self._puller.run(held, lambda: self.subscriptions[queue.topic]), f"pulling {queue.topic}/{queue.queue_id}"
-        )
+        first = self.subscriptions[queue.topic]  # holds on until the queue of a topic no longer wanted is given up
+
+        def subscription() -> Subscription:
+            return self.subscriptions.get(queue.topic, first)
+
+        task = self._tasks.start(self._puller.run(held, subscription), f"pulling {queue.topic}/{queue.queue_id}")
         if task is not None:
             self._pulls[queue] = task
             task.add_done_callback(lambda done: self._pulls.pop(queue) if self._pulls.get(queue) is done else None)
