@@ -74,7 +74,7 @@ def start_broker(java: JavaBuild, folder: Path, plan: BrokerPlan) -> Broker:
     """Start a broker and wait until it has registered with every name server that answers."""
     folder.mkdir(parents=True)
     # Apache's broker also takes the port two below (the "fast" one) and one for replication.
-    port = free_port(-2, 1)
+    port = int(plan.settings.get("listenPort", 0)) or free_port(-2, 1)
     properties = {
         "brokerClusterName": plan.cluster,
         "brokerName": plan.name,

@@ -82,9 +82,17 @@ class Received:
 class JavaClient:
     """Apache's client library in one JVM. Calls from several threads run side by side."""
 
-    def __init__(self, java: JavaBuild, folder: Path, *, binary_headers: bool = False) -> None:
+    def __init__(
+        self,
+        java: JavaBuild,
+        folder: Path,
+        *,
+        binary_headers: bool = False,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """`properties` are Java's system properties."""
         folder.mkdir(parents=True)
-        system = BINARY_HEADERS if binary_headers else {}
+        system = {**(BINARY_HEADERS if binary_headers else {}), **(properties or {})}
         self._jvm = _Jvm(java.command("orbitmq.Client", home=folder, properties=system), folder / "client.err")
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
@@ -180,6 +188,11 @@ class JavaClient:
         self._jvm.close()
         self._reader.join()
 
+    def kill(self) -> None:
+        """End the JVM as a crash would: nobody is told."""
+        self._jvm.kill()
+        self.close()
+
     def _read_answers(self) -> None:
         while (answer := self._jvm.read_or_end()) is not None:
             waiting = self._waiting.pop(answer["id"])
@@ -212,7 +225,10 @@ class _Jvm:
     def __init__(self, command: Sequence[str], errors: Path) -> None:
         self._errors = errors
         with errors.open("ab") as stderr:
-            self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
+            # In a folder of its own: some of Apache's commands write files where they are started.
+            self._child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, cwd=errors.parent
+            )
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self._input: IO[bytes] = self._child.stdin
@@ -236,6 +252,10 @@ class _Jvm:
 
     def printed(self) -> str:
         return self._errors.read_text(errors="replace")
+
+    def kill(self) -> None:
+        self._child.kill()
+        self._child.wait()
 
     def close(self) -> int:
         """End of input, which ends the JVM; killed when it does not. Its exit status."""

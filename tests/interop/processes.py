@@ -26,6 +26,7 @@ class Process:
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         self.log = log
+        self._log_start = log.stat().st_size if log.exists() else 0  # what an earlier life printed does not count
         with log.open("ab") as output:
             self._child = subprocess.Popen(
                 command,
@@ -40,7 +41,7 @@ class Process:
         return self._child.pid
 
     def printed(self) -> str:
-        return self.log.read_text(errors="replace")
+        return self.log.read_bytes()[self._log_start :].decode(errors="replace")
 
     def wait_for_line(self, text: str) -> str:
         """The first printed line that holds `text`; fails with the log when the process ends or takes too long."""
