@@ -139,7 +139,6 @@ def test_topic_cluster_list(both: Both, topic: str) -> None:
     assert "CODE: 17" in both("topicClusterList", "-t", "NoSuchTopic").err
 
 
-@pytest.mark.xfail(STAND_IN == "orbit", reason="our routes list brokers in the order in which they registered")
 def test_brokers_come_in_the_same_order(both: Both) -> None:
     """mqadmin takes the first broker of a route for the whole of it, so the order shows: by name, as Apache's hash table happens
     to have names that differ in their last character."""
