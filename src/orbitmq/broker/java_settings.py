@@ -168,7 +168,6 @@ WITHOUT_EFFECT: Final[dict[str, str]] = {
     "maxBatchDeleteFilesNum": "50",
     "maxChecksumRange": "1073741824",
     "maxConsumeQueueScan": "20000",
-    "maxDelayTime": "1",
     "maxErrorRateOfBloomFilter": "20",
     "maxHaTransferByteInSecond": "104857600",
     "maxOffsetMapSize": "104857600",

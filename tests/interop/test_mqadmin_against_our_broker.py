@@ -1,0 +1,453 @@
+"""mqadmin of 5.3.3 prints the same about our broker as about Apache's own.
+
+Two small clusters of the same names, each with a name server of its own, are brought into the same state; every command then runs
+against both, in one JVM. Taken out before comparing is only what must differ (`_normal` says what: addresses, times, message ids,
+rates) and the one known mistake of Apache's that shows (`_without_topic_as_group`).
+
+Commands are listed as stories, each a sequence with something its answer must hold. The last tests see to it that no verb of mqadmin
+is forgotten, and show where we differ by intent. docs/compatibility.md says why.
+"""
+
+import difflib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.interop import apache, orbit
+from tests.interop.apache import Broker, BrokerPlan
+from tests.interop.drivers import AdminAnswer, JavaClient, MqAdmin
+from tests.interop.java import build
+from tests.interop.marks import INTEROP
+
+pytestmark = INTEROP
+
+RELEASE: Final = "5.3.3"
+CLUSTER: Final = "cluster-a"
+AGREE_SECONDS: Final = 25.0  # figures of ten seconds must have been taken on both sides
+
+Command = tuple[str, ...]
+Story = Sequence[tuple[Command, str]]
+
+# What a command prints must hold the text beside it, on both sides. {broker}, {folder} and {offset_id} are each side's own.
+STORIES: Final[Mapping[str, Story]] = {
+    "cluster": [
+        (("clusterList",), "V5_3_3"),
+        (("clusterList", "-m"), "broker-a"),
+        (("brokerStatus", "-b", "{broker}"), "msgPutTotalTodayNow"),
+        (("brokerStatus", "-c", CLUSTER), "msgPutTotalTodayNow"),
+        (("haStatus", "-b", "{broker}"), "#SlaveNum\t0"),
+        (("resetMasterFlushOffset", "-b", "{broker}", "-o", "0"), "success"),
+    ],
+    "topics": [
+        (("topicList",), "Orders"),
+        (("topicList", "-c"), "Readers"),
+        (("topicRoute", "-t", "Orders"), '"writeQueueNums":4'),
+        (("topicRoute", "-t", "Orders", "-l"), "broker-a"),
+        (("topicClusterList", "-t", "Orders"), CLUSTER),
+        (("topicStatus", "-t", "Orders"), "broker-a"),
+        (("topicStatus", "-t", "Orders", "-c", CLUSTER), "broker-a"),
+        (("topicStatus", "-t", "Nope"), "CODE: 17"),
+        (("allocateMQ", "-t", "Orders", "-i", "10.0.0.1,10.0.0.2"), "queueId"),
+        (("statsAll",), "Orders"),
+        (("statsAll", "-t", "Orders"), "Readers"),
+    ],
+    "topics made, changed and deleted": [
+        (("updateTopic", "-b", "{broker}", "-t", "Made", "-r", "2", "-w", "3", "-a", "+message.type=FIFO"), "success"),
+        (("exportMetadata", "-b", "{broker}", "-t", "-f", "{folder}"), "success"),
+        (("updateTopic", "-b", "{broker}", "-t", "Made", "-a", "-message.type"), "success"),
+        (("updateTopic", "-c", CLUSTER, "-t", "Made", "-o", "true"), "success"),
+        (("updateTopic", "-b", "{broker}", "-t", "TBW102"), "CODE: 29"),
+        (("updateTopicPerm", "-t", "Made", "-p", "4", "-b", "{broker}"), "perm=R--"),
+        (("updateTopicPerm", "-t", "Made", "-p", "6", "-c", CLUSTER), "from 4 to 6"),
+        (("updateTopicList", "-b", "{broker}", "-f", "{folder}/topics.json"), "success"),
+        (("topicRoute", "-t", "Made"), '"writeQueueNums":8'),
+        (("deleteTopic", "-c", CLUSTER, "-t", "Made"), "success"),
+        (("deleteTopic", "-c", CLUSTER, "-t", "Listed"), "success"),
+        (("deleteTopic", "-c", CLUSTER, "-t", "Nope"), "success"),
+        (("deleteTopic", "-c", CLUSTER, "-t", "TBW102"), "CODE: 29"),
+        (("topicStatus", "-t", "Made"), "CODE: 17"),
+    ],
+    "groups made, changed and deleted": [
+        (("updateSubGroup", "-b", "{broker}", "-g", "Made", "-s", "false", "-q", "2", "-r", "3"), "success"),
+        (("getConsumerConfig", "-g", "Made"), "retryMaxTimes"),
+        (("updateSubGroup", "-c", CLUSTER, "-g", "Made", "-s", "true", "-d", "true"), "success"),
+        (("getConsumerConfig", "-g", "Made"), "consumeEnable"),
+        (("updateSubGroupList", "-b", "{broker}", "-f", "{folder}/groups.json"), "success"),
+        (("exportMetadata", "-b", "{broker}", "-g", "-f", "{folder}"), "success"),
+        (("deleteSubGroup", "-b", "{broker}", "-g", "Made", "-r", "true"), "success"),
+        (("deleteSubGroup", "-c", CLUSTER, "-g", "Listed"), "success"),
+        (("deleteSubGroup", "-b", "{broker}", "-g", "Nope"), "success"),
+        (("getConsumerConfig", "-g", "Nope"), ""),
+    ],
+    "clients": [
+        (("consumerConnection", "-g", "Readers"), "JAVA"),
+        (("consumerConnection", "-g", "Nobody"), "CODE: 17"),
+        (("producerConnection", "-g", "Writers", "-t", "Orders"), "JAVA"),
+        (("producerConnection", "-g", "Nobody", "-t", "Orders"), "the producer group[Nobody] not exist"),
+        (("producer", "-b", "{broker}"), "Writers"),
+        (("consumerStatus", "-g", "Readers"), "Same subscription in the same group of consumer"),
+        (("consumerStatus", "-g", "Readers", "-i", "{consumer}"), "#Consumer Properties#"),
+        (("consumerStatus", "-g", "Readers", "-i", "nobody"), "not online"),
+    ],
+    "how far groups are": [
+        (("consumerProgress",), "Readers"),
+        (("consumerProgress", "-g", "Readers"), "Consume Diff Total: 0"),
+        (("consumerProgress", "-g", "Readers", "-t", "Orders"), "Consume Diff Total: 0"),
+        (("consumerProgress", "-g", "Nobody"), "CODE"),
+        (("brokerConsumeStats", "-b", "{broker}"), "Diff Total: 0"),
+        (("brokerConsumeStats", "-b", "{broker}", "-o", "true"), "Diff Total: 0"),
+        (("cloneGroupOffset", "-s", "Readers", "-d", "Readers", "-t", "Orders"), "clone group offset success"),
+    ],
+    "messages": [
+        (("queryMsgByKey", "-t", "Orders", "-k", "a1"), "ID    1 "),
+        (("queryMsgByKey", "-t", "Orders", "-k", "nope"), "CODE: 208"),
+        (("queryMsgByOffset", "-t", "Orders", "-b", "broker-a", "-i", "0", "-o", "1"), "[d1]"),
+        (("queryMsgByOffset", "-t", "Orders", "-b", "broker-a", "-i", "0", "-o", "77"), ""),
+        (("queryMsgById", "-t", "Orders", "-i", "{offset_id}"), "[d2]"),
+        (("queryMsgById", "-t", "Orders", "-i", "{offset_id}", "-g", "Readers", "-d", "{consumer}"), "CR_SUCCESS"),
+        (("queryMsgByUniqueKey", "-t", "Orders", "-i", "{unique_key}"), "[d2]"),
+        (("queryMsgByUniqueKey", "-t", "Orders", "-i", "nope"), ""),
+        (("queryMsgTraceById", "-i", "nope"), ""),
+        (("queryCq", "-t", "Orders", "-q", "1", "-i", "0", "-c", "2", "-b", "{broker}"), "physicOffset=247"),
+        (("queryCq", "-t", "Orders", "-q", "1", "-i", "1", "-c", "2", "-b", "{broker}", "-g", "Readers"), "subString"),
+        (("queryCq", "-t", "Orders", "-q", "9", "-i", "0", "-c", "2", "-b", "{broker}"), "9@Orders is not exist!"),
+        (("printMsg", "-t", "Orders"), "storeSize=247"),
+        (("printMsgByQueue", "-t", "Orders", "-a", "broker-a", "-i", "1", "-p", "true"), "queueId=1"),
+        (("consumeMessage", "-t", "Orders", "-b", "broker-a", "-i", "2", "-o", "0", "-c", "2"), "Consume ok"),
+    ],
+    "settings": [
+        (("getBrokerConfig", "-b", "{broker}"), "fileReservedTime=72"),
+        (("updateBrokerConfig", "-b", "{broker}", "-k", "fileReservedTime", "-v", "50"), "success"),
+        (("getBrokerConfig", "-c", CLUSTER), "fileReservedTime=50"),
+        (("updateBrokerConfig", "-b", "{broker}", "-k", "noSuchSetting", "-v", "50"), "success"),
+        (("updateBrokerConfig", "-b", "{broker}", "-k", "brokerConfigPath", "-v", "x"), "CODE: 16"),
+        (("updateBrokerConfig", "-c", CLUSTER, "-k", "fileReservedTime", "-v", "72"), "success"),
+        (("getColdDataFlowCtrInfo", "-b", "{broker}"), '"configTable":{}'),
+        (("updateColdDataFlowCtrGroupConfig", "-b", "{broker}", "-g", "Readers", "-v", "100000"), "success"),
+        (("getColdDataFlowCtrInfo", "-c", CLUSTER), ""),
+        (("removeColdDataFlowCtrGroupConfig", "-b", "{broker}", "-g", "Readers"), "success"),
+        (("setCommitLogReadAheadMode", "-b", "{broker}", "-m", "1"), "success"),
+        (("setCommitLogReadAheadMode", "-b", "{broker}", "-m", "0"), "success"),
+    ],
+    "exports": [
+        (("exportConfigs", "-c", CLUSTER, "-f", "{folder}"), "success"),
+        (("exportMetadata", "-c", CLUSTER, "-f", "{folder}"), "success"),
+        (("exportMetrics", "-c", CLUSTER, "-f", "{folder}"), "success"),
+    ],
+    "cleaning up": [
+        (("cleanExpiredCQ", "-b", "{broker}"), "success"),
+        (("cleanExpiredCQ", "-c", CLUSTER), "success"),
+        (("cleanUnusedTopic", "-b", "{broker}"), "success"),
+        (("cleanUnusedTopic", "-c", CLUSTER), "success"),
+        (("deleteExpiredCommitLog", "-b", "{broker}"), "success"),
+        (("deleteExpiredCommitLog", "-c", CLUSTER), "success"),
+    ],
+    "sending and going elsewhere": [
+        (("updateTopic", "-c", CLUSTER, "-t", "Elsewhere", "-r", "2", "-w", "2"), "success"),
+        (
+            ("sendMessage", "-t", "Elsewhere", "-p", "hello", "-k", "k", "-c", "tag", "-b", "broker-a", "-i", "1"),
+            "SEND_OK",
+        ),
+        (("sendMsgStatus", "-b", "broker-a", "-s", "10", "-c", "2"), "SEND_OK"),
+        (("checkMsgSendRT", "-t", "Elsewhere", "-a", "2", "-s", "10"), "true"),
+        (("resetOffsetByTime", "-g", "Readers", "-t", "Elsewhere", "-s", "0"), "broker-a"),
+        (("resetOffsetByTime", "-g", "Readers", "-t", "Elsewhere", "-s", "-1"), "broker-a"),
+        (("resetOffsetByTime", "-g", "Nobody", "-t", "Elsewhere", "-s", "now"), "CODE: 26"),
+        (("skipAccumulatedMessage", "-g", "Readers", "-t", "Elsewhere"), "broker-a"),
+        (("topicStatus", "-t", "Elsewhere"), "broker-a"),
+    ],
+}
+
+# Verbs that no stand-alone broker has anything to do with, or that cannot be compared, and why.
+NOT_COMPARED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            "updateKvConfig", "deleteKvConfig", "updateOrderConf", "updateNamesrvConfig", "getNamesrvConfig",
+            "wipeWritePerm", "addWritePerm",
+        ),
+        "asks the name server only: test_mqadmin_against_our_nameserver.py",
+    ),
+    **dict.fromkeys(
+        (
+            "getControllerMetaData", "getControllerConfig", "updateControllerConfig", "electMaster", "getSyncStateSet",
+            "cleanBrokerMetadata", "getBrokerEpoch",
+        ),
+        "needs a controller",
+    ),
+    **dict.fromkeys(("addBroker", "removeBroker"), "needs a broker container"),
+    **dict.fromkeys(("clusterRT", "startMonitoring"), "runs until it is killed"),
+    **dict.fromkeys(("dumpCompactionLog", "exportMetadataInRocksDB"), "reads files, asks nobody"),
+}  # fmt: skip
+
+# Verbs that we answer otherwise than Apache does: its text, and ours.
+DIFFERENT: Final[Mapping[Command, tuple[str, str]]] = {
+    ("updateStaticTopic", "-t", "Static", "-qn", "4", "-c", CLUSTER): (
+        "new mapping data",
+        "CODE: 3  DESC: static topics",
+    ),
+    ("remappingStaticTopic", "-t", "Static", "-c", CLUSTER): ("mapping data", "No topic route"),
+    ("rocksDBConfigToJson", "-c", CLUSTER, "-t", "topics"): ("", "CODE: 3"),
+    ("checkRocksdbCqWriteProgress", "-c", CLUSTER): ("check doing", "CODE: 3"),
+    ("setConsumeMode", "-b", "{broker}", "-t", "Orders", "-g", "Readers", "-m", "PULL"): ("success", "CODE: 3"),
+    ("exportPopRecord", "-b", "{broker}"): ("Export broker records,", "CODE: 3"),
+    ("createUser", "-b", "{broker}", "-u", "u", "-p", "p"): ("CODE: 1 ", "CODE: 3"),
+    ("updateUser", "-b", "{broker}", "-u", "u", "-p", "p"): ("CODE: 1 ", "CODE: 3"),
+    ("deleteUser", "-b", "{broker}", "-u", "u"): ("CODE: 1 ", "CODE: 3"),
+    ("getUser", "-b", "{broker}", "-u", "u"): ("CODE: 1 ", "CODE: 3"),
+    ("listUser", "-b", "{broker}"): ("CODE: 1 ", "CODE: 3"),
+    ("copyUser", "-f", "{broker}", "-t", "{broker}", "-u", "u"): ("CODE: 1 ", "CODE: 3"),
+    ("createAcl", "-b", "{broker}", "-s", "User:u", "-r", "Topic:*", "-a", "PUB", "-d", "Allow"): (
+        "CODE: 1 ",
+        "CODE: 3",
+    ),
+    ("updateAcl", "-b", "{broker}", "-s", "User:u", "-r", "Topic:*", "-a", "PUB", "-d", "Allow"): (
+        "CODE: 1 ",
+        "CODE: 3",
+    ),
+    ("deleteAcl", "-b", "{broker}", "-s", "User:u"): ("CODE: 1 ", "CODE: 3"),
+    ("getAcl", "-b", "{broker}", "-s", "User:u"): ("CODE: 1 ", "CODE: 3"),
+    ("listAcl", "-b", "{broker}"): ("CODE: 1 ", "CODE: 3"),
+    ("copyAcl", "-f", "{broker}", "-t", "{broker}", "-s", "User:u"): ("CODE: 1 ", "CODE: 3"),
+    ("updateSubGroup", "-b", "{broker}", "-g", "not a name"): ("success", "CODE: 29"),
+    ("updateTopic", "-b", "{broker}", "-t", "not a name"): ("CODE: 29", "CODE: 29"),
+    ("updateTopic", "-b", "{broker}", "-t", "Orders", "-a", "+message.type=NONE"): ("CODE: 1 ", "CODE: 1 "),
+    ("updateBrokerConfig", "-b", "{broker}", "-k", "fileReservedTime", "-v", "long"): ("success", "CODE: 29"),
+    ("updateBrokerConfig", "-b", "{broker}", "-k", "storePathRootDir", "-v", "/tmp"): ("success", "CODE: 16"),
+}
+
+# What each broker measures or is by itself; the keys must be there on both sides.
+OWN_FIGURES: Final = (
+    "bootTimestamp", "runtime", "earliestMessageTimeStamp", "commitLogDirCapacity", "commitLogDiskRatio",
+    "consumeQueueDiskRatio", "getFoundTps", "getMissTps", "getTotalTps", "getTransferredTps", "putTps",
+    "getMessageEntireTimeMax", "putMessageEntireTimeMax", "putMessageDistributeTime", "putLatency99", "putLatency999",
+    "remainHowManyDataToFlush", "dispatchBehindBytes", "pageCacheLockTimeMills",
+)  # fmt: skip
+OWN_SETTINGS: Final = (
+    "brokerIP1", "brokerIP2", "listenPort", "haListenPort", "bindAddress", "namesrvAddr", "storePathRootDir",
+    "storePathCommitLog", "rocketmqHome", "brokerConfigPath", "diskMaxUsedSpaceRatio", "osPageCacheBusyTimeOutMills",
+    "waitTimeMillsInSendQueue",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One cluster; `label` stands in names that must not be the same on both sides, and is as long as the other's."""
+
+    label: str
+    name_server: str
+    broker: Broker
+    folder: Path
+    receipt: Mapping[str, str]
+
+    def words(self) -> dict[str, str]:
+        """What the placeholders of commands mean on this side."""
+        return {
+            "broker": self.broker.address,
+            "folder": str(self.folder),
+            "offset_id": self.receipt["offsetId"],
+            "unique_key": self.receipt["id"],
+            "consumer": self.receipt["consumer"],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    admin: MqAdmin
+    apache: Side
+    ours: Side
+
+    def run(self, side: Side, command: Command) -> AdminAnswer:
+        words = [word.format(**side.words()) if "{" in word else word for word in command]
+        return self.admin.run(*words, "-n", side.name_server)
+
+    def compare(self, command: Command) -> AdminAnswer:
+        """Our answer, once both agree: some figures take their time."""
+        deadline = time.monotonic() + AGREE_SECONDS
+        while True:
+            apaches, ours = (_normal(side, command, self.run(side, command)) for side in (self.apache, self.ours))
+            if apaches == ours or time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+        difference = difflib.ndiff(str(apaches).splitlines(), str(ours).splitlines())
+        changed = "\n".join(line for line in difference if line[0] in "-+")
+        assert apaches == ours, f"{' '.join(command)}: - is Apache's, + is ours\n{changed}"
+        return ours
+
+
+@pytest.fixture(scope="module")
+def both(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    folder = tmp_path_factory.mktemp("mqadmin-broker")
+    java = build(RELEASE)
+    with ExitStack() as stack:
+        name_servers = {label: orbit.start_name_server(folder / f"nameserver-{label}") for label in ("one", "two")}
+        for server in name_servers.values():
+            stack.callback(server.process.kill)
+        settings: dict[str, str | int] = {"traceTopicEnable": "true", "mappedFileSizeCommitLog": 16 << 20}
+        plan = BrokerPlan(
+            name="broker-a", cluster=CLUSTER, name_servers=[name_servers["one"].address], settings=settings
+        )
+        theirs = apache.start_broker(java, folder / "apache", plan)
+        stack.callback(theirs.process.kill)
+        sizes = {"mappedFileSizeConsumeQueue": 120_000, "maxIndexNum": 4000, "maxHashSlotNum": 1000}
+        ours = orbit.start_broker(
+            folder / "orbit",
+            name_servers["two"].address,
+            "broker-a",
+            {**settings, **sizes, "brokerClusterName": CLUSTER},
+        )
+        stack.callback(ours.process.kill)
+        admin = MqAdmin(java, folder / "mqadmin")
+        stack.callback(admin.close)
+        client = JavaClient(java, folder / "client")
+        stack.callback(client.close)
+        sides = [
+            _prepared(label, name_servers[label].address, broker, folder / f"files-{label}", admin, client)
+            for label, broker in (("one", theirs), ("two", ours))
+        ]
+        yield Both(admin, *sides)
+
+
+def _prepared(label: str, name_server: str, broker: Broker, folder: Path, admin: MqAdmin, client: JavaClient) -> Side:
+    """The same topic, group, messages, producer and consumer on either side."""
+    folder.mkdir()
+    listed = {"readQueueNums": 2, "writeQueueNums": 2, "perm": 6, "attributes": {"+message.type": "FIFO"}}
+    (folder / "topics.json").write_text(json.dumps([{"topicName": "Listed", **listed}]))
+    (folder / "groups.json").write_text(json.dumps([{"groupName": "Listed", "retryMaxTimes": 5}]))
+    admin.run("updateTopic", "-n", name_server, "-c", CLUSTER, "-t", "Orders", "-r", "4", "-w", "4")
+    admin.run("updateSubGroup", "-n", name_server, "-c", CLUSTER, "-g", "Readers")
+    producer, consumer = f"producer-{label}", f"consumer-{label}"
+    client.call(
+        "OpenProducer", name=producer, nameServer=name_server, group="Writers", options={"instanceName": producer}
+    )
+    for key in "abcd":  # each to a queue of its own
+        messages = [{"text": f"{key}{i}", "tag": "T", "keys": f"{key}{i}"} for i in range(3)]
+        receipts = client.send(producer, "Orders", messages, order_key=key)
+    client.open_push_consumer(
+        consumer,
+        name_server,
+        "Orders",
+        group="Readers",
+        instanceName=consumer,
+        consumeFromWhere="CONSUME_FROM_FIRST_OFFSET",
+    )
+    assert len(client.received(consumer, 12)) == 12
+    connected = admin.run("consumerConnection", "-n", name_server, "-g", "Readers").out
+    found = re.search(rf"\S+@\S*{label}\S*", connected)
+    assert found is not None, connected
+    return Side(label, name_server, broker, folder, {**receipts[-1], "consumer": found[0]})
+
+
+@pytest.mark.parametrize("story", list(STORIES))
+def test_mqadmin_prints_the_same_of_either_broker(both: Both, story: str) -> None:
+    for command, expected in STORIES[story]:
+        answer = both.compare(command)
+        assert expected in answer.out + answer.err, f"{' '.join(command)}: {expected!r} is not in\n{answer}"
+
+
+def test_exported_files_say_the_same(both: Both) -> None:
+    for file in ("configs.json", "metadata.json", "metrics.json", "topic.json", "subscriptionGroup.json"):
+        for side in (both.apache, both.ours):
+            if not (side.folder / file).exists():
+                for command, _ in (*STORIES["exports"], *STORIES["topics made, changed and deleted"][:2]):
+                    both.run(side, command)
+                both.run(side, ("exportMetadata", "-b", "{broker}", "-g", "-f", "{folder}"))
+        apaches, ours = (
+            _without_own_values(json.loads((side.folder / file).read_text())) for side in (both.apache, both.ours)
+        )
+        assert apaches == ours, file
+
+
+@pytest.mark.parametrize("command", list(DIFFERENT), ids=" ".join)
+def test_where_we_differ_by_intent(both: Both, command: Command) -> None:
+    of_apache, of_ours = DIFFERENT[command]
+    for side, expected in ((both.apache, of_apache), (both.ours, of_ours)):
+        answer = both.run(side, command)
+        assert expected in answer.out + answer.err, f"{side.label}: {answer}"
+
+
+def test_no_verb_of_mqadmin_is_forgotten(both: Both) -> None:
+    printed = both.admin.run().out
+    verbs = set(re.findall(r"^   (\w+) ", printed, re.MULTILINE))
+    compared = {command[0] for story in STORIES.values() for command, _ in story}
+    different = {command[0] for command in DIFFERENT}
+    assert len(verbs) > 80
+    assert verbs == compared | different | NOT_COMPARED.keys()
+
+
+def _normal(side: Side, command: Command, answer: AdminAnswer) -> AdminAnswer:
+    """Without what must differ between two clusters that are otherwise the same."""
+    out, err = (_without_places_and_times(side, text) for text in (answer.out, answer.err))
+    verb = command[0]
+    if verb in ("statsAll", "topicList", "queryMsgByOffset", "queryMsgById", "queryMsgByUniqueKey"):
+        out = _without_topic_as_group(out)
+    if verb == "brokerStatus":
+        out = _without_own_figures(out)
+    if verb == "getBrokerConfig":
+        out = _settings_of_both(out)
+    if verb in ("topicList", "producer", "consumerStatus", "getColdDataFlowCtrInfo", "clusterList", "statsAll"):
+        out = "\n".join(sorted(line.rstrip() for line in out.splitlines()))
+    if verb in ("sendMsgStatus", "checkMsgSendRT"):
+        out = re.sub(r"(rt=|true +|#RT\n|Avg RT: )[\d.]+(ms)?", r"\1N", out)
+    return AdminAnswer(out, err, answer.exit_status)
+
+
+def _without_places_and_times(side: Side, text: str) -> str:
+    port = int(side.broker.address.rpartition(":")[2])
+    for place, name in (
+        (side.broker.address, "BROKER"),
+        (side.name_server, "NAMESERVER"),
+        (str(side.folder), "FOLDER"),
+        (str(side.broker.folder), "HOME"),
+        (f"7F000001{port:08X}", "BROKER-IN-HEX-"),
+        (f"-{side.label}", ""),
+    ):
+        text = text.replace(place, name)
+    text = re.sub(r"127\.0\.0\.1:\d+", "CLIENT", text)
+    text = re.sub(r"\b[0-9A-F]{32,}\b", "ID", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d+)?", "TIME", text)
+    text = re.sub(r"\b1[78]\d{11}\b", "MILLIS", text)
+    text = re.sub(r"\b20\d{12}(\d{3})?\b", "WHEN", text)
+    text = re.sub(r"@[0-9a-f]{5,8}\b", "@OBJECT", text)
+    # Rates, and how long ago something was: whoever is asked a moment later says something else.
+    text = re.sub(r"(?<![\d.])\d+\.\d+(E-?\d+)?(?![\d.])", "RATE", text)
+    text = re.sub(r"(RATE\()\d+,\d+ms( *\| *\d+,\d+ms)*\)", r"\1LOAD)", text)
+    return re.sub(r" +(RATE|TIME|MILLIS|CLIENT|BROKER)", r" \1", text)
+
+
+def _without_topic_as_group(text: str) -> str:
+    """To "who reads this topic" 5.3.3 answers with the topic's own name in place of the groups that are online."""
+    text = re.sub(r"^.*\bOrders +Orders\b.*\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"MessageTrack \[consumerGroup=Orders,.*?\)\]\n?", "", text, flags=re.DOTALL)
+
+
+def _without_own_figures(text: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        key, colon, value = line.partition(": ")
+        lines.append(key + colon + ("OWN" if key.split()[-1:] and key.split()[-1].startswith(OWN_FIGURES) else value))
+    return "\n".join(lines)
+
+
+def _settings_of_both(text: str) -> str:
+    pairs = (re.split(r" *= *", line, maxsplit=1) for line in text.splitlines() if " =" in line)
+    return "\n".join(sorted(f"{key}={'OWN' if key in OWN_SETTINGS else value}" for key, value in pairs))
+
+
+def _without_own_values(value: object) -> object:
+    """Of an exported file: rates, times, versions and addresses."""
+    if isinstance(value, dict):
+        return {
+            re.sub(r"127\.0\.0\.1:\d+", "BROKER", key): _without_own_values(item)
+            for key, item in value.items()
+            if key not in ("dataVersion", "exportTime", *OWN_SETTINGS) and not key.endswith(("Tps", "Ratio"))
+        }
+    if isinstance(value, list):
+        return [_without_own_values(item) for item in value]
+    return re.sub(r"127\.0\.0\.1:\d+", "BROKER", value) if isinstance(value, str) else value
