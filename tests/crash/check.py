@@ -37,7 +37,7 @@ def check_after_crash(directory: Path, promised: Promised, *, close: bool, power
     seen_without_a_broker = None if power_cut else _as_a_reader_sees_it(directory)
     store = Store(config(directory), HOST, clock=LeapingClock(clock_of(directory), Random(0)))
     messages = _all_messages(store)
-    broken, lost = _promises(promised, messages, power_cut=power_cut)
+    broken, lost = _promises(promised, messages, store.log.start, power_cut=power_cut)
     broken += _keys(store, messages) + _table(directory, promised, disk)
     served = {key: [name_of(message) for message in found] for key, found in messages.items() if found}
     if seen_without_a_broker not in (None, served):
@@ -86,14 +86,15 @@ def _all_messages(store: Store) -> dict[tuple[str, int], list[StoredMessage]]:
 
 
 def _promises(
-    promised: Promised, queues: dict[tuple[str, int], list[StoredMessage]], *, power_cut: bool
+    promised: Promised, queues: dict[tuple[str, int], list[StoredMessage]], log_start: int, *, power_cut: bool
 ) -> tuple[list[str], list[str]]:
     broken: list[str] = []
     lost: list[str] = []
     seen: dict[str, StoredMessage] = {}
     for (topic, queue_id), messages in queues.items():
         offsets = [message.queue_offset for message in messages]
-        if offsets != list(range(len(offsets))):
+        first = offsets[0] if offsets else 0
+        if offsets != list(range(first, first + len(offsets))) or (first and not log_start):
             broken.append(f"{topic}/{queue_id} is not dense: {offsets}")
         for message in messages:
             name = name_of(message)
@@ -106,6 +107,8 @@ def _promises(
             seen[name] = message
     for name, promise in promised.acked.items():
         found = seen.get(name)
+        if found is None and 0 <= promise.log_offset < log_start:
+            continue  # expired
         if found is None and power_cut and promise.end > promised.durable:
             lost.append(name)
         elif found is None:
@@ -127,6 +130,7 @@ def _keys(store: Store, queues: dict[tuple[str, int], list[StoredMessage]]) -> l
     own = {offset for offsets in expected.values() for offset in offsets}
     for (topic, key), offsets in expected.items():
         found = store.keys.find(topic, key, 1_000_000, 0, 2**62).offsets
+        found = [offset for offset in found if offset >= store.log.start]
         matching = [offset for offset in found if offset in set(offsets)]
         if sorted(matching) != sorted(offsets):
             broken.append(f"key {topic}#{key}: index says {sorted(matching)}, the log {sorted(offsets)}")

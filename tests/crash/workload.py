@@ -6,10 +6,12 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from orbitmq.clock import ManualClock
 from orbitmq.message.batch import BatchMember
 from orbitmq.message.hosts import pack_host
 from orbitmq.storage.config import FlushMode, StorageConfig
 from orbitmq.storage.json_file import JsonFile
+from orbitmq.storage.retention import Retention
 from orbitmq.storage.store import Store
 from orbitmq.storage.tables import OFFSETS, OffsetTable
 
@@ -80,6 +82,8 @@ class Writer:
         elif choice < 0.95:
             self._store.flush()
             self._ledger.note(f"durable {self._store.flushed_offset}")
+        elif choice < 0.96:
+            self.expire()
         else:
             self.save()
 
@@ -109,6 +113,14 @@ class Writer:
         self._ledger.note(f"trysave {number}")
         self._saves.save(self._table)
         self._ledger.note(f"acksave {number}")
+
+    def expire(self) -> None:
+        """The oldest file goes, and the indexes follow."""
+        store = self._store
+        assert store.keys is not None
+        always_due = replace(store.config, keep_hours=1, delete_at_hours=tuple(range(24)), delete_at_most=1)
+        in_days = ManualClock(2**42)
+        Retention(store.disk, always_due, in_days, store.log.files, [store.queues, store.keys], lambda _: None).clean()
 
     def _queue(self) -> tuple[str, int]:
         return self._random.choice(TOPICS), self._random.randrange(QUEUES)

@@ -173,3 +173,12 @@ def test_a_file_somebody_else_removed_counts_as_expired(tmp_path: Path) -> None:
     place.log.segments[0].file.path.unlink()
     place.retention.ask()
     assert place.retention.clean().deleted == [0]
+
+
+def test_after_a_power_cut_no_file_is_back_whose_entries_are_gone(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.retention.ask()
+    place.retention.clean()
+    place.disk.sync_directory(place.config.index_path)
+    place.disk.crash()
+    assert SegmentedLog(place.disk, place.config.commit_log_path, SIZE).start == 6 * SIZE

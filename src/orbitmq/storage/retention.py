@@ -143,6 +143,8 @@ class Retention:
         start = self._log.start
         if start <= self._followed_to:
             return 0
+        # First for good: after a power cut no file of the log may be back whose entries are gone.
+        self._disk.sync_directory(self._log.directory)
         count = sum(follower.delete_below(start) for follower in self._followers)
         self._followed_to = start
         return count
