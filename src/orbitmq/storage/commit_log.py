@@ -5,7 +5,8 @@ the queue offset is looked up, a place is found (a blank record closes a file th
 record is written, and only then the queue offset counts as used. The eight bytes that make a record a record are stored last,
 so a process killed half way leaves nothing that could be taken for a message.
 
-`recent` holds what was appended and not yet indexed; the indexer takes it from there instead of decoding it again.
+`recent` holds what was appended and not yet indexed; the indexer takes it from there instead of decoding it again. With a write
+pool (write_pool.py) records go to plain memory first, and can be read once `commit` has copied them.
 
 Java: CommitLog
 """
@@ -109,7 +110,7 @@ class LogEntry(msgspec.Struct, gc=False):
 
 
 class CommitLog:
-    """Appends come from one thread; `read` and `stored_at_ms` from any."""
+    """Appends come from one thread; `read` and `commit` from any."""
 
     def __init__(self, disk: Disk, config: StorageConfig, clock: Clock, store_host: bytes) -> None:
         self.files = SegmentedLog(

@@ -147,13 +147,5 @@ class StorageConfig:
         return self.directory / "checkpoint"
 
     @property
-    def abort_path(self) -> Path:
-        return self.directory / "abort"
-
-    @property
-    def lock_path(self) -> Path:
-        return self.directory / "lock"
-
-    @property
     def config_path(self) -> Path:
         return self.directory / "config"

@@ -1,7 +1,8 @@
 """The two threads that wait for the disk: one for the commit log, one for everything that can be built again from it.
 
     LogFlusher      asynchronous: every half second, if enough pages are dirty, and every ten seconds in any case
-                    synchronous: as soon as somebody waits; one sync serves all who came while the last one ran
+                    synchronous: as soon as something is appended; one sync serves all who came while the last one ran
+                    with a write pool: copies it to the files five times a second, besides
     IndexFlusher    every second: queue entries from memory to their files, the checkpoint; a thorough sync every minute
 
 A failed sync of the log ends all writing: the kernel may have dropped the pages and called them clean, so a retry that

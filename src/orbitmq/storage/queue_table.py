@@ -13,7 +13,6 @@ Java: ConsumeQueueStore
 
 from __future__ import annotations
 
-import logging
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.files import Disk
-
-logger = logging.getLogger(__name__)
 
 AnyQueue = QueueIndex | BatchQueueIndex
 _END: Final = 2**63  # behind every offset

@@ -15,7 +15,6 @@ Java: DefaultMessageStore
 
 from __future__ import annotations
 
-import logging
 import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.files import Disk
     from orbitmq.storage.reading import ReadResult
-
-logger = logging.getLogger(__name__)
 
 _DISPATCH_AT: Final = 256  # records waiting to be indexed; then the append does it itself
 FOREVER_MS: Final = 2**63 - 1
