@@ -46,6 +46,11 @@ def write_object(value: JavaObject) -> dict[str, Any]:
     return dict(sorted({**value.unknown, **{k: v for k, v in members.items() if v is not None}}.items()))
 
 
+def to_json(value: JavaObject) -> bytes:
+    """Compact, for the wire."""
+    return msgspec.json.encode(write_object(value))
+
+
 @cache
 def _member_types(shape: type[JavaObject]) -> dict[str, tuple[str, Any]]:
     hints = get_type_hints(shape)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from orbitmq import fastjson
 from orbitmq.errors import BodyError, RequestFailed
@@ -14,7 +13,7 @@ from orbitmq.protocol.bodies.topics import TopicList
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.headers.admin import DeleteGroup, GroupForbidden, GroupName, TopicAndGroup, TopicName
-from orbitmq.storage.java_object import read_object, write_object
+from orbitmq.storage.java_object import read_object, to_json
 from orbitmq.storage.tables import GroupConfig
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ async def update_groups(groups: Groups, request: Command, connection: Connection
 
 async def all_groups(groups: Groups, request: Command, connection: Connection) -> Command:
     """All in one answer, also to those who ask for a page: without a total in it they ask no further."""
-    return ok(body=msgspec.json.encode(write_object(groups.table())))
+    return ok(body=await asyncio.to_thread(to_json, groups.table()))
 
 
 async def group_config(groups: Groups, request: Command, connection: Connection) -> Command:
@@ -55,7 +54,7 @@ async def group_config(groups: Groups, request: Command, connection: Connection)
     config = groups.find(request.read(GroupName).group)
     if config is None:
         raise RequestFailed(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
-    return ok(body=msgspec.json.encode(write_object(config)))
+    return ok(body=to_json(config))
 
 
 async def delete_group(

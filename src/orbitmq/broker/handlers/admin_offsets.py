@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from orbitmq.broker.handlers.admin_clients import FIRST_WITH_RESET
 from orbitmq.errors import RequestFailed
@@ -18,7 +17,7 @@ from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers import admin as headers
 from orbitmq.protocol.headers.groups import ResetOffset
-from orbitmq.storage.java_object import write_object
+from orbitmq.storage.java_object import to_json
 
 if TYPE_CHECKING:
     from orbitmq.broker.clients import Clients
@@ -45,11 +44,11 @@ _TOPIC_SEPARATOR: Final = ";"
 
 
 async def all_consumer_offsets(offsets: ConsumerOffsets, request: Command, connection: Connection) -> Command:
-    return ok(body=msgspec.json.encode(write_object(offsets.table())))
+    return ok(body=await asyncio.to_thread(to_json, offsets.table()))
 
 
 async def all_delay_offsets(delayed: DelayedMessages, request: Command, connection: Connection) -> Command:
-    return ok(body=msgspec.json.encode(write_object(delayed.table())))
+    return ok(body=to_json(delayed.table()))
 
 
 # ---- how far groups are
@@ -81,13 +80,14 @@ async def broker_consume_stats(
     """Of all groups; only in ordered topics, if so asked."""
     only_ordered = request.read(headers.BrokerConsumeStats).is_order
     table: dict[str, list[ConsumeStats]] = {}
-    for group in groups.all():
+    for group in list(groups.all()):
         wanted = [
             topic
             for topic in progress.topics_of(group)
             if (config := topics.get(topic)) is not None and (config.order or not only_ordered)
         ]
         table[group] = [stats for topic in wanted if (stats := progress.of_topic(group, topic)) is not None]
+        await asyncio.sleep(0)  # there may be thousands of groups, and others wait
     return ok(body=ConsumeStatsList(str(registration.address), table).to_json())
 
 
