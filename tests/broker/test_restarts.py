@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from orbitmq.broker.broker import Broker
-from orbitmq.errors import TransportError
+from orbitmq.errors import ConfigError, TransportError
 from orbitmq.transport.address import Address, parse_address
 from orbitmq.transport.network import TcpNetwork
 from tests.broker.kit import QUERY_OFFSET, UPDATE_OFFSET, Wire, configuration, running, wire
-from tests.interop.processes import Process, killed_on_failure
+from tests.interop.processes import Process, free_port, killed_on_failure
 from tests.raw_client import until
 
 if TYPE_CHECKING:
@@ -79,6 +82,16 @@ async def test_a_client_quicker_than_the_start_is_heard(tmp_path: Path) -> None:
         assert await client.bodies("T") == [b"early"]
         assert (await client.send("T", b"late")).code == 0
         assert await client.bodies("T") == [b"early", b"late"]
+
+
+async def test_a_start_that_fails_gives_ports_and_store_back(tmp_path: Path) -> None:
+    port = free_port(-2)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        metrics = {"metricsExporterType": "PROM", "metricsPromExporterPort": taken.getsockname()[1]}
+        with pytest.raises(ConfigError, match="in use"):
+            await Broker(configuration(tmp_path, {"listenPort": port, **metrics})).start()
+    async with running(tmp_path, listenPort=port) as broker, wire(broker) as client:
+        assert (await client.send("T")).code == 0
 
 
 def start_process(folder: Path) -> tuple[Process, Address]:

@@ -101,6 +101,7 @@ class Broker:
             if settings.metrics_exporter_type == "PROM":
                 await self._export_metrics(settings.metrics_prom_exporter_host or settings.bind_address)
         except BaseException:
+            await self._close_ports()
             await asyncio.to_thread(self.state.store.close)
             raise
         self._start_jobs()
@@ -116,10 +117,7 @@ class Broker:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
         await state.cleaning.stop()
-        if self._exporter is not None:
-            await self._exporter.stop()
-        for server in self._servers:
-            await server.stop()
+        await self._close_ports()
         state.half_messages.record_decisions()
         state.half_messages.save_progress()
         for part in (state.topics, state.groups, state.offsets, state.delayed):
@@ -127,6 +125,12 @@ class Broker:
         state.store.listen(None)
         state.store.on_appended = state.store.on_flushed = None
         state.store.close()
+
+    async def _close_ports(self) -> None:
+        if self._exporter is not None:
+            await self._exporter.stop()
+        for server in self._servers:
+            await server.stop()
 
     def drop_connections(self) -> None:
         """Cut all of them at once, for tests of what clients do then."""
