@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from random import Random
 
@@ -107,6 +108,21 @@ def test_plain_files_beyond_the_descriptor_limit_still_work(tmp_path: Path) -> N
     for file in files:
         file.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_plain_file_can_be_read_while_it_is_being_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = LocalDisk().create_sparse(tmp_path / "f", 100)
+    file.pwrite(b"entry", 0)
+    read_meanwhile: list[bytes] = []
+
+    def slow_device(_descriptor: int) -> None:
+        reader = threading.Thread(target=lambda: read_meanwhile.append(file.pread(5, 0)))
+        reader.start()
+        reader.join(timeout=30)
+
+    monkeypatch.setattr(os, "fdatasync", slow_device)
+    file.sync()
+    assert read_meanwhile == [b"entry"]
 
 
 def test_replacing_a_file_leaves_the_new_content_and_nothing_else(disk: Disk, tmp_path: Path) -> None:

@@ -185,9 +185,14 @@ class PlainFile:
             raise storage_error("resize", self.path, cause) from cause
 
     def sync(self) -> None:
+        """Everything written so far to the device. Reading goes on meanwhile: the wait is on a descriptor of its own."""
         try:
             with self._lock:
-                os.fdatasync(self._opened())
+                descriptor = os.dup(self._opened())
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
         except OSError as cause:
             raise storage_error("sync", self.path, cause) from cause
 
