@@ -121,6 +121,8 @@ class Store:
         self._index_flusher = IndexFlusher(
             self.queues, self.keys, self._indexer, config, self.checkpoint, self._checkpoint_file, self.health
         )
+        self._recent = self.log.recent
+        self._synchronous = config.flush_mode is FlushMode.SYNC
         self._closed = False
 
     def settle_at(self, store_host: bytes) -> None:
@@ -160,7 +162,9 @@ class Store:
             )  # fmt: skip
         except StorageError as error:
             raise _with_code(error) from error
-        self._appended(1)
+        waiting = len(self._recent)
+        if waiting == 1 or waiting >= _DISPATCH_AT or self._synchronous:
+            self._appended(1)
         return appended
 
     def append_batch(
@@ -207,7 +211,7 @@ class Store:
 
         With a write pool, what has been copied from it.
         """
-        return self._log_flusher.flushed if self.config.flush_mode is FlushMode.SYNC else self.log.readable_end
+        return self._log_flusher.flushed if self._synchronous else self.log.readable_end
 
     @property
     def dispatched_offset(self) -> int:
@@ -382,9 +386,9 @@ class Store:
         self._lock.release()
 
     def _appended(self, records: int) -> None:
-        if self._log_flusher.idle and self.config.flush_mode is FlushMode.SYNC:
+        if self._synchronous and self._log_flusher.idle:
             self._log_flusher.wake()
-        waiting = len(self.log.recent)
+        waiting = len(self._recent)
         if waiting == records and self.on_appended is not None:  # none waited before
             self.on_appended()
         elif waiting >= _DISPATCH_AT:
