@@ -62,28 +62,33 @@ class Configuration(Generic[S]):
         """Every setting in force, as text. TLS settings stay out: one of them is a password."""
         return {**self.without_effect, **self.unknown, **texts(self.settings)}
 
-    def changed(self, properties: Mapping[str, str]) -> S:
-        """What the settings would be. ConfigError for a value that does not fit; unknown keys do not matter."""
+    def changed(self, properties: Mapping[str, str]) -> tuple[S, dict[str, str]]:
+        """What the settings would be, and those without effect. ConfigError for a value that does not fit.
+
+        Unknown keys do not matter.
+        """
         forbidden = sorted(self._unchangeable & properties.keys())
         if forbidden:
             raise ForbiddenSetting(f"{', '.join(forbidden)} cannot be changed while the server runs")
         known = {key: value for key, value in properties.items() if key in self.known_keys}
-        for key, value in known.items():
+        inert = {key: value for key, value in properties.items() if key in self.without_effect}
+        for key, value in {**known, **inert}.items():
             if not value.isprintable():  # a line break would smuggle another key into the saved file
                 raise ConfigError(f"{key} has a control character in its value")
-        return _convert(type(self.settings), {**texts(self.settings), **known})
+        return _convert(type(self.settings), {**texts(self.settings), **known}), {**self.without_effect, **inert}
 
-    def apply(self, settings: S) -> None:
+    def apply(self, settings: S, without_effect: dict[str, str]) -> None:
         self.settings = settings
+        self.without_effect = without_effect
         self.generation += 1
 
-    def save(self, settings: S) -> None:
+    def save(self, settings: S, without_effect: Mapping[str, str]) -> None:
         """OSError when it cannot be. What the file says about TLS stays in it, unseen by `as_properties` as it is."""
         about_tls = {}
         if self.file.exists():
             read = read_properties_file(self.file)
             about_tls = {key: value for key, value in read.items() if key.startswith(_TLS_PREFIX)}
-        save(self.file, properties_file({**about_tls, **self.without_effect, **self.unknown, **texts(settings)}))
+        save(self.file, properties_file({**about_tls, **without_effect, **self.unknown, **texts(settings)}))
 
     def nearest_known(self, key: str) -> str | None:
         """For a message about a key that does not exist."""
@@ -104,8 +109,8 @@ async def change(configuration: Configuration[S], body: bytes, asker: str) -> fr
         return frozenset()
     async with configuration.changing:
         try:
-            settings = configuration.changed(properties)
-            await asyncio.to_thread(configuration.save, settings)
+            settings, inert = configuration.changed(properties)
+            await asyncio.to_thread(configuration.save, settings, inert)
         except ForbiddenSetting as error:
             logger.warning("refused %s: %s", asker, error)
             raise RequestFailed(ResponseCode.NO_PERMISSION, "Can not update config in black list.") from None
@@ -119,8 +124,8 @@ async def change(configuration: Configuration[S], body: bytes, asker: str) -> fr
                 f"cannot save {configuration.file}: {error.strerror}; nothing was changed",
                 hint="make room, or make the folder writable",
             ) from None
-        configuration.apply(settings)
-    changed = properties.keys() & configuration.known_keys
+        configuration.apply(settings, inert)
+    changed = properties.keys() & (configuration.known_keys | inert.keys())
     unknown = len(properties) - len(changed)
     logger.info(
         "%s changed %s%s",

@@ -88,6 +88,19 @@ async def test_consumers_of_a_group_are_listed_with_what_they_subscribe_to(clien
     assert (nobody.code, nobody.remark) == (206, "the consumer group[nobody] not online")
 
 
+async def test_members_that_subscribe_to_something_else_are_named(
+    broker: Broker, client: Wire, consumer: Consumer
+) -> None:
+    async def differing() -> list[str] | None:
+        answer = await client.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"})
+        found: list[str] | None = json.loads(answer.body).get("differingClients")
+        return found
+
+    assert await differing() is None
+    await client.heartbeat("client-2", "G", {"T": "only-this"})
+    assert await differing() == ["client-2"]
+
+
 async def test_producers_are_listed(client: Wire, consumer: Consumer) -> None:
     answer = await client.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"})
     assert json.loads(answer.body)["connectionSet"][0]["clientId"] == "client-1"

@@ -50,6 +50,14 @@ async def test_a_change_counts_at_once_is_saved_and_counts_after_a_restart(tmp_p
     assert (saved["autoCreateTopicEnable"], saved["fileReservedTime"]) == ("false", "50")
 
 
+async def test_a_setting_without_effect_is_kept_and_shown_as_it_was_given(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, wire(broker) as client:
+        assert (await change(client, "sendMessageThreadPoolNums=32")).code == 0
+        assert (await shown(client))["sendMessageThreadPoolNums"] == "32"
+        assert (await change(client, "sendMessageThreadPoolNums=a\\nlistenPort=1")).code == 29
+        assert parse_properties(broker.configuration.file.read_text())["sendMessageThreadPoolNums"] == "32"
+
+
 async def test_a_new_permission_is_told_to_the_name_servers(broker: Broker, client: Wire) -> None:
     await make(client, "T")
     heard: list[str] = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+FIRST_WITH_RESET_OFFSET: Final = 28  # 3.0.7-SNAPSHOT: before it, clients cannot be sent to another offset
 FIRST_WITH_REGISTRATION_BODY: Final = 37  # 3.0.11: before it, REGISTER_BROKER carries the bare topic table
+FIRST_WITH_RUNNING_INFO: Final = 62  # 3.1.8-SNAPSHOT: before it, clients answer no questions about themselves
 FIRST_WITH_STANDARD_JSON: Final = 401  # 4.9.4: before it, clients expect integer map keys unquoted
 FIRST_WITH_QUEUE_MAPPING: Final = 413  # 5.0.0: from it on, a compressed registration ends with a mapping section
 

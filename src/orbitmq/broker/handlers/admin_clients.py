@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import CallTimeout, OrbitError, RequestFailed, TransportError
 from orbitmq.message.ids import parse_offset_message_id
+from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.groups import (
     ClientConnection,
     ConsumerConnection,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FIRST_WITH_RESET: Final = 28  # 3.0.7-SNAPSHOT
-_FIRST_WITH_QUESTIONS: Final = 62  # 3.1.8-SNAPSHOT
 _ANSWER_SECONDS: Final = 10.0
 _STATUS_SECONDS: Final = 5.0
 
@@ -49,6 +48,7 @@ async def consumer_connections(clients: Clients, request: Command, connection: C
         consume_type=members.consume_type,
         message_model=members.message_model,
         consume_from_where=members.consume_from_where,
+        differing_clients=members.differing_members() or None,
     )
     return ok(body=found.to_json())
 
@@ -106,9 +106,10 @@ async def consumer_status(clients: Clients, request: Command, connection: Connec
         )
     asked = [c for c in members.clients.values() if not header.client_addr or header.client_addr == c.client_id]
     for client in asked:
-        if client.version < FIRST_WITH_RESET:
+        if client.version < versions.FIRST_WITH_RESET_OFFSET:
             raise RequestFailed(
-                ResponseCode.SYSTEM_ERROR, f"the client does not support this feature. version={client.version}"
+                ResponseCode.SYSTEM_ERROR,
+                f"the client does not support this feature. version={versions.name(client.version)}",
             )
     answers = await asyncio.gather(*(_status(client, header.topic, header.group) for client in asked))
     table = {client.client_id: answer.own for client, answer in zip(asked, answers, strict=True) if answer is not None}
@@ -133,10 +134,10 @@ async def _forward(clients: Clients, group: str, client_id: str, request: Comman
     client = members.find(client_id) if members is not None else None
     if client is None:
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group[:300]}> <{client_id[:300]}> not online")
-    if client.version < _FIRST_WITH_QUESTIONS:
+    if client.version < versions.FIRST_WITH_RUNNING_INFO:
         raise RequestFailed(
             ResponseCode.SYSTEM_ERROR,
-            f"The Consumer <{client_id}> Version <{client.version}> too low to finish, "
+            f"The Consumer <{client_id}> Version <{versions.name(client.version)}> too low to finish, "
             "please upgrade it to V3_1_8_SNAPSHOT",
         )
     question = Command(request.code, fields=dict(request.fields), body=request.body)

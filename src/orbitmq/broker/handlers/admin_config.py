@@ -37,4 +37,6 @@ async def update_configuration(
         topics.announce_all()
     if waiting := sorted(changed & AT_NEXT_START):
         logger.info("saved, and in force from the next start on: %s", ", ".join(waiting))
+    if inert := sorted(changed & configuration.without_effect.keys()):
+        logger.info("saved, and without effect here: %s", ", ".join(inert))
     return ok()

@@ -7,8 +7,8 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.broker.handlers.admin_clients import FIRST_WITH_RESET
 from orbitmq.errors import RequestFailed
+from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.admin import CorrectionOffsets, TimeSpan, TimeSpans
 from orbitmq.protocol.bodies.groups import QueueKey
 from orbitmq.protocol.bodies.offsets import ConsumeStats, ConsumeStatsList, QueueOffsets
@@ -253,9 +253,10 @@ def _tell_members(clients: Clients, header: ResetOffset, table: QueueOffsets) ->
             f"Timestamp: {header.timestamp}",
         )
     for client in members.clients.values():
-        if client.version < FIRST_WITH_RESET:
+        if client.version < versions.FIRST_WITH_RESET_OFFSET:
             raise RequestFailed(
-                ResponseCode.SYSTEM_ERROR, f"the client does not support this feature. version={client.version}"
+                ResponseCode.SYSTEM_ERROR,
+                f"the client does not support this feature. version={versions.name(client.version)}",
             )
     push = ResetOffset(topic=header.topic, group=header.group, timestamp=header.timestamp)
     for client in members.clients.values():

@@ -161,6 +161,7 @@ class ConsumerConnection(Body):
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    differing_clients: list[str] | None = None  # ours: members that do not subscribe to what the first does
 
 
 class ProducerConnection(Body):
