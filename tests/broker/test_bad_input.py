@@ -26,7 +26,6 @@ from orbitmq.protocol.headers.base import Header
 from orbitmq.protocol.headers.pull import PULL_SUBSCRIPTION, PULL_SUSPEND
 from tests.broker.kit import PULL, SEND_BATCH, SEND_V2, UPDATE_OFFSET, Wire, pull_header, running, send_header, wire
 from tests.raw_client import raw_client, until
-from tests.storage.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -275,34 +274,3 @@ async def test_held_pulls_of_a_hostile_length_do_not_outlive_their_client_for_lo
     async with wire(broker) as client:
         await client.send("T", b"new")
         await until(lambda: len(broker.state.pulling.held) == 0, what="forgotten")
-
-
-# ---- a full disk
-
-
-async def test_a_full_disk_is_said_with_figure_and_place_and_heals_by_itself(tmp_path: Path) -> None:
-    disk = FaultyDisk(tmp_path)
-    async with (
-        running(tmp_path / "store", disk=disk, mappedFileSizeCommitLog=100_000) as broker,
-        wire(broker) as client,
-    ):
-        assert (await client.send("T", b"x" * 1000)).code == 0
-        disk.faults.space_left = 0
-        taken = 1
-        while (answer := await client.send("T", b"x" * 1000)).code == 0:
-            taken += 1
-            assert taken < 1000
-        assert answer.code == 14
-        assert str(tmp_path / "store") in str(answer.remark)
-        assert any(character.isdigit() for character in str(answer.remark).replace(str(tmp_path), ""))
-        assert len(await client.bodies("T")) == taken  # reading goes on
-
-        disk.faults.space_left = None
-
-        async def taken_again() -> bool:
-            return (await client.send("T", b"y")).code == 0
-
-        async with asyncio.timeout(20):
-            while not await taken_again():
-                await asyncio.sleep(0.05)
-        assert (await client.bodies("T"))[-1] == b"y"

@@ -49,8 +49,20 @@ def storage_error(action: str, path: Path, cause: OSError) -> StorageError:
     """The store's error for a failed system call: what was tried, on which file, why, and what to do."""
     reason = cause.strerror or str(cause)
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreFull(f"cannot {action} {path}: {reason}", hint="free disk space, or keep messages for fewer hours")
+        return StoreFull(
+            f"cannot {action} {path}: {reason}{_room_left(path)}",
+            hint="free disk space, or keep messages for fewer hours",
+        )
     return StorageError(f"cannot {action} {path}: {reason}", hint=_HINTS.get(cause.errno or 0, ""))
+
+
+def _room_left(path: Path) -> str:
+    try:
+        room = _measure(path)
+    except StorageError:
+        return ""
+    free, total = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
+    return f", {free / (1 << 20):,.1f} of {total / (1 << 20):,.1f} MiB are free"
 
 
 @dataclass(frozen=True, slots=True)
