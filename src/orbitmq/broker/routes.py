@@ -118,10 +118,10 @@ def build_routes(state: State) -> Routes:
             admin_store.register_filter_server, s.filter_servers, s.configuration
         ),
     }
-    return {**table, **_for_operators(state)}
+    return {**table, **_topics_groups_and_clients(state), **_figures_and_care(state)}
 
 
-def _for_operators(state: State) -> dict[int, Handler]:
+def _topics_groups_and_clients(state: State) -> dict[int, Handler]:
     s = state
     return {
         RequestCode.UPDATE_AND_CREATE_TOPIC: partial(admin_topics.update_topic, s.topics),
@@ -164,6 +164,12 @@ def _for_operators(state: State) -> dict[int, Handler]:
             admin_clients.consume_directly, s.clients, s.topics, s.groups, s.store, s.configuration
         ),
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: partial(admin_clients.consumer_status, s.clients),
+    }
+
+
+def _figures_and_care(state: State) -> dict[int, Handler]:
+    s = state
+    return {
         RequestCode.GET_ALL_CONSUMER_OFFSET: partial(admin_offsets.all_consumer_offsets, s.offsets),
         RequestCode.GET_ALL_DELAY_OFFSET: partial(admin_offsets.all_delay_offsets, s.delayed),
         RequestCode.GET_CONSUME_STATS: partial(admin_offsets.consume_stats, s.progress),
