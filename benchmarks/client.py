@@ -1,10 +1,11 @@
-"""Our client on one broker: `python -m benchmarks client [--name-server HOST:PORT] [--broker apache|orbit] [--seconds S]`.
+"""Our client on one broker: `python -m benchmarks client [--name-server HOST:PORT] [--broker apache|orbit] [--seconds S] [--cpp-site DIR]`.
 
     sends a second, bodies of 1 KB: one caller that awaits each; 64 callers; 256 in flight; batches of 32
     messages consumed a second by a handler that does nothing: one by one, and by batches of 32
 
-Without --name-server it starts Apache's 5.3.3 broker, or ours with --broker orbit. Client and broker share the machine's cores,
-so compare ratios. Results: benchmarks/results/client.json.
+Without --name-server it starts Apache's 5.3.3 broker, or ours with --broker orbit. Beside ours, on the same broker and one after
+the other: Apache's Java client, and with --cpp-site the PyPI package rocketmq 0.4.4 unpacked there. All share the machine's cores
+with the broker, so compare ratios. Results: benchmarks/results/client.json.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import asyncio
 import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from tests.interop import apache, java, orbit
 
 import orbitmq as mq
 from orbitmq.transport.loop import run as run_loop
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
 RESULTS: Final = Path(__file__).parent / "results" / "client.json"
 BODY: Final = b"x" * 1024
 BATCH: Final = 32
+CONSUMED: Final = 100_000  # messages, of those sent before
+APACHE_RELEASE: Final = "5.3.3"
+LIMIT_SECONDS: Final = 120  # for each of the other clients
 
 
 async def send_rate(producer: mq.Producer, topic: str, callers: int, seconds: float) -> float:
@@ -106,14 +113,49 @@ async def measure_ours(name_server: str, topic: str, seconds: float) -> dict[str
         figures["64 callers"] = await send_rate(producer, topic, 64, seconds)
         figures["256 in flight"] = await send_rate(producer, topic, 256, seconds)
         figures["batches of 32"] = await batch_rate(producer, topic, 8, seconds)
-        count = 0
-        async with client.pull_consumer("bench-count") as reader:
-            for queue in await reader.queues(topic):
-                count += await reader.max_offset(queue) - await reader.min_offset(queue)
-        count = min(count, 200_000)
-        figures["consume one by one"] = await consume_rate(client, topic, f"bench-{stamp}-1", count, 1)
-        figures["consume by 32"] = await consume_rate(client, topic, f"bench-{stamp}-32", count, BATCH)
+        while producer.stats.sent_bytes < CONSUMED * len(BODY):  # enough to consume
+            await batch_rate(producer, topic, 8, 0.5)
+        figures["consume one by one"] = await consume_rate(client, topic, f"bench-{stamp}-1", CONSUMED, 1)
+        figures["consume by 32"] = await consume_rate(client, topic, f"bench-{stamp}-32", CONSUMED, BATCH)
     return figures
+
+
+def measure_java(name_server: str, topic: str, seconds: float, folder: Path) -> dict[str, float]:
+    """Apache's client, compiled from ClientLoad.java beside this file, in a JVM with its usual compilers and 512 MB."""
+    built = java.build(APACHE_RELEASE)
+    source = Path(__file__).with_name("ClientLoad.java")
+    subprocess.run(["javac", "-d", str(folder), "-cp", built.class_path, str(source)], check=True)
+    command = built.command(
+        "ClientLoad", name_server, topic, str(seconds), str(CONSUMED), home=folder / "home", heap_mb=512
+    )
+    command = [part for part in command if not part.startswith(("-XX:TieredStopAtLevel", "-XX:+UseSerialGC"))]
+    at = command.index("-cp") + 1
+    command[at] = f"{folder}:{command[at]}"
+    return _printed(command)
+
+
+def measure_cpp(name_server: str, topic: str, seconds: float, site: str) -> dict[str, float]:
+    """The C++ client of PyPI, in a process of its own."""
+    script = Path(__file__).with_name("client_cpp.py")
+    command = [sys.executable, str(script), name_server, topic, str(seconds), str(CONSUMED)]
+    return _printed(command, {"PYTHONPATH": site})
+
+
+def _printed(command: list[str], environment: dict[str, str] | None = None) -> dict[str, float]:
+    """What it printed, even if it crashed or had to be stopped in the middle."""
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
+    )
+    try:
+        printed, errors = child.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        printed, errors = child.communicate()
+        errors += f"\nstopped after {LIMIT_SECONDS} s"
+    if child.returncode != 0:
+        print(f"{command[0]} ended with {child.returncode}: {errors[-500:]}", file=sys.stderr)
+    lines = [line.split("\t") for line in printed.splitlines() if "\t" in line]
+    return {cell: float(rate) for cell, rate in lines}
 
 
 def run(argv: list[str]) -> None:
@@ -121,25 +163,32 @@ def run(argv: list[str]) -> None:
     parser.add_argument("--name-server", default="")
     parser.add_argument("--broker", choices=("apache", "orbit"), default="apache")
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--cpp-site", default="", help="folder that holds the package rocketmq 0.4.4")
     options = parser.parse_args(argv)
+    figures: dict[str, dict[str, float]] = {}
     with ExitStack() as stack:
-        name_server = options.name_server or _start_broker(stack, options.broker)
-        figures = run_loop(measure_ours(name_server, "BenchmarkClient", options.seconds))
-    for cell, rate in figures.items():
-        print(f"{cell:20} {rate:10,.0f} a second")
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orbitmq-bench-")))
+        name_server = options.name_server or _start_broker(stack, options.broker, folder)
+        figures["ours"] = run_loop(measure_ours(name_server, "BenchmarkClient", options.seconds))
+        if java.missing_tools() is None:
+            figures["java"] = measure_java(name_server, "BenchmarkJava", options.seconds, folder)
+        if options.cpp_site:
+            figures["cpp"] = measure_cpp(name_server, "BenchmarkJava", options.seconds, options.cpp_site)
+    print(f"{'a second':20}" + "".join(f"{name:>12}" for name in figures))
+    for cell in figures["ours"]:
+        rates = (figures[name].get(cell) for name in figures)
+        print(f"{cell:20}" + "".join(f"{rate:12,.0f}" if rate is not None else f"{'-':>12}" for rate in rates))
     record = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "load average": os.getloadavg()[0],
         "broker": options.name_server or options.broker,
-        "ours": {cell: round(rate) for cell, rate in figures.items()},
+        **{name: {cell: round(rate) for cell, rate in cells.items()} for name, cells in figures.items()},
     }
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(record, indent=2) + "\n")
 
 
-def _start_broker(stack: ExitStack, kind: str) -> str:
-    from tests.interop import apache, java, orbit
-
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orbitmq-bench-")))
+def _start_broker(stack: ExitStack, kind: str, folder: Path) -> str:
     name_server = orbit.start_name_server(folder / "nameserver")
     stack.callback(name_server.process.kill)
     if kind == "orbit":
@@ -150,6 +199,6 @@ def _start_broker(stack: ExitStack, kind: str) -> str:
             sys.exit(f"{reason}; or measure on ours with --broker orbit")
         settings = {"mappedFileSizeCommitLog": 1 << 28, "sendMessageThreadPoolNums": 4}
         plan = apache.BrokerPlan(name="bench", cluster="bench", name_servers=[name_server.address], settings=settings)
-        broker = apache.start_broker(java.build("5.3.3"), folder / "broker", plan)
+        broker = apache.start_broker(java.build(APACHE_RELEASE), folder / "broker", plan)
     stack.callback(broker.process.kill)
     return name_server.address
