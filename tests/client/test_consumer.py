@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import logging
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -232,6 +233,30 @@ async def test_handlers_get_values_by_their_annotation(cluster: ScriptedCluster,
     assert [Order(7)] in got
     assert '{"id":7}' in got
     assert ReceivedMessage in got
+
+
+async def test_handlers_may_be_partials_lambdas_and_objects(cluster: ScriptedCluster, client: Client) -> None:
+    got: list[tuple[str, str]] = []
+
+    async def handler(kind: str, body: str) -> None:
+        got.append((kind, body))
+
+    class Object:
+        async def __call__(self, body: str) -> None:
+            got.append(("object", body))
+
+    def plain(message: ReceivedMessage) -> None:
+        got.append(("function", message.body.decode()))
+
+    cluster.broker.put("T", 0, b"x")
+    async with (
+        client.consumer("T", group="G1", start="earliest", handler=functools.partial(handler, "partial")),
+        client.consumer("T", group="G2", start="earliest", handler=Object()),
+        client.consumer("T", group="G3", start="earliest", handler=lambda message: handler("lambda", message.tag)),
+        client.consumer("T", group="G4", start="earliest", handler=plain),
+    ):
+        await eventually(lambda: len(got) == 4)
+    assert sorted(got) == [("function", "x"), ("lambda", ""), ("object", "x"), ("partial", "x")]
 
 
 # ---- failing handlers

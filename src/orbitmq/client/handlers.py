@@ -12,7 +12,7 @@ import inspect
 import typing
 from typing import TYPE_CHECKING, Any
 
-from orbitmq.client.workers import Handler, is_async
+from orbitmq.client.workers import Handler, function_behind, is_async
 from orbitmq.message import Message
 
 if TYPE_CHECKING:
@@ -59,12 +59,10 @@ def _composed(handler: Handler, convert: Callable[[Any], Any]) -> Handler:
 
 
 def _wanted(handler: Handler) -> Any:
-    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
-    function = getattr(function, "func", function)  # functools.partial
     parameters = list(inspect.signature(handler).parameters)
     if not parameters:
         return None
     try:
-        return typing.get_type_hints(function).get(parameters[0])
+        return typing.get_type_hints(function_behind(handler)).get(parameters[0])
     except (NameError, TypeError):
         return None  # names that exist for type checkers only: the message it is

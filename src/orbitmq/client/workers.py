@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -78,9 +79,10 @@ class Workers:
                 if waiting is not None:
                     await waiting
             else:
-                context = contextvars.copy_context()
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._threads, context.run, self._handler, argument)
+                loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+                waiting = await loop.run_in_executor(self._threads, lambda: context.run(self._handler, argument))
+                if waiting is not None:
+                    await waiting  # a lambda around an async function
         except Exception as error:
             return error
         return None
@@ -115,7 +117,12 @@ class Workers:
 
 
 def is_async(handler: Handler) -> bool:
-    call = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
-    while hasattr(call, "func"):  # functools.partial
-        call = call.func
-    return inspect.iscoroutinefunction(call)
+    return inspect.iscoroutinefunction(function_behind(handler))
+
+
+def function_behind(handler: Handler) -> Callable[..., Any]:
+    """What a partial or a callable object runs in the end."""
+    function: Callable[..., Any] = handler
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
