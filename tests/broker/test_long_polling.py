@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -238,6 +239,33 @@ def test_nobody_is_held_longer_than_a_dead_client_may_be_remembered() -> None:
 
     assert answers.after(LONGEST_HOLD_SECONDS - 1) == []
     assert answers.after(2) == [pull]
+
+
+def test_an_answered_pull_is_forgotten_at_once_and_not_when_its_time_would_have_been_up() -> None:
+    answers = Answers()
+    pull = answers.hold(60)
+    references = sys.getrefcount(pull)
+
+    answers.held.arrived("T", 0)
+
+    assert sys.getrefcount(pull) == references - 2  # by its queue, and by its deadline
+
+
+async def test_one_client_cannot_hold_any_number_of_pulls(
+    client: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbitmq.broker.long_poll.MOST_PER_CONNECTION", 10)
+    await client.send("T")
+    answers = [await client.hold("T", 0, 1) for _ in range(12)]
+
+    assert {(await answer).code for answer in answers[10:]} == {19}  # told at once that there is nothing
+    assert len(broker.state.pulling.held) == 10
+    async with wire(broker) as other:
+        await other.hold("T", 0, 1)
+        await held(broker, 11)
+    await client.send("T")
+    assert {(await answer).code for answer in answers[:10]} == {0}
+    assert len(broker.state.pulling.held) == 0
 
 
 def test_a_woken_pull_does_not_time_out_as_well() -> None:

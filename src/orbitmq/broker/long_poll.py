@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 BUCKET_SECONDS: Final = 0.5  # how late a time-out may be noticed
 # What a client that hung up may leave behind is bounded by this; who still waits simply asks again.
 LONGEST_HOLD_SECONDS: Final = 120.0
+MOST_PER_CONNECTION: Final = 16_384
 
 
 class HeldPull:
-    __slots__ = ("connection", "done", "header", "request", "scan_from", "wishes")
+    __slots__ = ("bucket", "connection", "header", "request", "scan_from", "wishes")
 
     def __init__(self, request: Command, connection: Connection, header: PullMessage, wishes: Wanted) -> None:
         self.request = request
@@ -30,7 +31,7 @@ class HeldPull:
         self.header = header
         self.wishes = wishes
         self.scan_from = header.queue_offset  # what lies before did not match; no need to look at it again
-        self.done = False
+        self.bucket = 0  # of its deadline
 
 
 class HeldPulls:
@@ -45,19 +46,25 @@ class HeldPulls:
         self._answer_arrival = answer_arrival
         self._answer_timeout = answer_timeout
         self._by_queue: dict[tuple[str, int], dict[HeldPull, None]] = {}  # in order of coming
-        self._by_deadline: defaultdict[int, list[HeldPull]] = defaultdict(list)
+        self._by_deadline: defaultdict[int, dict[HeldPull, None]] = defaultdict(dict)
+        self._by_connection: defaultdict[Connection, int] = defaultdict(int)
         self._next_bucket = int(now() / BUCKET_SECONDS)
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
+    def has_room(self, connection: Connection) -> bool:
+        """Whether one more pull of this client may wait; its number would else be bounded by nothing."""
+        return self._by_connection.get(connection, 0) < MOST_PER_CONNECTION
+
     def hold(self, pull: HeldPull, seconds: float) -> None:
         header = pull.header
         self._by_queue.setdefault((header.topic, header.queue_id), {})[pull] = None
         due = self._now() + min(seconds, LONGEST_HOLD_SECONDS)
-        bucket = max(int(due / BUCKET_SECONDS), self._next_bucket)
-        self._by_deadline[bucket].append(pull)
+        pull.bucket = max(int(due / BUCKET_SECONDS), self._next_bucket)
+        self._by_deadline[pull.bucket][pull] = None
+        self._by_connection[pull.connection] += 1
         self._count += 1
 
     def arrived(self, topic: str, queue_id: int) -> None:
@@ -79,26 +86,33 @@ class HeldPulls:
         bucket_now = int(self._now() / BUCKET_SECONDS)
         while self._next_bucket <= bucket_now:
             for pull in self._by_deadline.pop(self._next_bucket, ()):
-                if not pull.done:
-                    self._drop(pull)
-                    if not pull.connection.closed:
-                        self._answer_timeout(pull)
+                self._drop(pull)
+                if not pull.connection.closed:
+                    self._answer_timeout(pull)
             self._next_bucket += 1
 
     def release_all(self) -> None:
         """Answer everything: the broker stops."""
-        for held in list(self._by_queue.values()):
+        everyone, self._by_queue = self._by_queue, {}
+        for held in everyone.values():
             for pull in held:
-                if not pull.done:
-                    self._finish(pull)
-                    if not pull.connection.closed:
-                        self._answer_timeout(pull)
-        self._by_queue.clear()
-        self._by_deadline.clear()
+                self._finish(pull)
+                if not pull.connection.closed:
+                    self._answer_timeout(pull)
 
     def _finish(self, pull: HeldPull) -> None:
-        pull.done = True
+        """Forget all of it at once: thousands are answered a second, long before their time is up."""
         self._count -= 1
+        due = self._by_deadline.get(pull.bucket)
+        if due is not None:
+            due.pop(pull, None)
+            if not due:
+                del self._by_deadline[pull.bucket]
+        left = self._by_connection[pull.connection] - 1
+        if left:
+            self._by_connection[pull.connection] = left
+        else:
+            del self._by_connection[pull.connection]
 
     def _drop(self, pull: HeldPull) -> None:
         self._finish(pull)

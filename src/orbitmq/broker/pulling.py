@@ -110,7 +110,7 @@ class Pulling:
             low, high = self._store.queue_range(header.topic, header.queue_id)
             return _with_offsets(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset, low, high, topic, group)
         result = self._read(header, header.queue_offset, wishes)
-        if flags & PULL_SUSPEND and _code_of(result, header) == _NOT_FOUND:
+        if flags & PULL_SUSPEND and _code_of(result, header) == _NOT_FOUND and self.held.has_room(connection):
             settings = self._configuration.settings
             wait_ms = (
                 header.suspend_timeout_millis if settings.long_polling_enable else settings.short_polling_time_mills
