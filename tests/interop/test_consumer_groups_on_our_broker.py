@@ -4,6 +4,7 @@ One JVM per release and header codec serves all tests here; the broker's delay l
 """
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,10 @@ from tests.interop.processes import eventually, free_port
 pytestmark = INTEROP
 
 PULL, CONSUMER_LIST = 11, 38
-# Each release and each codec once; test_clients_on_our_broker.py crosses them for what every client does.
-CLIENTS = (("5.3.3", "binary"), ("4.9.7", "json"))
+# Each release and each codec once, which saves two minutes; ORBITMQ_INTEROP_CROSS=1 crosses them.
+CLIENTS = [("5.3.3", "binary"), ("4.9.7", "json")]
+if os.environ.get("ORBITMQ_INTEROP_CROSS"):
+    CLIENTS += [("5.3.3", "json"), ("4.9.7", "binary")]
 
 
 @dataclass(frozen=True, slots=True)
