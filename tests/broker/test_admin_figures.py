@@ -41,6 +41,13 @@ async def test_runtime_info_has_every_key_of_apaches_broker(client: Wire) -> Non
     assert all(isinstance(value, str) for value in ours.values())
 
 
+async def test_tools_of_4_x_find_the_rate_under_the_name_they_know(client: Wire) -> None:
+    answer = await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO, version=407)
+    table = json.loads(answer.body)["table"]
+    assert table["getTransferedTps"] == table["getTransferredTps"]
+    assert "getTransferedTps" not in await runtime_info(client)
+
+
 async def test_runtime_info_says_what_happened(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock=clock) as broker, wire(broker) as client:

@@ -68,13 +68,14 @@ async def test_asking_for_a_group_makes_it_only_where_groups_are_made_by_use(tmp
         assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
+@pytest.mark.parametrize("field", ["cleanOffset", "removeOffset"])
 @pytest.mark.parametrize("clean", [False, True])
 async def test_a_deleted_group_leaves_its_offsets_unless_told_to_clean(
-    broker: Broker, client: Wire, clean: bool
+    broker: Broker, client: Wire, clean: bool, field: str
 ) -> None:
     await make(client, groupName="G")
     broker.state.offsets.commit("G", "T", 0, 7)
-    header = {"groupName": "G", "cleanOffset": str(clean).lower()}
+    header = {"groupName": "G", field: str(clean).lower()}
     assert (await client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)).code == 0
     assert broker.state.groups.get("G") is None
     assert broker.state.offsets.get("G", "T", 0) == (None if clean else 7)

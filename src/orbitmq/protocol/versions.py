@@ -9,6 +9,7 @@ FIRST_WITH_REGISTRATION_BODY: Final = 37  # 3.0.11: before it, REGISTER_BROKER c
 FIRST_WITH_RUNNING_INFO: Final = 62  # 3.1.8-SNAPSHOT: before it, clients answer no questions about themselves
 FIRST_WITH_STANDARD_JSON: Final = 401  # 4.9.4: before it, clients expect integer map keys unquoted
 FIRST_WITH_QUEUE_MAPPING: Final = 413  # 5.0.0: from it on, a compressed registration ends with a mapping section
+FIRST_OF_5: Final = 413
 
 OURS: Final = 479  # we behave as 5.3.3, and say so in every command
 

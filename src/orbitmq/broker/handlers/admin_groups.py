@@ -67,7 +67,7 @@ async def delete_group(
 ) -> Command:
     header = request.read(DeleteGroup)
     await groups.delete(header.group_name)
-    if header.clean_offset:
+    if header.clean_offset or header.remove_offset:
         offsets.forget_group(header.group_name)
     pulling.forget(header.group_name)
     stats.forget(header.group_name)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from orbitmq.broker.runtime_info import runtime_info, store_info
 from orbitmq.errors import RequestFailed
+from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.admin import StatsData, StatsWindow
 from orbitmq.protocol.bodies.route import KvTable
 from orbitmq.protocol.codes import ResponseCode
@@ -35,6 +36,8 @@ async def broker_runtime_info(
 ) -> Command:
     about_broker = runtime_info(stats, totals, delayed, configuration, clock)
     about_store = await asyncio.to_thread(store_info, store)
+    if request.version < versions.FIRST_OF_5:
+        about_broker["getTransferedTps"] = about_broker["getTransferredTps"]  # tools of 4.x know this spelling only
     return ok(body=KvTable(table=dict(sorted({**about_broker, **about_store}.items()))).to_json())
 
 

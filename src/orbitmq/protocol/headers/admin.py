@@ -62,8 +62,11 @@ class ConfigVersion(Header):
 
 
 class DeleteGroup(Header):
+    """Java: DeleteSubscriptionGroupRequestHeader"""
+
     group_name: str
     clean_offset: bool = False
+    remove_offset: bool = False  # what 4.9 calls the same thing
 
 
 class ConsumeStats(Header):
