@@ -163,17 +163,17 @@ def _walk(
     end = segments[0].start
     records = 0
     damages: list[Damage] = []
-    hole: Damage | None = None  # right before what comes next
+    hole: Damage | None = None  # the first since the last record
     unindexed_from_ms: int | None = None
     last: Run | None = None
     # Most records are in the indexes already. Knowing which saves decoding them, and that is most of the work.
     known = None if config.light_queues else queues.known_from(end)
     for found in walk_runs(segments, check_crc=config.check_crc_on_recover, property_crc=config.verify_record_crc):
         if isinstance(found, NoRecord):
-            hole = Damage(found.start, found.end, found.reason)
-            damages.append(hole)
+            damages.append(Damage(found.start, found.end, found.reason))
+            hole = hole or damages[-1]
         elif isinstance(found, EndOfFile):
-            end = found.segment.end
+            end = found.segment.end if hole is None else end
         elif hole is not None and unsynced_from_ms is not None and _first_stored_at_ms(found) >= unsynced_from_ms:
             end = hole.start
             break
