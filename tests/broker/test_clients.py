@@ -83,6 +83,15 @@ async def test_notices_can_be_switched_off(tmp_path: Path, where: str) -> None:
         assert client.notices == []
 
 
+async def test_a_client_that_came_back_over_a_new_connection_counts_once(client: Wire, broker: Broker) -> None:
+    async with wire(broker) as again:
+        await client.heartbeat("c1", "G", {"T": "*"})
+        await again.heartbeat("c1", "G", {"T": "*"})
+        assert await consumer_ids(client) == ["c1"]
+    await told(client, 3)  # the second connection came and went
+    assert await consumer_ids(client) == ["c1"]
+
+
 async def test_only_the_client_itself_can_leave(client: Wire) -> None:
     await client.heartbeat("c1", "G", {"T": "*"})
 

@@ -51,7 +51,10 @@ class ConsumerMembers:
         return self.message_model == BROADCASTING
 
     def client_ids(self) -> list[str]:
-        return [client.client_id for client in self.clients.values()]
+        """Each once. A client that lost its connection and came back is here twice until the old one is noticed to be dead;
+        told so, its group would give a share of the queues to nobody.
+        """
+        return list(dict.fromkeys(client.client_id for client in self.clients.values()))
 
     def find(self, client_id: str) -> Client | None:
         return next((client for client in self.clients.values() if client.client_id == client_id), None)
