@@ -35,11 +35,14 @@ class Inbox(Protocol):
 
 
 class _Waiting:
-    """Tasks that wait for something to be put."""
+    """Tasks that wait for something to be put. One is woken at a time, and wakes the next if more is there than it takes: a
+    handler that never waits then needs one task, however many there are.
+    """
 
     def __init__(self) -> None:
-        self._futures: deque[asyncio.Future[None]] = deque()
         self.closed = False
+        self._futures: deque[asyncio.Future[None]] = deque()
+        self._waking = False  # one was woken and has not run yet
 
     async def wait(self) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -47,21 +50,26 @@ class _Waiting:
         try:
             await future
         except asyncio.CancelledError:
-            if not future.cancelled():
-                self.wake(1)  # somebody else must take what we were woken for
+            if not future.cancelled():  # we were woken: somebody else must go in our place
+                self._waking = False
+                self.wake()
             raise
+        self._waking = False
 
-    def wake(self, count: int) -> None:
+    def wake(self) -> None:
         futures = self._futures
-        while count and futures:
+        while futures and not self._waking:
             future = futures.popleft()
             if not future.done():
                 future.set_result(None)
-                count -= 1
+                self._waking = True
 
     def close(self) -> None:
         self.closed = True
-        self.wake(len(self._futures))
+        for future in self._futures:
+            if not future.done():
+                future.set_result(None)
+        self._futures.clear()
 
 
 class ConcurrentInbox:
@@ -73,7 +81,7 @@ class ConcurrentInbox:
 
     def put(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         self._ready.extend(messages)
-        self._waiting.wake(len(messages))
+        self._waiting.wake()
 
     def take_now(self, count: int) -> list[ReceivedMessage]:
         ready = self._ready
@@ -91,6 +99,8 @@ class ConcurrentInbox:
                 continue  # somebody else's by now
             message.taken_at = now
             taken.append(message)
+        if ready:
+            self._waiting.wake()
         return taken
 
     async def take(self, count: int) -> list[ReceivedMessage]:
@@ -122,7 +132,7 @@ class OrderlyInbox:
         """The queue may be able to go on: it has messages, its lock back, or its rest behind it."""
         if held.pending and not held.busy and not held.dropped:
             self._ready.append(held)
-            self._waiting.wake(1)
+            self._waiting.wake()
 
     def take_now(self, count: int) -> list[ReceivedMessage]:
         now = asyncio.get_running_loop().time()
@@ -137,6 +147,8 @@ class OrderlyInbox:
             taken = [held.pending.popleft() for _ in range(min(count, len(held.pending)))]
             for message in taken:
                 message.taken_at = now
+            if self._ready:
+                self._waiting.wake()
             return taken
         return []
 

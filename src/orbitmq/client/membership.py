@@ -99,6 +99,7 @@ class Membership:
         self._locked: set[QueueRef] = set()  # held now, or being handed over
         self._look_again = asyncio.Event()
         self._warned_of: set[str] = set()
+        self._missed: dict[str, int] = {}  # topics without a route -> how often they were looked for
 
     # ---- life
 
@@ -113,8 +114,7 @@ class Membership:
 
     async def _start(self) -> None:
         for topic in self.subscriptions:
-            if await self.cluster.route(topic) is None and not topic.startswith(RETRY_PREFIX):
-                logger.warning("topic %s does not exist yet: group %s waits for it", topic, self.group)
+            await self.cluster.route(topic)
         if self._fixed is None:
             self._instance.add_consumer(self)
             await self._introduce()
@@ -232,6 +232,7 @@ class Membership:
         """The queues of a topic that are to be ours; None when that cannot be known now."""
         route = self.cluster.known_route(topic) or await self.cluster.fetch_route(topic)
         if route is None:
+            self._tell_of_missing(topic)
             return None
         if self._fixed is not None:
             return [queue for queue in self._fixed if queue.topic == topic]
@@ -357,6 +358,12 @@ class Membership:
             await self._instance.heartbeat()
         except OrbitError as error:
             logger.warning("not every broker knows group %s yet: %s", self.group, error)
+
+    def _tell_of_missing(self, topic: str) -> None:
+        """Not at the first look: a topic that was just made needs a moment to reach the name servers."""
+        self._missed[topic] = self._missed.get(topic, 0) + 1
+        if self._missed[topic] == 2 and not topic.startswith(RETRY_PREFIX):
+            logger.warning("topic %s does not exist yet: group %s waits for it", topic, self.group)
 
     async def _compare_subscriptions(self, topic: str, members: int) -> None:
         """Members that subscribe to different things take queues from each other that they never read: say so."""
