@@ -176,7 +176,7 @@ async def test_limits_for_cold_data_are_noted_and_shown(client: Wire) -> None:
     assert await limits() == {}
     assert (await client.ask(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, body=b"G=1000\nH=5")).code == 0
     assert await limits() == {"G": 1000, "H": 5}
-    for body in (b"G=many", b"a/b=1", b"\xff"):
+    for body in (b"G=many", b"a/b=1", b"\xff", b"New=1\nG=1e3", b"G=" + b"9" * 30):
         assert (await client.ask(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, body=body)).code == 29
     assert (await client.ask(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, body=b"G")).code == 0
     assert await limits() == {"H": 5}
@@ -200,6 +200,8 @@ async def test_filter_servers_are_passed_on_while_they_are_connected(broker: Bro
         assert dict(answer.fields) == {"brokerName": "broker-a", "brokerId": "0"}
         await client.ask(RequestCode.REGISTER_FILTER_SERVER, {"filterServerAddr": "1.2.3.4:6"})
         assert registration.filter_servers == ["1.2.3.4:5", "1.2.3.4:6"]
+    bad = await client.ask(RequestCode.REGISTER_FILTER_SERVER, {"filterServerAddr": "nowhere"})
+    assert bad.code == ResponseCode.INVALID_PARAMETER
     while len(registration.filter_servers) > 1:
         await client.ask(RequestCode.GET_BROKER_HA_STATUS)
     assert registration.filter_servers == ["1.2.3.4:6"]

@@ -47,6 +47,25 @@ async def test_impossible_groups_are_refused(client: Wire, config: dict[str, obj
     assert (await make(client, **config)).code == ResponseCode.INVALID_PARAMETER
 
 
+@pytest.mark.parametrize(
+    "member",
+    [
+        b'"retryMaxTimes":4294967296',
+        b'"retryQueueNums":100000000000000000000',
+        b'"future":{{"broker":"a"}:1}',
+        b'"attributes":[]',
+        b'"groupRetryPolicy":7',
+    ],
+)
+async def test_a_group_that_could_not_be_saved_or_read_again_is_refused(
+    broker: Broker, client: Wire, member: bytes
+) -> None:
+    body = b'{"groupName":"G",' + member + b"}"
+    assert (await client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 29
+    assert broker.state.groups.get("G") is None
+    assert (await make(client, groupName="Other")).code == 0
+
+
 async def test_a_list_of_groups_is_made_as_a_whole_or_not_at_all(broker: Broker, client: Wire) -> None:
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
     body = json.dumps({"groupConfigList": [{"groupName": "A"}, {"groupName": "a b"}]}).encode()

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from orbitmq.protocol.command import Command
 
 
+SYS_FLAG = b'{"topicConfigList":[{"topicName":"T","topicSysFlag":4294967296}]}'
+OBJECT_KEY = b'{"topicConfigList":[{"topicName":"T","future":{{"a":1}:2}}]}'
+
+
 def topic_header(topic: str, **changes: object) -> dict[str, object]:
     return {
         "topic": topic,
@@ -103,7 +107,15 @@ async def test_a_list_of_topics_is_made_as_a_whole_or_not_at_all(client: Wire) -
 
 
 async def test_a_list_that_is_none_is_refused(client: Wire) -> None:
-    for body in (b"", b"[]", b'{"topicConfigList":1}', b'{"topicConfigList":[1]}', b'{"topicConfigList":[{}]}'):
+    for body in (
+        b"",
+        b"[]",
+        b'{"topicConfigList":1}',
+        b'{"topicConfigList":[1]}',
+        b'{"topicConfigList":[{}]}',
+        SYS_FLAG,
+        OBJECT_KEY,
+    ):
         answer = await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
         assert answer.code == ResponseCode.INVALID_PARAMETER
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 
-from orbitmq.broker.names import check_group_name
-
 logger = logging.getLogger(__name__)
 
 
@@ -20,7 +18,6 @@ class ColdDataLimits:
         self._bytes_per_second: dict[str, int] = {}
 
     def set(self, group: str, bytes_per_second: int) -> None:
-        check_group_name(group)
         logger.warning("group %s: a limit for old messages is noted, and has no effect", group)
         self._bytes_per_second[group] = bytes_per_second
 

@@ -39,6 +39,20 @@ def read_object(shape: type[T], members: Mapping[str, Any]) -> T:
         raise BodyError(f"{shape.__name__}: {error}") from error
 
 
+def read_sent(shape: type[T], members: Mapping[str, Any]) -> T:
+    """As `read_object`, for what came over the network: its numbers fit Java's, and all of it can be written again."""
+    value = read_object(shape, members)
+    for field in msgspec.structs.fields(shape):
+        number = getattr(value, field.name)
+        if type(number) is int and not -(2**31) <= number < 2**31:
+            raise BodyError(f"{field.encode_name}={number} is not a number of Java's")
+    try:
+        to_json(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BodyError(f"{shape.__name__} holds what is no JSON: {error}") from None
+    return value
+
+
 def write_object(value: JavaObject) -> dict[str, Any]:
     """The members in alphabetical order, as Java writes them."""
     names = {wire_name: name for wire_name, (name, _) in _member_types(type(value)).items()}

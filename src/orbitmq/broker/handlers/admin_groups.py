@@ -13,7 +13,7 @@ from orbitmq.protocol.bodies.topics import TopicList
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.headers.admin import DeleteGroup, GroupForbidden, GroupName, TopicAndGroup, TopicName
-from orbitmq.storage.java_object import read_object, to_json
+from orbitmq.storage.java_object import read_sent, to_json
 from orbitmq.storage.tables import GroupConfig
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ async def update_group(groups: Groups, request: Command, connection: Connection)
     body = fastjson.loads(request.body)
     if not isinstance(body, dict):
         raise BodyError("a group's settings are an object")
-    await groups.update([read_object(GroupConfig, body)])
+    await groups.update([read_sent(GroupConfig, body)])
     return ok()
 
 
@@ -40,7 +40,7 @@ async def update_groups(groups: Groups, request: Command, connection: Connection
     listed = body.get("groupConfigList") if isinstance(body, dict) else None
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise BodyError("groupConfigList is missing")
-    await groups.update([read_object(GroupConfig, entry) for entry in listed])
+    await groups.update([read_sent(GroupConfig, entry) for entry in listed])
     return ok()
 
 

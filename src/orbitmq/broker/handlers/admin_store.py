@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.errors import BodyError, RequestFailed
+from orbitmq.broker import names
+from orbitmq.errors import BodyError, ConfigError, RequestFailed
 from orbitmq.protocol.bodies.admin import ColdDataInfo, HaStatus, QueueEntries, QueueEntry
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
@@ -17,6 +18,7 @@ from orbitmq.protocol.headers.admin import (
     RegisterFilterServer,
 )
 from orbitmq.protocol.properties_text import parse_properties
+from orbitmq.transport.address import parse_address
 
 if TYPE_CHECKING:
     from orbitmq.broker.cleaning import Cleaning
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from orbitmq.transport.connection import Connection
 
 _MOST_ENTRIES: Final = 10_000  # a wish for more is a mistake, and would be a long answer
+_MOST_DIGITS: Final = 18  # fits Java's long
 _NORMAL: Final = 0  # Linux: MADV_NORMAL
 _RANDOM: Final = 1  # Linux: MADV_RANDOM
 
@@ -64,7 +67,11 @@ async def clean_queue_indexes(cleaning: Cleaning, request: Command, connection: 
 async def register_filter_server(
     filter_servers: FilterServers, configuration: BrokerConfiguration, request: Command, connection: Connection
 ) -> Command:
-    filter_servers.register(request.read(RegisterFilterServer).filter_server_addr, connection)
+    address = request.read(RegisterFilterServer).filter_server_addr
+    try:
+        filter_servers.register(str(parse_address(address)), connection)
+    except ConfigError as error:
+        raise RequestFailed(ResponseCode.INVALID_PARAMETER, str(error)) from None
     settings = configuration.settings
     return ok(FilterServerRegistered(broker_name=settings.broker_name, broker_id=settings.broker_id))
 
@@ -73,9 +80,12 @@ async def register_filter_server(
 
 
 async def limit_cold_data(limits: ColdDataLimits, request: Command, connection: Connection) -> Command:
-    for group, threshold in parse_properties(_utf8(request.body)).items():
-        if not threshold.isascii() or not threshold.isdigit():
-            raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"{group[:300]}={threshold[:40]} is no number of bytes")
+    wanted = parse_properties(_utf8(request.body))
+    for group, threshold in wanted.items():
+        names.check_group_name(group)
+        if not threshold.isascii() or not threshold.isdigit() or len(threshold) > _MOST_DIGITS:
+            raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"{group}={threshold[:40]} is no number of bytes")
+    for group, threshold in wanted.items():
         limits.set(group, int(threshold))
     return ok()
 

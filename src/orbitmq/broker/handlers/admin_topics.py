@@ -17,7 +17,7 @@ from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.headers.admin import CreateTopic, TopicName
 from orbitmq.storage.commit_log import LIGHT_QUEUE_PREFIX
-from orbitmq.storage.java_object import read_object, to_json, write_object
+from orbitmq.storage.java_object import read_sent, to_json, write_object
 from orbitmq.storage.tables import DataVersion, TopicConfig
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ async def update_topics(topics: Topics, request: Command, connection: Connection
     listed = body.get("topicConfigList") if isinstance(body, dict) else None
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise BodyError("topicConfigList is missing")
-    configs = [read_object(TopicConfig, entry) for entry in listed]
+    configs = [read_sent(TopicConfig, entry) for entry in listed]
     await topics.update((config, _changes(config.attributes)) for config in configs)
     return ok()
 
