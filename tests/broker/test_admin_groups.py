@@ -113,6 +113,9 @@ async def test_a_group_is_forbidden_to_read_a_topic_and_allowed_again(broker: Br
     assert await ask()
     assert not await ask(readable="false")
     assert not await ask()
+    for bad in ({"group": "a/b", "topic": "T"}, {"group": "G", "topic": "../T"}):
+        answer = await client.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, {**bad, "readable": "false"})
+        assert answer.code == ResponseCode.INVALID_PARAMETER
     refused = await client.pull("T", sys_flag=0, sub_version=0)
     assert (refused.code, refused.fields["forbiddenType"]) == (ResponseCode.NO_PERMISSION, "5")
     assert await ask(readable="true")

@@ -136,6 +136,7 @@ async def test_offsets_are_cloned_in_one_topic_or_all(broker: Broker, client: Wi
     assert (offsets.get("B", "T", 1), offsets.get("B", "U", 1)) == (2, None)
     assert (await client.ask(code, {"srcGroup": "A", "destGroup": "C", "offline": "true"})).code == 0
     assert (offsets.get("C", "T", 1), offsets.get("C", "U", 1), offsets.get("C", "Gone", 0)) == (2, 2, None)
+    assert (await client.ask(code, {"srcGroup": "A", "destGroup": "a@b", "topic": "T", "offline": "true"})).code == 29
 
 
 async def test_tables_for_slaves(broker: Broker, client: Wire) -> None:

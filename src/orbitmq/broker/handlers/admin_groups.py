@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from orbitmq import fastjson
+from orbitmq.broker import names
 from orbitmq.errors import BodyError, RequestFailed
 from orbitmq.protocol.bodies.admin import GroupReadable, GroupSubscription
 from orbitmq.protocol.bodies.groups import GroupList
@@ -78,6 +79,8 @@ async def group_forbidden(groups: Groups, request: Command, connection: Connecti
     """Forbid or allow a group to read a topic, or only ask."""
     header = request.read(GroupForbidden)
     if header.readable is not None:
+        names.check_group_name(header.group)
+        names.check_topic_name(header.topic)
         await groups.set_may_read(header.group, header.topic, header.readable)
     readable = groups.may_read(header.group, header.topic)
     return ok(body=GroupReadable(group=header.group, topic=header.topic, readable=readable).to_json())

@@ -7,6 +7,7 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.broker import names
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.admin import CorrectionOffsets, TimeSpan, TimeSpans
@@ -158,6 +159,7 @@ async def clone_offsets(
 ) -> Command:
     """Let one group go on where another is."""
     header = request.read(headers.CloneGroupOffset)
+    names.check_group_name(header.dest_group)
     wanted = [header.topic] if header.topic else offsets.topics_of(header.src_group)
     for topic in wanted:
         if topics.get(topic) is not None and (header.offline or progress.is_read_by(header.src_group, topic)):
