@@ -83,7 +83,8 @@ def _round(
     outcome: Outcome, directory: Path, ledger_path: Path, random: Random, run: str, acks_before_writing: bool
 ) -> None:
     way = random.choice(("line", "function", "function", "clock", "power"))
-    writer = _fork(lambda: _write(directory, ledger_path, random, run, way, acks_before_writing))
+    error_path = Path(f"{ledger_path}.error")
+    writer = _fork(lambda: _write(directory, ledger_path, random, run, way, acks_before_writing), error_path)
     if way == "clock":
         time.sleep(random.random() * 0.08)
         os.kill(writer, signal.SIGKILL)
@@ -94,14 +95,13 @@ def _round(
     elif status == 0:
         outcome.clean_stops += 1
     else:
-        outcome.broken.append(f"seed {outcome.seed} run {run}: the writer failed, see {ledger_path}.error")
+        outcome.broken.append(f"seed {outcome.seed} run {run} ({way}): the writer failed: {error_path.read_text()}")
         return
     close = random.random() < 0.5
-    checker = _fork(lambda: _check(directory, ledger_path, close=close, power_cut=way == "power"))
+    checker = _fork(lambda: _check(directory, ledger_path, close=close, power_cut=way == "power"), error_path)
     status = os.waitstatus_to_exitcode(os.waitpid(checker, 0)[1])
     if status:
-        problems = Path(f"{ledger_path}.error").read_text()
-        outcome.broken.append(f"seed {outcome.seed} run {run} ({way}): {problems}")
+        outcome.broken.append(f"seed {outcome.seed} run {run} ({way}): {error_path.read_text()}")
 
 
 def _write(directory: Path, ledger_path: Path, random: Random, run: str, way: str, acks_before_writing: bool) -> None:
@@ -140,8 +140,8 @@ def _check(directory: Path, ledger_path: Path, *, close: bool, power_cut: bool) 
         Ledger(ledger_path).note(*(f"lost {name}" for name in checked.lost))
 
 
-def _fork(work: Callable[[], None]) -> int:
-    """Run `work` in a child that leaves without any clean-up of ours."""
+def _fork(work: Callable[[], None], error_path: Path) -> int:
+    """Run `work` in a child that leaves without any clean-up of ours. What it raises is left at `error_path`."""
     child = os.fork()
     if child:
         return child
@@ -149,10 +149,7 @@ def _fork(work: Callable[[], None]) -> int:
         work()
         os._exit(0)
     except BaseException:
-        text = traceback.format_exc()
-        sys.stderr.write(text)
-        for path in sys.argv[1:2]:
-            Path(path, "failure.txt").write_text(text)
+        error_path.write_text(traceback.format_exc())
         os._exit(1)
 
 

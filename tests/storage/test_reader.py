@@ -198,6 +198,16 @@ def test_damage_in_the_log_hides_only_what_it_hit(golden: Golden) -> None:
         assert victim["queueOffset"] not in queue
 
 
+def test_a_queue_whose_only_file_was_never_finished_is_read_from_the_log(golden: Golden) -> None:
+    store, manifest = golden
+    shutil.rmtree(store / "consumequeue" / "TopicA" / "1")
+    (store / "consumequeue" / "TopicA" / "1").mkdir()
+    (store / "consumequeue" / "TopicA" / "1" / f"{0:020d}").touch()
+    (store / "checkpoint").write_bytes(bytes(4096))
+    (store / "abort").touch()
+    check_everything(store, manifest)
+
+
 def test_a_directory_without_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no store"):
         StoreReader(tmp_path / "nothing")

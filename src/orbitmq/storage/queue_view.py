@@ -46,7 +46,7 @@ class QueueView:
         sizes = {file.size for file in found if file.size}
         # Of files of several lengths the most usual counts; `orbitmq store verify` names the others.
         self.file_bytes = max(sizes, key=lambda size: sum(file.size == size for file in found), default=0)
-        self.starts = [int(file.name) for file in found if file.size == self.file_bytes]
+        self.starts = [int(file.name) for file in found if file.size and file.size == self.file_bytes]
         self._files: dict[int, PlainFile] = {}
         self.first = self.starts[0] // self._entry_bytes if self.starts else 0
         self.next = self._find_end()
