@@ -20,7 +20,7 @@ from tests.interop.processes import eventually, free_port
 
 pytestmark = INTEROP
 
-PULL, CONSUMER_LIST = 11, 38
+PULL, QUERY_OFFSET, CONSUMER_LIST = 11, 14, 38
 # Each release and each codec once, which saves two minutes; ORBITMQ_INTEROP_CROSS=1 crosses them.
 CLIENTS = [("5.3.3", "binary"), ("4.9.7", "json")]
 if os.environ.get("ORBITMQ_INTEROP_CROSS"):
@@ -271,7 +271,9 @@ def test_a_group_goes_on_where_it_was_after_the_broker_was_restarted(
         texts = send(java, cluster, name, 10, "before")
         java.open_push_consumer(f"{name}-1", name_server.address, name, group=name)
         assert texts_of(java.received(f"{name}-1", 10)) == sorted(texts)
+        assert java.received(f"{name}-1", 1, seconds=1) == []  # and time for the listener to return
         java.close_one(f"{name}-1")
+        eventually(lambda: committed(broker.address, name), lambda total: total == 10, 20, "ten messages committed")
         stopping(broker)
         broker = orbit.start_broker(tmp_path / "broker", name_server.address, port=port)
         texts = send(java, Cluster(name_server, broker), name, 5, "after")
@@ -282,6 +284,16 @@ def test_a_group_goes_on_where_it_was_after_the_broker_was_restarted(
     finally:
         broker.process.kill()
         name_server.process.kill()
+
+
+def committed(address: str, name: str) -> int:
+    """How many messages of the topic the group of the same name has told the broker to be done with."""
+    total = 0
+    for queue_id in range(4):
+        fields = {"consumerGroup": name, "topic": name, "queueId": str(queue_id), "setZeroIfNotFound": "false"}
+        answer = wire.ask(address, QUERY_OFFSET, fields)
+        total += int(answer.fields["offset"]) if answer.code == 0 else 0
+    return total
 
 
 @pytest.fixture(params=["stopped", "killed"])
