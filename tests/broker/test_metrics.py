@@ -69,7 +69,7 @@ async def test_messages_and_bytes_are_counted(tmp_path: Path) -> None:
             ({"topic": "T", "message_type": "normal", "is_system": "false"}, 3)
         ]
         ((labels, count),) = families["rocketmq_messages_out_total"]
-        assert labels == {"topic": "T", "consumer_group": "G", "is_retry": "false", "is_system": "false"}
+        assert labels == {"topic": "T", "consumer_group": "G", "is_system": "false"}
         assert count == 3
         ((_, stored),) = families["rocketmq_throughput_in_total"]
         ((_, sent),) = families["rocketmq_throughput_out_total"]
@@ -77,7 +77,7 @@ async def test_messages_and_bytes_are_counted(tmp_path: Path) -> None:
         assert families["rocketmq_broker_permission"] == [({}, 6)]
         assert families["rocketmq_topic_number"] == [({}, len(broker.state.topics.all()))]
         storage = {"storage_type": "local", "storage_medium": "disk"}
-        assert families["rocketmq_storage_size"] == [(storage, stored)]
+        assert families["rocketmq_storage_size_bytes"] == [(storage, stored)]
 
 
 async def test_connections_are_counted_by_who_they_are(tmp_path: Path) -> None:
@@ -110,11 +110,11 @@ async def test_lag_is_what_a_group_has_not_consumed(tmp_path: Path) -> None:
             if name.startswith("rocketmq_consumer_") and samples[0][0].get("topic") == "T"
         }
         assert (figures["lag_messages"], figures["inflight_messages"], figures["ready_messages"]) == (4, 2, 2)
-        assert 0 <= figures["queueing_latency"] <= figures["lag_latency"] < 60_000
+        assert 0 <= figures["queueing_latency_milliseconds"] <= figures["lag_latency_milliseconds"] < 60_000
         broker.state.offsets.commit("G", "T", 0, 5)
         families = await scrape(broker)
         assert families["rocketmq_consumer_lag_messages"][0][1] == 0
-        assert families["rocketmq_consumer_lag_latency"][0][1] == 0
+        assert families["rocketmq_consumer_lag_latency_milliseconds"][0][1] == 0
 
 
 async def test_messages_given_up_are_counted(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _CONSUME_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 _LAGS: Final = (
     ("rocketmq_consumer_lag_messages", "Messages a group has not consumed."),
-    ("rocketmq_consumer_lag_latency", "Age of the oldest of them, in milliseconds."),
+    ("rocketmq_consumer_lag_latency_milliseconds", "Age of the oldest of them."),
     ("rocketmq_consumer_inflight_messages", "Messages fetched and not consumed."),
-    ("rocketmq_consumer_queueing_latency", "Age of the oldest message not fetched, in milliseconds."),
+    ("rocketmq_consumer_queueing_latency_milliseconds", "Age of the oldest message not fetched."),
     ("rocketmq_consumer_ready_messages", "Messages not fetched."),
 )
 
@@ -82,7 +82,7 @@ class Metrics:
             ("rocketmq_throughput_in_total", "Bytes stored.", statistics.TOPIC_PUT_SIZE, self._of_topic),
             ("rocketmq_messages_out_total", "Messages handed out.", statistics.GROUP_GET_NUMS, self._of_reader),
             ("rocketmq_throughput_out_total", "Bytes handed out.", statistics.GROUP_GET_SIZE, self._of_reader),
-            ("rocketmq_send_to_dlq_messages_total", "Given up.", statistics.DLQ_PUT_NUMS, self._of_dead_letters),
+            ("rocketmq_send_to_dlq_messages_total", "Given up.", statistics.DLQ_PUT_NUMS, self._of_reader),
         )
         for name, help_text, counted, labels in families:
             samples = [(labels(key), counter.value) for key, counter in self._stats.counters(counted)]
@@ -112,10 +112,10 @@ class Metrics:
         earliest_ms = self._store.earliest_stored_at_ms()
         kept_ms = self._clock.now_ms() - earliest_ms if earliest_ms is not None else 0
         figures = (
-            ("rocketmq_storage_size", "Bytes of the commit log.", log.end - log.start),
+            ("rocketmq_storage_size_bytes", "Bytes of the commit log.", log.end - log.start),
             ("rocketmq_storage_flush_behind_bytes", "Not on the device yet.", log.end - self._store.flushed_offset),
             ("rocketmq_storage_dispatch_behind_bytes", "Not indexed yet.", log.end - self._store.dispatched_offset),
-            ("rocketmq_storage_message_reserve_time", "Age of the oldest message, in milliseconds.", kept_ms),
+            ("rocketmq_storage_message_reserve_time_milliseconds", "Age of the oldest message.", kept_ms),
         )
         for name, help_text, value in figures:
             yield from self._family(
@@ -157,16 +157,6 @@ class Metrics:
         return {"topic": topic, "message_type": kind.lower(), "is_system": _flag(self._topics.is_system(topic))}
 
     def _of_reader(self, key: str) -> dict[str, str]:
-        topic, _, group = key.partition("@")
-        is_retry = _flag(topic.startswith(names.RETRY_PREFIX))
-        return {
-            "topic": topic,
-            "consumer_group": group,
-            "is_retry": is_retry,
-            "is_system": self._is_system(topic, group),
-        }
-
-    def _of_dead_letters(self, key: str) -> dict[str, str]:
         topic, _, group = key.partition("@")
         return {"topic": topic, "consumer_group": group, "is_system": self._is_system(topic, group)}
 
