@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +10,9 @@ from tests.interop import orbit
 from tests.interop.apache import Broker, NameServer
 from tests.interop.drivers import JavaClient, Received
 from tests.interop.marks import INTEROP
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = INTEROP
 

@@ -150,8 +150,14 @@ def _broker_configuration(
 
 
 async def _create_topics(broker: Broker, topics: list[TopicPlan]) -> None:
-    for plan in topics:
-        config = TopicConfig(
-            topic_name=plan.name, read_queue_nums=plan.queues, write_queue_nums=plan.queues, order=plan.ordered
+    wanted = [
+        (
+            TopicConfig(
+                topic_name=plan.name, read_queue_nums=plan.queues, write_queue_nums=plan.queues, order=plan.ordered
+            ),
+            plan.attribute_changes(),
         )
-        await broker.state.topics.update([config], plan.attribute_changes())
+        for plan in topics
+    ]
+    if wanted:
+        await broker.state.topics.update(wanted)

@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "dev": ("orbitmq.cli.dev", "dev", "Run a name server and a broker for development, in one process."),
     "nameserver": ("orbitmq.cli.nameserver", "nameserver", "Run a name server."),
     "broker": ("orbitmq.cli.broker", "broker", "Run a broker."),
+    "run": ("orbitmq.cli.run", "run", "Run an app of message handlers."),
     "store": ("orbitmq.cli.store", "store", "Look into a store directory, check it, mend it."),
 }
 
