@@ -41,13 +41,12 @@ from orbitmq.storage import tables
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.json_file import JsonFile
 from orbitmq.storage.store import Store
+from orbitmq.tasks import Tasks, every
 from orbitmq.transport.address import Address
 from orbitmq.transport.limits import Limits
 from orbitmq.transport.server import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
-
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.storage.files import Disk
     from orbitmq.transport.connection import Connection, Routes
@@ -80,7 +79,7 @@ class Broker:
         self._disk = disk or LocalDisk()
         self._network = network
         self._random = randomness or random.Random()
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._servers: list[Server] = []
         self._exporter: Exporter | None = None
 
@@ -113,9 +112,7 @@ class Broker:
         state = self.state
         await state.registration.stop()
         state.pulling.held.release_all()
-        for job in list(self._jobs):
-            job.cancel()
-        await asyncio.gather(*self._jobs, return_exceptions=True)
+        await self._tasks.close()
         await state.cleaning.stop()
         await self._close_ports()
         state.half_messages.record_decisions()
@@ -272,20 +269,26 @@ class Broker:
     # ---- jobs
 
     def _start_jobs(self) -> None:
-        state, settings = self.state, self.configuration.settings
-        self._run(state.registration.run())
-        self._run(state.registration.follow_name_servers())
-        self._run(state.delayed.run())
-        self._run(state.half_messages.run())
-        self._run(self._watch_for_stalls())
-        self._every(BUCKET_SECONDS, state.pulling.held.expire)
-        self._every(SAMPLE_SECONDS, state.statistics.sample)
-        self._every(totals.SAMPLE_SECONDS, state.totals.sample)
-        self._every(_PROTECT_SECONDS, state.progress.protect_broker)
-        self._run(_periodically(settings.clean_resource_interval / 1000, state.cleaning.round))
-        self._every(_CLIENT_SCAN_SECONDS, lambda: state.clients.expire(settings.channel_expired_timeout))
-        self._run(_periodically(settings.flush_consumer_offset_interval / 1000, state.offsets.save))
-        self._run(_periodically(settings.flush_delay_offset_interval / 1000, state.delayed.save))
+        state, settings, start = self.state, self.configuration.settings, self._tasks.start
+        start(state.registration.run(), "registering with name servers")
+        start(state.registration.follow_name_servers(), "following name servers")
+        start(state.delayed.run(), "delivering delayed messages")
+        start(state.half_messages.run(), "asking about open transactions")
+        start(self._watch_for_stalls(), "watching for stalls")
+        for what, seconds, action in (
+            ("answering held pulls", BUCKET_SECONDS, state.pulling.held.expire),
+            ("sampling statistics", SAMPLE_SECONDS, state.statistics.sample),
+            ("sampling totals", totals.SAMPLE_SECONDS, state.totals.sample),
+            ("stopping slow readers", _PROTECT_SECONDS, state.progress.protect_broker),
+            ("dropping silent clients", _CLIENT_SCAN_SECONDS, self._expire_clients),
+            ("cleaning the store", settings.clean_resource_interval / 1000, state.cleaning.round),
+            ("saving consumer offsets", settings.flush_consumer_offset_interval / 1000, state.offsets.save),
+            ("saving delay offsets", settings.flush_delay_offset_interval / 1000, state.delayed.save),
+        ):
+            start(every(seconds, action, what), what)
+
+    def _expire_clients(self) -> None:
+        self.state.clients.expire(self.configuration.settings.channel_expired_timeout)
 
     async def _watch_for_stalls(self) -> None:
         """When the event loop stood still, what queued up meanwhile is refused rather than served too late."""
@@ -298,25 +301,3 @@ class Broker:
             sending.stalled_ms = late_ms if late_ms > limit_ms else 0
             if sending.stalled_ms:
                 logger.warning("the broker stood still for %d ms: is the disk or the machine overloaded?", late_ms)
-
-    def _every(self, seconds: float, job: Callable[[], None]) -> None:
-        async def call() -> None:
-            job()
-
-        self._run(_periodically(seconds, call))
-
-    def _run(self, job: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(job)
-        self._jobs.add(task)
-        task.add_done_callback(self._job_ended)
-
-    def _job_ended(self, job: asyncio.Task[None]) -> None:
-        self._jobs.discard(job)
-        if not job.cancelled() and job.exception() is not None:
-            logger.critical("a job of the broker failed", exc_info=job.exception())
-
-
-async def _periodically(seconds: float, job: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await asyncio.sleep(seconds)
-        await job()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import logging
-import signal
 from pathlib import Path
 
 import click
@@ -13,6 +10,7 @@ import click
 from orbitmq.broker import settings
 from orbitmq.broker.broker import Broker
 from orbitmq.cli.logs import log_to_stderr
+from orbitmq.cli.serving import serve
 from orbitmq.errors import ConfigError
 from orbitmq.protocol.properties_text import format_properties
 from orbitmq.transport.loop import run
@@ -64,7 +62,8 @@ def broker(
     for key in configuration.unknown:
         nearest = configuration.nearest_known(key)
         logger.warning("%s is no setting of a broker%s", key, f"; did you mean {nearest}?" if nearest else "")
-    run(_serve(configuration))
+    name = configuration.settings.broker_name
+    run(serve(Broker(configuration), lambda running: f"broker {name} ready on {running.address}"))
 
 
 def _assigned(assignments: tuple[str, ...]) -> dict[str, str]:
@@ -75,17 +74,3 @@ def _assigned(assignments: tuple[str, ...]) -> dict[str, str]:
             raise ConfigError(f"--set {assignment} has no value", hint="write --set key=value")
         pairs[key.strip()] = value.strip()
     return pairs
-
-
-async def _serve(configuration: settings.BrokerConfiguration) -> None:
-    asked_to_stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, asked_to_stop.set)
-    async with Broker(configuration) as running:
-        click.echo(f"broker {configuration.settings.broker_name} ready on {running.address}")
-        # What lives now lives for good: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
-        await asked_to_stop.wait()
-        logger.info("stopping: answering what was asked, saving, then closing")
-    logger.info("stopped")

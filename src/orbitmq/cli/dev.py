@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
 import shutil
-import signal
 import tempfile
-from contextlib import AsyncExitStack
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from orbitmq.broker import settings as broker_settings
 from orbitmq.broker.broker import Broker
 from orbitmq.cli.logs import log_to_stderr
+from orbitmq.cli.serving import serve
 from orbitmq.cli.topics_file import TopicPlan, read_topics_file
 from orbitmq.nameserver import settings as nameserver_settings
 from orbitmq.nameserver.server import NameServer
@@ -25,6 +24,8 @@ from orbitmq.storage.tables import TopicConfig
 from orbitmq.transport.loop import run
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from orbitmq.transport.address import Address
 
 logger = logging.getLogger(__name__)
@@ -89,37 +90,45 @@ def dev(
     topics = read_topics_file(topics_file) if topics_file is not None else []
     folder = Path(tempfile.mkdtemp(prefix="orbitmq-dev-")) if ephemeral else data.absolute()
     try:
-        run(_serve(folder, host, port, broker_port, topics, json_ready=json_ready, kept=not ephemeral))
+        where = f"{folder}{' (temporary)' if ephemeral else ''}"
+        run(
+            serve(
+                _running_pair(folder, host, port, broker_port, topics),
+                lambda pair: _as_json(pair, folder) if json_ready else _WELCOME.format(**pair._asdict(), data=where),
+            )
+        )
     finally:
         if ephemeral:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _serve(
-    folder: Path, host: str, port: int, broker_port: int, topics: list[TopicPlan], *, json_ready: bool, kept: bool
-) -> None:
-    asked_to_stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, asked_to_stop.set)
-    async with AsyncExitStack() as running:
-        name_server = await running.enter_async_context(NameServer(_name_server_configuration(folder, host, port)))
+class _Pair(NamedTuple):
+    """What runs, for the line that says so."""
+
+    name_server: Address | None
+    broker: Address | None
+
+
+@asynccontextmanager
+async def _running_pair(
+    folder: Path, host: str, port: int, broker_port: int, topics: list[TopicPlan]
+) -> AsyncIterator[_Pair]:
+    async with NameServer(_name_server_configuration(folder, host, port)) as name_server:
         assert name_server.address is not None
-        broker = await running.enter_async_context(
-            Broker(_broker_configuration(folder, host, broker_port, name_server.address))
-        )
-        await _create_topics(broker, topics)
-        if json_ready:
-            ready = {
-                "nameServer": str(name_server.address),
-                "broker": str(broker.address),
-                "data": str(folder),
-                "pid": os.getpid(),
-            }
-            click.echo(json.dumps(ready))
-        else:
-            where = f"{folder}{'' if kept else ' (temporary)'}"
-            click.echo(_WELCOME.format(name_server=name_server.address, broker=broker.address, data=where))
-        await asked_to_stop.wait()
+        configuration = _broker_configuration(folder, host, broker_port, name_server.address)
+        async with Broker(configuration) as broker:
+            await _create_topics(broker, topics)
+            yield _Pair(name_server.address, broker.address)
+
+
+def _as_json(pair: _Pair, folder: Path) -> str:
+    ready = {
+        "nameServer": str(pair.name_server),
+        "broker": str(pair.broker),
+        "data": str(folder),
+        "pid": os.getpid(),
+    }
+    return json.dumps(ready)
 
 
 def _name_server_configuration(folder: Path, host: str, port: int) -> nameserver_settings.NameServerConfiguration:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import logging
-import signal
 from pathlib import Path
 
 import click
 
 from orbitmq.cli.logs import log_to_stderr
+from orbitmq.cli.serving import serve
 from orbitmq.nameserver import settings
 from orbitmq.nameserver.server import NameServer
 from orbitmq.protocol.properties_text import format_properties
@@ -37,18 +35,4 @@ def nameserver(file: Path | None, only_print: bool, host: str | None, port: int 
     for key in configuration.unknown:
         nearest = configuration.nearest_known(key)
         logger.warning("%s is no setting of a name server%s", key, f"; did you mean {nearest}?" if nearest else "")
-    run(_serve(configuration))
-
-
-async def _serve(configuration: settings.NameServerConfiguration) -> None:
-    asked_to_stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, asked_to_stop.set)
-    async with NameServer(configuration) as server:
-        click.echo(f"name server ready on {server.address}")
-        # What lives now lives for good: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
-        await asked_to_stop.wait()
-        logger.info("stopping: answering what was asked, then closing")
-    logger.info("stopped")
+    run(serve(NameServer(configuration), lambda server: f"name server ready on {server.address}"))

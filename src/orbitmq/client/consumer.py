@@ -23,9 +23,9 @@ from orbitmq.client.republishing import Republisher
 from orbitmq.client.settling import ConcurrentSettler, OrderlySettler
 from orbitmq.client.starting_points import offset_of
 from orbitmq.client.stats import ConsumerStats
-from orbitmq.client.tasks import Tasks, every
 from orbitmq.client.workers import Workers
 from orbitmq.errors import AlreadyClosed, ConfigError
+from orbitmq.tasks import Tasks, every
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

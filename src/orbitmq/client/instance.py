@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.client.broker_requests import answers_of
 from orbitmq.client.cluster import Cluster
 from orbitmq.client.config import DEFAULT_INSTANCE_NAME, ClientConfig
-from orbitmq.client.tasks import Tasks, every
 from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.message.ids import UniqueIds
 from orbitmq.protocol.bodies.groups import Heartbeat, ProducerData
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import request
 from orbitmq.protocol.headers.groups import UnregisterClient
+from orbitmq.tasks import Tasks, every
 from orbitmq.transport.local_address import local_address
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from orbitmq.client.process_queue import ProcessQueue
 from orbitmq.client.pulling import Puller
 from orbitmq.client.queue_locks import RENEW_SECONDS, QueueLocks
 from orbitmq.client.starting_points import first_offset
-from orbitmq.client.tasks import Tasks, every
 from orbitmq.errors import OrbitError
 from orbitmq.message import QueueRef
 from orbitmq.protocol.bodies.groups import ConsumerData
+from orbitmq.tasks import Tasks, every
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -19,6 +19,7 @@ from orbitmq.nameserver.routes import build_routes
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers.nameserver import MinBrokerIdChanged
+from orbitmq.tasks import Tasks
 from orbitmq.transport.address import Address, parse_address
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.limits import Limits
@@ -26,8 +27,6 @@ from orbitmq.transport.pool import Pool
 from orbitmq.transport.server import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from orbitmq.nameserver.settings import NameServerConfiguration
     from orbitmq.transport.network import Network
 
@@ -72,7 +71,7 @@ class NameServer:
         self._server = Server(
             routes, limits=limits, tls=configuration.tls, on_close=self._connection_closed, network=network
         )
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._stopping = False
         self.address: Address | None = None
 
@@ -80,15 +79,13 @@ class NameServer:
         settings = self.configuration.settings
         self.kv_config.load()
         self.address = await self._server.start(settings.bind_address, settings.listen_port)
-        self._run(self._scan())
-        self._run(self._report())
+        self._tasks.start(self._scan(), "dropping silent brokers")
+        self._tasks.start(self._report(), "reporting")
         return self.address
 
     async def stop(self) -> None:
         self._stopping = True
-        for job in list(self._jobs):
-            job.cancel()
-        await asyncio.gather(*self._jobs, return_exceptions=True)
+        await self._tasks.close()
         await self._server.stop()
         await self._pool.close()
 
@@ -116,7 +113,7 @@ class NameServer:
     def _announce_minimum_id(self, change: MinimumIdChange) -> None:
         if self.configuration.settings.notify_min_broker_id_changed:
             for recipient in change.recipients:
-                self._run(self._send_notice(recipient, change))
+                self._tasks.start(self._send_notice(recipient, change), f"telling {recipient}")
 
     async def _send_notice(self, recipient: str, change: MinimumIdChange) -> None:
         header = MinBrokerIdChanged(
@@ -148,13 +145,3 @@ class NameServer:
             logger.info("kept settings: %s", self.kv_config.summary())
             logger.info("%d connections", len(self._server.connections))
             await asyncio.sleep(_REPORT_SECONDS)
-
-    def _run(self, job: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(job)
-        self._jobs.add(task)
-        task.add_done_callback(self._job_ended)
-
-    def _job_ended(self, job: asyncio.Task[None]) -> None:
-        self._jobs.discard(job)
-        if not job.cancelled() and job.exception() is not None:
-            logger.critical("a job of the name server failed", exc_info=job.exception())

@@ -49,13 +49,17 @@ class Tasks:
             logger.error("%s ended with %r", task.get_name(), error, exc_info=error)
 
 
-async def every(seconds: Callable[[], float], action: Callable[[], Awaitable[object]], what: str) -> None:
+async def every(
+    seconds: float | Callable[[], float], action: Callable[[], Awaitable[object] | None], what: str
+) -> None:
     """Repeat `action` for ever. Its failures are reported when they begin and when they end, not each time."""
     failing = False
     while True:
-        await asyncio.sleep(seconds())
+        await asyncio.sleep(seconds() if callable(seconds) else seconds)
         try:
-            await action()
+            running = action()
+            if running is not None:
+                await running
         except OrbitError as error:
             if not failing:
                 logger.warning("%s fails: %s", what, error)
