@@ -32,7 +32,7 @@ DELAYED: Final = "BothWaysDelayed"
 QUEUES: Final = 4
 MAX_BODY: Final = 4 << 20
 PULL, QUERY_BY_KEY, SEND = 11, 12, 310
-FILES: Final = {
+FILES: Final[dict[str, str | int]] = {
     "mappedFileSizeCommitLog": 6 << 20,  # room for one message of the largest size
     "mappedFileSizeConsumeQueue": 20 * 40,
     "maxHashSlotNum": 1000,
