@@ -35,7 +35,11 @@ def start_name_server(folder: Path, settings: Mapping[str, str | int] | None = N
 
 
 def start_broker(
-    folder: Path, name_server: str, name: str = "orbit-a", settings: Mapping[str, str | int] | None = None, port: int = 0
+    folder: Path,
+    name_server: str,
+    name: str = "orbit-a",
+    settings: Mapping[str, str | int] | None = None,
+    port: int = 0,
 ) -> Broker:
     """Start `orbitmq broker` on its own store below `folder`; started again with the same folder, it goes on there."""
     folder.mkdir(parents=True, exist_ok=True)
