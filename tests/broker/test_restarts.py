@@ -51,7 +51,10 @@ async def test_every_topic_and_group_reaches_the_disk_by_itself_however_fast_the
             wanted |= {f"T{i}", f"%RETRY%G{i}"}
 
         def saved(file: str, table: str) -> set[str]:
-            return set(json.loads((tmp_path / "config" / file).read_text())[table])
+            try:
+                return set(json.loads((tmp_path / "config" / file).read_text())[table])
+            except FileNotFoundError:  # for a moment, while one version takes the other's place
+                return set()
 
         await until(lambda: wanted <= saved("topics.json", "topicConfigTable"), what="all topics saved")
         groups = {f"G{i}" for i in range(60)}
