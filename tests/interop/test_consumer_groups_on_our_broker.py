@@ -296,6 +296,13 @@ def committed(address: str, name: str) -> int:
     return total
 
 
+def saved_at(broker: Broker) -> int:
+    try:
+        return (broker.folder / "store" / "config" / "consumerOffset.json").stat().st_mtime_ns
+    except FileNotFoundError:  # not yet, or while one version takes the other's place
+        return 0
+
+
 @pytest.fixture(params=["stopped", "killed"])
 def stopping(request: pytest.FixtureRequest) -> Callable[[Broker], None]:
     """A killed broker knows what was committed until it last saved offsets, every five seconds."""
@@ -304,9 +311,8 @@ def stopping(request: pytest.FixtureRequest) -> Callable[[Broker], None]:
         if request.param == "stopped":
             assert broker.process.stop() == 0
             return
-        saved = broker.folder / "store" / "config" / "consumerOffset.json"
-        before = saved.stat().st_mtime_ns if saved.exists() else 0
-        eventually(lambda: saved.exists() and saved.stat().st_mtime_ns, lambda at: at > before, 20, "offsets saved")
+        before = saved_at(broker)
+        eventually(lambda: saved_at(broker), lambda at: at > before, 20, "offsets saved")
         broker.process.kill()
 
     return stop
