@@ -1,25 +1,25 @@
 """Every exception OrbitMQ raises, as one tree.
 
-    OrbitError                   what happened, to what; `.code` for programs, `.hint` says what to do
-    ├── ConfigError              a setting that cannot be used
-    │   └── ForbiddenSetting     one that must not be changed from afar
-    ├── ProtocolError            bytes that are not what the protocol says
-    │   ├── FrameError           the envelope: lengths, header codec
-    │   ├── HeaderError          the header inside it: broken JSON, missing or ill-typed fields
-    │   └── BodyError            the body: broken JSON, wrong shape, lying lengths
-    ├── MessageError             a message that cannot be encoded or decoded
-    ├── RequestFailed            an answer other than success, given or received; `.code` is its response code
-    ├── TransportError           the connection, not the request
-    │   ├── ConnectFailed        nobody listens there, or not what we expect
-    │   ├── ConnectionLost       it closed while an answer was awaited
-    │   └── CallTimeout          no answer in time
-    ├── AlreadyClosed            a client, producer or consumer used after its end
-    ├── RetryLater               raised by a handler: give me this message again, and when
-    └── StorageError             the store cannot do what was asked
-        ├── StoreCorrupt         bytes on disk that contradict each other
-        ├── StoreLocked          another process has this directory open
-        ├── StoreFull            no room: the disk, or a limit
-        └── StoreFenced          a failed sync made further writes unsafe; reading goes on
+OrbitError                   what happened, to what; `.code` for programs, `.hint` says what to do
+├── ConfigError              a setting that cannot be used
+│   └── ForbiddenSetting     one that must not be changed from afar
+├── ProtocolError            bytes that are not what the protocol says
+│   ├── FrameError           the envelope: lengths, header codec
+│   ├── HeaderError          the header inside it: broken JSON, missing or ill-typed fields
+│   └── BodyError            the body: broken JSON, wrong shape, lying lengths
+├── MessageError             a message that cannot be encoded or decoded
+├── RequestFailed            an answer other than success, given or received; `.code` is its response code
+├── TransportError           the connection, not the request
+│   ├── ConnectFailed        nobody listens there, or not what we expect
+│   ├── ConnectionLost       it closed while an answer was awaited
+│   └── CallTimeout          no answer in time
+├── AlreadyClosed            a client, producer or consumer used after its end
+├── RetryLater               raised by a handler: give me this message again, and when
+└── StorageError             the store cannot do what was asked
+    ├── StoreCorrupt         bytes on disk that contradict each other
+    ├── StoreLocked          another process has this directory open
+    ├── StoreFull            no room: the disk, or a limit
+    └── StoreFenced          a failed sync made further writes unsafe; reading goes on
 """
 
 from __future__ import annotations

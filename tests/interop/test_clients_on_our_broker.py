@@ -83,9 +83,7 @@ def test_a_message_that_fails_comes_again(
     client = java_client(binary_headers)
     client.open_producer("producer", cluster.name_server.address)
     client.send("producer", topic, [{"text": "try me"}])
-    client.open_push_consumer(
-        "consumer", cluster.name_server.address, topic, group=f"{topic}_g"[-100:], fail_first=1
-    )
+    client.open_push_consumer("consumer", cluster.name_server.address, topic, group=f"{topic}_g"[-100:], fail_first=1)
 
     first, second = client.received("consumer", 2, seconds=40)
 

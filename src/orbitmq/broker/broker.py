@@ -58,6 +58,7 @@ _CLIENT_SCAN_SECONDS: Final = 10.0
 _FAST_PORT_DISTANCE: Final = 2
 _PROTECT_SECONDS: Final = 180.0
 _STALL_WATCH_SECONDS: Final = 0.1
+_CLIENTS_WAIT_MS: Final = 3000  # for the answer to a send, unless they say otherwise
 
 
 class Broker:
@@ -291,13 +292,13 @@ class Broker:
         self.state.clients.expire(self.configuration.settings.channel_expired_timeout)
 
     async def _watch_for_stalls(self) -> None:
-        """When the event loop stood still, what queued up meanwhile is refused rather than served too late."""
+        """When the broker stood still for longer than clients wait, what queued up meanwhile is refused: nobody waits for it."""
         loop, sending = asyncio.get_running_loop(), self.state.sending
         while True:
             due = loop.time() + _STALL_WATCH_SECONDS
             await asyncio.sleep(_STALL_WATCH_SECONDS)
             late_ms = round((loop.time() - due) * 1000)
-            limit_ms = self.configuration.settings.os_page_cache_busy_time_out_mills
+            limit_ms = self.configuration.settings.os_page_cache_busy_time_out_mills + _CLIENTS_WAIT_MS
             sending.stalled_ms = late_ms if late_ms > limit_ms else 0
             if sending.stalled_ms:
                 logger.warning("the broker stood still for %d ms: is the disk or the machine overloaded?", late_ms)

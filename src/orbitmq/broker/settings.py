@@ -85,7 +85,9 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     transaction_check_max: int = 15
     store_reply_message_enable: bool = True
     send_thread_pool_queue_capacity: int = 10_000  # sends that may wait for the disk
-    os_page_cache_busy_time_out_mills: int = 1000  # a broker stalled for longer refuses sends
+    os_page_cache_busy_time_out_mills: int = (
+        1000  # beyond the 3 s clients wait: stalled for longer, a broker refuses what queued up
+    )
     # Pulling
     long_polling_enable: bool = True
     short_polling_time_mills: int = 1000

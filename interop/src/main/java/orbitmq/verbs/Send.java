@@ -12,6 +12,7 @@ import orbitmq.client.Verb;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 
 /**
@@ -48,7 +49,7 @@ public final class Send implements Verb {
             try {
                 SendResult receipt = orderKey == null
                     ? producer.send(message)
-                    : producer.send(message, (queues, m, key) -> queues.get(Math.floorMod(key.hashCode(), queues.size())), orderKey);
+                    : producer.send(message, new SelectMessageQueueByHash(), orderKey);
                 receipts.add(Messages.toJson(receipt));
             } catch (Exception e) {
                 receipts.add(failure(e));
