@@ -233,10 +233,24 @@ class RouteRegistry:
                 self._remove_queues(topic, (broker.name,))
         read_only = data.enable_acting_master and self._is_prime_slave(broker, data)
         topics, name, take_all = self._topics, broker.name, is_new or version_changed
+        # Ten thousand topics have a handful of shapes, and queue data is never changed in place: one for each is enough.
+        shapes: dict[tuple[int, int, int, int], QueueData] = {}
         for config in table.topic_config_table.values():
-            queues = topics.get(config.topic_name)
-            if take_all or queues is None or name not in queues:
-                self._put_queues(config.topic_name, _queue_data(name, config, read_only=read_only))
+            topic = config.topic_name
+            queues = topics.get(topic)
+            if queues is not None and name in queues and not take_all:
+                continue
+            shape = (config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag)
+            wanted = shapes.get(shape)
+            if wanted is None:
+                wanted = shapes[shape] = _queue_data(name, config, read_only=read_only)
+            if queues is None:
+                topics[topic] = {name: wanted}
+            elif queues.get(name) != wanted:
+                queues[name] = wanted
+            else:
+                continue
+            self.generation += 1
         if is_new or version_changed:
             for topic, mapping in table.topic_queue_mapping_info_map.items():
                 self._mappings.setdefault(topic, {})[mapping.bname or name] = mapping

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 H = TypeVar("H", bound="Header")
 
 _OUR_LANGUAGE: Final = "PYTHON"
+_OUR_LANGUAGE_BYTES: Final = _OUR_LANGUAGE.encode()
+_SHORT_BODY_BYTES: Final = 4096
 _NO_FIELDS: Final = msgspec.Raw()
 _KNOWN_LANGUAGES: Final = frozenset(LANGUAGES)
 
@@ -137,7 +139,7 @@ def request(code: int, header: Header | None = None, body: bytes = b"", *, onewa
 
 def ok(header: Header | None = None, body: bytes = b"") -> Command:
     """A successful answer."""
-    return answer(ResponseCode.SUCCESS, header=header, body=body)
+    return Command(0, flag=FLAG_RESPONSE, fields=None if header is None else header.to_fields(), body=body)
 
 
 def ok_with_raw_fields(fields: bytes) -> Command:
@@ -201,10 +203,13 @@ def encode(command: Command, codec: int = CODEC_JSON) -> bytes:
 def encode_pieces(command: Command) -> list[bytes | memoryview]:
     """As `encode` with the JSON header, for writers that can send several pieces at once."""
     header = encode_json_header(command)
-    if not command.parts:
-        return [frame_bytes(header, command.body)]
-    body_length = len(command.body) + sum(map(len, command.parts))
-    return [frame_prefix(len(header), body_length) + header + command.body, *command.parts]
+    body = command.body
+    if command.parts:
+        body_length = len(body) + sum(map(len, command.parts))
+        return [frame_prefix(len(header), body_length) + header + body, *command.parts]
+    prefix = frame_prefix(len(header), len(body))
+    # Most answers are short, and then adding is quicker than joining.
+    return [prefix + header + body if len(body) < _SHORT_BODY_BYTES else b"".join((prefix, header, body))]
 
 
 def encode_json_header(command: Command) -> bytes:
@@ -218,7 +223,7 @@ def encode_json_header(command: Command) -> bytes:
         command.code,
         b',"extFields":%b' % fields if fields else b"",
         command.flag,
-        command.language.encode(),
+        _OUR_LANGUAGE_BYTES if command.language is _OUR_LANGUAGE else command.language.encode(),
         command.opaque,
         b',"remark":%b' % _encode_json(command.remark) if command.remark is not None else b"",
         command.version,

@@ -68,6 +68,7 @@ class FrameDecoder:
         at, end = 0, len(data)
         needed = _PREFIX.size
         unpack = _PREFIX.unpack_from
+        new = tuple.__new__  # a third of what calling Frame costs
         while end - at >= _PREFIX.size:
             length, header_word = unpack(data, at)
             header_length = header_word & _HEADER_LENGTH_MASK
@@ -80,7 +81,7 @@ class FrameDecoder:
                 needed = 4 + length
                 break
             body_at = at + 8 + header_length
-            frames.append(Frame(codec, data[at + 8 : body_at], data[body_at:next_at]))
+            frames.append(new(Frame, (codec, data[at + 8 : body_at], data[body_at:next_at])))
             at = next_at
         if at < end:
             self._held += memoryview(data)[at:]

@@ -283,10 +283,10 @@ class Connection(asyncio.Protocol):
 
     def _process(self, frames: list[Frame]) -> None:
         self._in_chunk = True
-        routes_get = self._routes.get
+        routes_get, decode = self._routes.get, commands.decode
         for index, frame in enumerate(frames):
             try:
-                command = commands.decode(frame)
+                command = decode(frame)
             except HeaderError as error:
                 self._refuse(error)
                 break
@@ -308,14 +308,21 @@ class Connection(asyncio.Protocol):
                     self._queue(self._encoded_answer(command, failure))
             else:
                 self._finish_later(command, coroutine, waiting_for)
+                if self._must_pause():
+                    self._hold_back(frames, index)
+                    break
             if self._out_bytes >= _FLUSH_BYTES:
                 self._flush()
-            if self._must_pause():
-                self._backlog.extend(frames[index + 1 :])
-                self._pause_reading()
-                break
+                if self._must_pause():
+                    self._hold_back(frames, index)
+                    break
         self._in_chunk = False
         self._flush()
+
+    def _hold_back(self, frames: list[Frame], done: int) -> None:
+        """The frames behind number `done` wait until this connection may go on."""
+        self._backlog.extend(frames[done + 1 :])
+        self._pause_reading()
 
     def _must_pause(self) -> bool:
         return self._write_paused or len(self._tasks) >= self._limits.max_unanswered
@@ -378,8 +385,7 @@ class Connection(asyncio.Protocol):
 
     def _queue(self, pieces: list[bytes | memoryview]) -> None:
         self._out += pieces
-        for piece in pieces:
-            self._out_bytes += len(piece)
+        self._out_bytes += len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
 
     def _send(self, pieces: list[bytes | memoryview]) -> None:
         """Queue a frame; all that is queued in one turn of the loop leaves in one write."""
