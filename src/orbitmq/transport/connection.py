@@ -408,7 +408,7 @@ class Connection(asyncio.Protocol):
         elif size > _GATHER_BYTES:
             self._transport.writelines(pieces)
         else:
-            self._transport.write(b"".join(pieces))
+            self._transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if self._write_paused and self._transport.get_write_buffer_size() > self._limits.write_abort_bytes:
             logger.warning("closed %s: it left %d bytes unread", self.peer, self._transport.get_write_buffer_size())
             self._transport.abort()
