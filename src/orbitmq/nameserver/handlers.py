@@ -45,20 +45,22 @@ async def get_route(
     connection: Connection,
 ) -> Command:
     opening.check()
+    question, modern = request.raw_json_fields, _is_modern(request)
+    known = answers.known(question, modern=modern)
+    if known is not None:
+        return ok(body=known)
     header = request.read(headers.GetRoute)
-    standard = wants_standard_json(request, header)
+    standard = modern or bool(header.accept_standard_json_only)
     try:
         if header.zone_mode and header.zone_name:
-            return ok(body=answers.body_in_zone(header.topic, header.zone_name, standard=standard))
-        return ok(body=answers.body(header.topic, standard=standard))
+            body = answers.body_in_zone(header.topic, header.zone_name, standard=standard)
+        else:
+            body = answers.body(header.topic, standard=standard)
     except RequestFailed:
         if other_cluster is None:
             raise
         return ok(body=await other_cluster.route(header.topic))
-
-
-def wants_standard_json(request: Command, header: headers.GetRoute) -> bool:
-    return request.version >= versions.FIRST_WITH_STANDARD_JSON or bool(header.accept_standard_json_only)
+    return ok(body=answers.remember(question, body, modern=modern))
 
 
 # ---- brokers

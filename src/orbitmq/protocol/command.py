@@ -36,6 +36,9 @@ H = TypeVar("H", bound="Header")
 _OUR_LANGUAGE: Final = "PYTHON"
 _OUR_LANGUAGE_BYTES: Final = _OUR_LANGUAGE.encode()
 _SHORT_BODY_BYTES: Final = 4096
+_BARE_HEADER: Final = (
+    b'{"code":%d,"flag":%d,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+)
 _NO_FIELDS: Final = msgspec.Raw()
 _KNOWN_LANGUAGES: Final = frozenset(LANGUAGES)
 
@@ -113,6 +116,11 @@ class Command:
                 return {}
             self._fields = decode_binary_fields(self._raw) if self._raw_codec else text_fields(self._raw)
         return self._fields
+
+    @property
+    def raw_json_fields(self) -> bytes | None:
+        """The custom fields as they came in, if in JSON: equal bytes ask for the same thing."""
+        return bytes(self._raw) if self._raw_codec == CODEC_JSON and self._raw else None
 
     def add_fields(self, **texts: str) -> None:
         self._fields = {**self.fields, **texts}
@@ -214,6 +222,8 @@ def encode_pieces(command: Command) -> list[bytes | memoryview]:
 
 def encode_json_header(command: Command) -> bytes:
     """Compact, keys in fastjson's alphabetical order: Go's client splits some texts by hand and needs it so."""
+    if command._fields is None and command.remark is None and not command._raw and command.language is _OUR_LANGUAGE:
+        return _BARE_HEADER % (command.code, command.flag, command.opaque, command.version)
     fields: bytes | msgspec.Raw = b""
     if command._raw and command._raw_codec == CODEC_JSON:
         fields = command._raw

@@ -317,7 +317,7 @@ class Connection(asyncio.Protocol):
                     self._hold_back(frames, index)
                     break
         self._in_chunk = False
-        self._flush()
+        self._write_out()  # `data_received` has just noted the time
 
     def _hold_back(self, frames: list[Frame], done: int) -> None:
         """The frames behind number `done` wait until this connection may go on."""
@@ -395,6 +395,10 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        self.last_activity = self._loop.time()
+        self._write_out()
+
+    def _write_out(self) -> None:
         self._flush_scheduled = False
         if not self._out or self.closed:
             return
@@ -402,7 +406,6 @@ class Connection(asyncio.Protocol):
             return
         pieces, self._out = self._out, []
         size, self._out_bytes = self._out_bytes, 0
-        self.last_activity = self._loop.time()
         if self._tls is not None:
             self._transport.write(self._tls.encrypt(b"".join(pieces)))
         elif size > _GATHER_BYTES:
