@@ -235,6 +235,7 @@ class RouteRegistry:
         topics, name, take_all = self._topics, broker.name, is_new or version_changed
         # Ten thousand topics have a handful of shapes, and queue data is never changed in place: one for each is enough.
         shapes: dict[tuple[int, int, int, int], QueueData] = {}
+        changes = 0
         for config in table.topic_config_table.values():
             topic = config.topic_name
             queues = topics.get(topic)
@@ -250,7 +251,8 @@ class RouteRegistry:
                 queues[name] = wanted
             else:
                 continue
-            self.generation += 1
+            changes += 1
+        self.generation += changes
         if is_new or version_changed:
             for topic, mapping in table.topic_queue_mapping_info_map.items():
                 self._mappings.setdefault(topic, {})[mapping.bname or name] = mapping
