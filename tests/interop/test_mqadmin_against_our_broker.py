@@ -371,6 +371,9 @@ def _normal(side: Side, command: Command, answer: AdminAnswer) -> AdminAnswer:
         out = _without_own_figures(out)
     if verb == "getBrokerConfig":
         out = _settings_of_both(out)
+    if verb == "consumerStatus":  # what the Java client knows of a queue: -1 until its first pull of it came back
+        out = re.sub(r"commitOffset=-1\b", "commitOffset=0", out)
+        out = re.sub(r"(?m)^(%RETRY%.* )-1\s*$", r"\g<1>0", out)
     if verb in ("topicList", "producer", "consumerStatus", "getColdDataFlowCtrInfo", "clusterList", "statsAll"):
         out = "\n".join(sorted(line.rstrip() for line in out.splitlines()))
     if verb in ("sendMsgStatus", "checkMsgSendRT"):

@@ -49,13 +49,12 @@ _CHECKS_PER_TURN: Final = 200  # then the event loop serves others
 class HalfMessage:
     """What must be known of an undecided message without reading it."""
 
-    __slots__ = ("asked_at_ms", "checks", "commit_log_offset", "stored_at_ms")
+    __slots__ = ("checks", "commit_log_offset", "stored_at_ms")
 
     def __init__(self, commit_log_offset: int, stored_at_ms: int, checks: int = 0) -> None:
         self.commit_log_offset = commit_log_offset
         self.stored_at_ms = stored_at_ms
         self.checks = checks
-        self.asked_at_ms = 0
 
 
 class HalfMessages:
@@ -203,7 +202,6 @@ class HalfMessages:
         producer = self._producer_of(message.properties.get(keys.PRODUCER_GROUP, ""))
         if producer is not None:
             half.checks += 1
-            half.asked_at_ms = self._clock.now_ms()
             self._ask(producer, message)
 
     def _discard(self, queue_offset: int, message: StoredMessage) -> None:
