@@ -108,10 +108,10 @@ async def test_orderly_members_see_each_queue_in_order(client: Client, topic: st
         client.consumer(topic, group=group, handler=handler, orderly=True, start="earliest", suspend=0.1),
     ):
         await eventually(lambda: sum(len(set(offsets)) for offsets in seen.values()) >= 40, 60)
-    assert sum(len(set(offsets)) for offsets in seen.values()) == 40
+    assert sum(len(set(offsets)) for offsets in seen.values()) == 40, seen
     for offsets in seen.values():
         # A queue that changes hands may be read again from its last commit, and goes on in order from there.
-        assert list(dict.fromkeys(offsets)) == sorted(set(offsets))
+        assert list(dict.fromkeys(offsets)) == sorted(set(offsets)), seen
 
 
 async def test_broadcasting_members_each_get_everything(client: Client, topic: str, tmp_path: Path) -> None:
