@@ -12,6 +12,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@$(BIN)/python -m orbitmq.spark.java_runtime >/dev/null # Spark's: fetched if this machine has no Java
 	@touch $@
 
 demo: setup

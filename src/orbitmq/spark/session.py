@@ -1,0 +1,75 @@
+"""The Spark session that OrbitMQ's commands run in: local without any set-up, or wherever `--master` says.
+
+A session that is there already (spark-submit, a notebook) is used as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from orbitmq.errors import ConfigError
+from orbitmq.spark.java_runtime import java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Hadoop's default forks a process for each file it makes on a local disk.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+}
+
+
+def start_session(
+    name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None, cores: int | None = None
+) -> SparkSession:
+    """`conf` wins over our settings; `cores` is for a session on this machine and defaults to all of them."""
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    # It repeats, as JSON, errors that are raised anyway.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ["JAVA_HOME"] = str(java_home())
+    settings = dict(DEFAULTS)
+    if master is None or master.startswith("local"):
+        settings |= LOCAL_DEFAULTS
+        settings["spark.sql.shuffle.partitions"] = str(cores or os.cpu_count() or 1)
+    settings |= conf or {}
+    builder = SparkSession.builder.master(master or f"local[{cores or '*'}]").appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def parse_conf(pairs: tuple[str, ...]) -> dict[str, str]:
+    """`--conf NAME=VALUE`, as spark-submit takes it."""
+    parsed = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--conf {pair!r} is not NAME=VALUE", hint="for example --conf spark.executor.memory=4g")
+        parsed[name.strip()] = value
+    return parsed
