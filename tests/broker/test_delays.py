@@ -105,10 +105,6 @@ async def test_a_level_that_is_no_number_is_refused(client: Wire, level: str) ->
     assert "delay level" in str(answer.remark)
 
 
-async def test_a_timer_this_broker_does_not_have_is_refused_rather_than_forgotten(client: Wire) -> None:
-    assert (await client.send("T", b"x", TIMER_DELAY_SEC="5")).code == 13
-
-
 async def test_a_clock_set_back_holds_nothing_longer_than_its_delay(
     client: Wire, broker: Broker, clock: ManualClock
 ) -> None:

@@ -16,7 +16,6 @@ FILES = {
     "messageRequestMode.json": b'{"messageRequestModeMap":{}}',
     "topicQueueMapping.json": b'{"dataVersion":{},"topicQueueMappingInfoMap":{}}',
     "lmqConsumerOffset.json": b'{"lmqOffsetTable":{"%LMQ%a":3}}',
-    "timermetrics": b'{"timingCount":{}}',
 }
 
 

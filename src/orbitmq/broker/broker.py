@@ -31,16 +31,19 @@ from orbitmq.broker.registration import Registration
 from orbitmq.broker.routes import NOT_ON_FAST_PORT, State, build_routes
 from orbitmq.broker.sending import Sending
 from orbitmq.broker.statistics import SAMPLE_SECONDS, Statistics
+from orbitmq.broker.timers import Timers
 from orbitmq.broker.topics import Topics
 from orbitmq.broker.totals import Totals
 from orbitmq.clock import Clock, SystemClock
 from orbitmq.errors import ConfigError
 from orbitmq.message.hosts import pack_host
 from orbitmq.message.ids import UniqueIds
+from orbitmq.message.record import decode_entry
 from orbitmq.storage import tables
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.json_file import JsonFile
 from orbitmq.storage.store import Store
+from orbitmq.storage.timer_store import TimerStore
 from orbitmq.tasks import Tasks, every
 from orbitmq.transport.address import Address
 from orbitmq.transport.limits import Limits
@@ -57,6 +60,7 @@ logger = logging.getLogger(__name__)
 _CLIENT_SCAN_SECONDS: Final = 10.0
 _FAST_PORT_DISTANCE: Final = 2
 _PROTECT_SECONDS: Final = 180.0
+_FORGET_TIMERS_SECONDS: Final = 180.0
 _STALL_WATCH_SECONDS: Final = 0.1
 _CLIENTS_WAIT_MS: Final = 3000  # for the answer to a send, unless they say otherwise
 
@@ -102,6 +106,8 @@ class Broker:
                 await self._export_metrics(settings.metrics_prom_exporter_host or settings.bind_address)
         except BaseException:
             await self._close_ports()
+            if self.state.timers is not None:
+                self.state.timers.wheel.close()
             await asyncio.to_thread(self.state.store.close)
             raise
         self._start_jobs()
@@ -120,6 +126,8 @@ class Broker:
         state.half_messages.save_progress()
         for part in (state.topics, state.groups, state.offsets, state.delayed):
             await part.save()
+        if state.timers is not None:
+            state.timers.stop()
         state.store.listen(None)
         state.store.on_appended = state.store.on_flushed = None
         state.store.close()
@@ -167,6 +175,7 @@ class Broker:
         clients = Clients(clock, self._wants_notices)
         unique_ids = UniqueIds(clock, host[:-4], os.getpid(), self._random.getrandbits(32))
         sending = Sending(store, topics, groups, locks, configuration, statistics, clock, unique_ids, self._random)
+        timers = self._open_timers(store, sending, statistics) if settings.timer_wheel_enable else None
         registration = Registration(topics, configuration, name_servers)
         return State(
             configuration=configuration,
@@ -186,14 +195,27 @@ class Broker:
             delayed=DelayedMessages(
                 JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable), store, sending, clock
             ),
+            timers=timers,
             half_messages=HalfMessages(store, topics, offsets, clients, sending, configuration, clock, host),
             registration=registration,
             totals=Totals(clock, statistics, topics, settings.broker_cluster_name),
             progress=Progress(store, topics, groups, offsets, clients, statistics, configuration),
-            cleaning=Cleaning(store, configuration),
+            cleaning=Cleaning(store, configuration, [timers.wheel.log] if timers is not None else []),
             filter_servers=FilterServers(registration),
             cold_data=ColdDataLimits(),
         )
+
+    def _open_timers(self, store: Store, sending: Sending, statistics: Statistics) -> Timers:
+        def is_timer_record(commit_log_offset: int, size: int) -> bool:
+            record = store.record_at(commit_log_offset)
+            if record is None or len(record) != size:
+                return False
+            return decode_entry(record, 0, commit_log_offset).topic == names.TIMER_TOPIC
+
+        config, clock = store.config, self._clock
+        wheel = TimerStore(self._disk, config, clock.now_ms(), store.last_exit, is_timer_record)
+        file = JsonFile(self._disk, config.config_path / tables.TIMER_COUNTS, tables.TimerCountTable)
+        return Timers(wheel, file, store, sending, self.configuration, statistics, clock, self._random)
 
     def _settle_at(self, address: Address) -> None:
         """Now that the port is known, every record and answer can say where this broker is."""
@@ -232,7 +254,7 @@ class Broker:
         state = self.state
         metrics = Metrics(
             state.store, state.topics, state.groups, state.clients, state.progress, state.statistics,
-            self.configuration, self._clock,
+            self.configuration, self._clock, state.timers,
         )  # fmt: skip
         self._exporter = Exporter(metrics, state.store, self._network)
         self.metrics_address = await self._exporter.start(host, self.configuration.settings.metrics_prom_exporter_port)
@@ -255,10 +277,14 @@ class Broker:
         state.store.on_flushed = dispatch_from_flusher
         state.topics.when_changed(state.registration.topics_changed)
         state.sending.on_half_message = state.half_messages.taken
+        if state.timers is not None:
+            state.sending.is_moment_full = state.timers.is_congested
 
     def _message_arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
         if topic == names.DELAY_TOPIC:
             self.state.delayed.message_arrived()
+        elif topic == names.TIMER_TOPIC and self.state.timers is not None:
+            self.state.timers.message_arrived()
         self.state.pulling.held.arrived(topic, queue_id)
 
     def _wants_notices(self, group: str) -> bool:
@@ -274,6 +300,11 @@ class Broker:
         start(state.registration.run(), "registering with name servers")
         start(state.registration.follow_name_servers(), "following name servers")
         start(state.delayed.run(), "delivering delayed messages")
+        if state.timers is not None:
+            start(state.timers.run(), "delivering timer messages")
+            what = "saving timers"
+            start(every(settings.timer_flush_interval_ms / 1000, state.timers.save, what), what)
+            start(every(_FORGET_TIMERS_SECONDS, self._forget_timers, "counting timers"), "counting timers")
         start(state.half_messages.run(), "asking about open transactions")
         start(self._watch_for_stalls(), "watching for stalls")
         for what, seconds, action in (
@@ -287,6 +318,10 @@ class Broker:
             ("saving delay offsets", settings.flush_delay_offset_interval / 1000, state.delayed.save),
         ):
             start(every(seconds, action, what), what)
+
+    def _forget_timers(self) -> None:
+        assert self.state.timers is not None
+        self.state.timers.forget_topics_but(set(self.state.topics.all()))
 
     def _expire_clients(self) -> None:
         self.state.clients.expire(self.configuration.settings.channel_expired_timeout)

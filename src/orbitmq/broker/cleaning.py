@@ -15,7 +15,7 @@ from orbitmq.storage.health import RunningFlags
 from orbitmq.storage.retention import Retention
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.storage.retention import FollowsLog
@@ -25,14 +25,15 @@ logger = logging.getLogger(__name__)
 
 
 class Cleaning:
-    def __init__(self, store: Store, configuration: BrokerConfiguration) -> None:
+    def __init__(self, store: Store, configuration: BrokerConfiguration, others: Sequence[FollowsLog] = ()) -> None:
+        """`others` lead into the log as well, beside the store's own indexes."""
         self._store = store
         self._configuration = configuration
         self._generation = configuration.generation
         self._stopping = Event()
         self._one_at_a_time = asyncio.Lock()
         self._working: asyncio.Future[None] | None = None
-        followers: list[FollowsLog] = [store.queues]
+        followers: list[FollowsLog] = [store.queues, *others]
         if store.keys is not None:
             followers.append(store.keys)
         self._retention = Retention(

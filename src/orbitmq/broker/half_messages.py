@@ -17,7 +17,6 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
-from orbitmq.broker.sending import park_delayed
 from orbitmq.errors import MessageError, RequestFailed, StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import encode_properties
@@ -127,9 +126,9 @@ class HalfMessages:
         topic = half.properties.get(keys.REAL_TOPIC, "")
         queue_id = int(half.properties.get(keys.REAL_QUEUE_ID, "0"))
         properties = half.raw_properties
-        if half.properties.get(keys.DELAY, "0").isdigit() and int(half.properties.get(keys.DELAY, "0")) > 0:
-            levels = len(self._store.config.delay_levels_ms)
-            topic, queue_id, text = park_delayed(topic, queue_id, dict(half.properties), levels)
+        parked = self._sending.parked(topic, queue_id, dict(half.properties))
+        if parked is not None:
+            topic, queue_id, text = parked
             properties = text.encode()
         appended = self._store.append(
             topic,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.progress import Progress
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
+    from orbitmq.broker.timers import Timers
     from orbitmq.broker.topics import Topics
     from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
@@ -38,6 +39,7 @@ _LAGS: Final = (
     ("rocketmq_consumer_ready_messages", "Messages not fetched."),
 )
 
+_DISK: Final = {"storage_type": "local", "storage_medium": "disk"}
 _Sample = tuple[dict[str, str], float]
 
 
@@ -52,7 +54,9 @@ class Metrics:
         stats: Statistics,
         configuration: BrokerConfiguration,
         clock: Clock,
+        timers: Timers | None,
     ) -> None:
+        self._timers = timers
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -65,6 +69,7 @@ class Metrics:
     async def text(self) -> str:
         """Gives way to other work between groups: there may be thousands."""
         lines = [*self._about_broker(), *self._about_messages(), *self._about_clients(), *self._about_store()]
+        lines += self._about_timers()
         lines += await self._about_lag()
         return "\n".join(lines) + "\n"
 
@@ -118,9 +123,28 @@ class Metrics:
             ("rocketmq_storage_message_reserve_time_milliseconds", "Age of the oldest message.", kept_ms),
         )
         for name, help_text, value in figures:
-            yield from self._family(
-                name, "gauge", help_text, [({"storage_type": "local", "storage_medium": "disk"}, value)]
-            )
+            yield from self._family(name, "gauge", help_text, [(_DISK, value)])
+
+    def _about_timers(self) -> Iterator[str]:
+        timers = self._timers
+        if timers is None:
+            return
+        gauges = (
+            ("rocketmq_timer_enqueue_lag", "Timer messages that are not on the wheel yet.", timers.queue_behind),
+            ("rocketmq_timer_dequeue_lag", "Messages on the wheel.", timers.waiting()),
+            ("rocketmq_timer_dequeue_latency_milliseconds", "How late the wheel is.", timers.read_behind_ms),
+        )
+        for name, help_text, value in gauges:
+            yield from self._family(name, "gauge", help_text, [(_DISK, value)])
+        counted = (
+            ("rocketmq_timer_enqueue_total", "Timer messages taken.", statistics.TIMER_ENQUEUE_NUMS),
+            ("rocketmq_timer_dequeue_total", "Timer messages delivered.", statistics.TIMER_DEQUEUE_NUMS),
+        )
+        for name, help_text, counter_name in counted:
+            samples = [({**_DISK, "topic": key}, counter.value) for key, counter in self._stats.counters(counter_name)]
+            yield from self._family(name, "counter", help_text, samples)
+        spread: list[_Sample] = [({**_DISK, "timer_bound_s": str(end)}, count) for end, count in timers.spread()]
+        yield from self._family("rocketmq_timer_message_snapshot", "gauge", "Messages due until then.", spread)
 
     async def _about_lag(self) -> list[str]:
         samples: list[list[_Sample]] = [[] for _ in _LAGS]

@@ -20,6 +20,7 @@ from orbitmq.broker.handlers import (
     pull,
     replies,
     send,
+    timers,
     transactions,
 )
 from orbitmq.protocol.codes import RequestCode
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.sending import Sending
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
+    from orbitmq.broker.timers import Timers
     from orbitmq.broker.topics import Topics
     from orbitmq.broker.totals import Totals
     from orbitmq.clock import Clock
@@ -71,6 +73,7 @@ class State:
     durability: Durability
     pulling: Pulling
     delayed: DelayedMessages
+    timers: Timers | None  # None: timerWheelEnable=false
     half_messages: HalfMessages
     registration: Registration
     totals: Totals
@@ -106,6 +109,7 @@ def build_routes(state: State) -> Routes:
         RequestCode.CHECK_CLIENT_CONFIG: partial(clients.check_client, s.configuration),
         RequestCode.LOCK_BATCH_MQ: partial(clients.lock_queues, s.locks),
         RequestCode.UNLOCK_BATCH_MQ: partial(clients.unlock_queues, s.locks),
+        RequestCode.RECALL_MESSAGE: partial(timers.recall_message, s.sending, s.topics, s.configuration, s.clock),
         RequestCode.QUERY_CONSUMER_OFFSET: partial(offsets.query_consumer_offset, s.offsets, s.store),
         RequestCode.UPDATE_CONSUMER_OFFSET: partial(offsets.update_consumer_offset, s.offsets, s.groups, s.topics),
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: partial(offsets.search_offset, s.store),
@@ -135,6 +139,7 @@ def _topics_groups_and_clients(state: State) -> dict[int, Handler]:
             s.offsets,
             s.sending,
             s.pulling,
+            s.timers,
             s.statistics,
             s.configuration,
         ),
@@ -172,6 +177,8 @@ def _figures_and_care(state: State) -> dict[int, Handler]:
     return {
         RequestCode.GET_ALL_CONSUMER_OFFSET: partial(admin_offsets.all_consumer_offsets, s.offsets),
         RequestCode.GET_ALL_DELAY_OFFSET: partial(admin_offsets.all_delay_offsets, s.delayed),
+        RequestCode.GET_TIMER_CHECK_POINT: partial(timers.timer_checkpoint, s.timers),
+        RequestCode.GET_TIMER_METRICS: partial(timers.timer_counts, s.timers),
         RequestCode.GET_CONSUME_STATS: partial(admin_offsets.consume_stats, s.progress),
         RequestCode.GET_BROKER_CONSUME_STATS: partial(
             admin_offsets.broker_consume_stats, s.progress, s.topics, s.groups, s.registration
@@ -185,7 +192,14 @@ def _figures_and_care(state: State) -> dict[int, Handler]:
             admin_offsets.reset_offset, s.topics, s.groups, s.clients, s.offsets, s.store, s.configuration
         ),
         RequestCode.GET_BROKER_RUNTIME_INFO: partial(
-            admin_stats.broker_runtime_info, s.store, s.statistics, s.totals, s.delayed, s.configuration, s.clock
+            admin_stats.broker_runtime_info,
+            s.store,
+            s.statistics,
+            s.totals,
+            s.delayed,
+            s.timers,
+            s.configuration,
+            s.clock,
         ),
         RequestCode.VIEW_BROKER_STATS_DATA: partial(admin_stats.stats_data, s.statistics),
         RequestCode.GET_BROKER_CONFIG: partial(admin_config.get_configuration, s.configuration, s.statistics),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.delayed import DelayedMessages
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
+    from orbitmq.broker.timers import Timers
     from orbitmq.broker.totals import Totals
     from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
@@ -31,7 +32,12 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def runtime_info(
-    stats: Statistics, totals: Totals, delayed: DelayedMessages, configuration: BrokerConfiguration, clock: Clock
+    stats: Statistics,
+    totals: Totals,
+    delayed: DelayedMessages,
+    timers: Timers | None,
+    configuration: BrokerConfiguration,
+    clock: Clock,
 ) -> dict[str, str]:
     """All but what `store_info` says."""
     shown = configuration.as_properties()
@@ -42,11 +48,6 @@ def runtime_info(
         "bootTimestamp": str(stats.started_ms),
         "runtime": _duration((clock.now_ms() - stats.started_ms) // 1000),
         "startAcceptSendRequestTimeStamp": shown["startAcceptSendRequestTimeStamp"],
-        "timerReadBehind": "0",
-        "timerOffsetBehind": "0",
-        "timerCongestNum": "0",
-        "timerEnqueueTps": "0.0",
-        "timerDequeueTps": "0.0",
         "EndTransactionQueueSize": "0",
         "EndTransactionThreadPoolQueueCapacity": shown["endTransactionPoolQueueCapacity"],
     }
@@ -56,7 +57,17 @@ def runtime_info(
         table[f"{pool}ThreadPoolQueueCapacity"] = shown[f"{pool}ThreadPoolQueueCapacity"]
     for level, (delivered_to, end) in delayed.progress().items():
         table[f"scheduleMessageOffset_{level}"] = f"{delivered_to},{end}"
+    if timers is not None:
+        table["timerReadBehind"] = str(timers.read_behind_ms // 1000)
+        table["timerOffsetBehind"] = str(timers.queue_behind)
+        table["timerCongestNum"] = str(timers.waiting())
+        table["timerEnqueueTps"] = str(_rate(stats, statistics.TIMER_ENQUEUE_NUMS))
+        table["timerDequeueTps"] = str(_rate(stats, statistics.TIMER_DEQUEUE_NUMS))
     return {**table, **_traffic(stats, totals)}
+
+
+def _rate(stats: Statistics, name: str) -> float:
+    return sum(counter.minute().per_second for _, counter in stats.counters(name))
 
 
 def _traffic(stats: Statistics, totals: Totals) -> dict[str, str]:

@@ -12,11 +12,13 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.broker import names, statistics
+from orbitmq.broker import names, statistics, timer_requests
+from orbitmq.broker.timer_requests import RecallHandle, park_timer
 from orbitmq.errors import RequestFailed
 from orbitmq.message import properties as keys
 from orbitmq.message.hosts import pack_host
 from orbitmq.message.properties import decode_properties, encode_properties
+from orbitmq.message.record import decode_record
 from orbitmq.message.sysflags import INNER_BATCH, TRANSACTION_MASK
 from orbitmq.protocol.bodies.topics import PERM_WRITE
 from orbitmq.protocol.codes import ResponseCode
@@ -50,7 +52,6 @@ _INNER: Final = "INNER_NUM\x01"
 # A foreign message in the timer's own topic would stop Java's timer for good.
 _CLOSED: Final = names.NOT_SENDABLE | {names.TIMER_TOPIC}
 _NUMBER: Final = re.compile(r"-?[0-9]{1,10}")
-_TIMER_KEYS: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
 
 
 class Sending:
@@ -80,6 +81,7 @@ class Sending:
         self.refusal = ""  # why every send is refused; empty: none is
         self.stalled_ms = 0  # how long the broker stood still just now; sends are refused until it runs again
         self.on_half_message: Callable[[Appended], None] = lambda appended: None
+        self.is_moment_full: Callable[[int], bool] = lambda due_ms: False  # whether no more timers are taken for it
         self._puts: dict[str, tuple[Counter, Counter]] = {}
         settings = configuration.settings
         self._all_puts = stats.counter(statistics.BROKER_PUT_NUMS, settings.broker_cluster_name)
@@ -191,6 +193,16 @@ class Sending:
         self.count(topic, 1, appended.end - appended.commit_log_offset)
         return appended, unique_key
 
+    def recall_handle(self, appended: Appended, unique_key: str) -> str:
+        """What takes a timer message back; empty where it does not wait, or waits to be retried."""
+        record = self.store.record_at(appended.commit_log_offset)
+        properties = decode_record(record).properties if record is not None else {}
+        topic, due = properties.get(keys.REAL_TOPIC, ""), properties.get(keys.TIMER_OUT_MS, "")
+        if not due.isdigit() or not topic or topic.startswith(names.RETRY_PREFIX):
+            return ""
+        # Java adds one ms, so that aligning it to the wheel again finds the same slot.
+        return RecallHandle(topic, self._configuration.settings.broker_name, int(due) + 1, unique_key).text()
+
     def count(self, topic: str, messages: int, size: int) -> None:
         counters = self._puts.get(topic)
         if counters is None:
@@ -226,21 +238,19 @@ class Sending:
                     "the broker has sending transaction message forbidden",
                     hint="start it with rejectTransactionMessage=false",
                 )
+            self.parked(topic, queue_id, dict(parsed))  # a delay that cannot be is refused now, not at the commit
             return as_half_message(topic, queue_id, parsed)
-        if keys.DELAY not in parsed:
-            if any(key in parsed for key in _TIMER_KEYS):
-                raise RequestFailed(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    "timer message illegal: this broker runs without a timer wheel",
-                    hint="use one of the delay levels (property DELAY)",
-                )
-            return topic, queue_id, properties
-        level = parsed[keys.DELAY]
+        return self.parked(topic, queue_id, parsed) or (topic, queue_id, properties)
+
+    def parked(self, topic: str, queue_id: int, parsed: dict[str, str]) -> tuple[str, int, str] | None:
+        """Where a message waits that asks for a delay; None for one that does not. A level beats a timer."""
+        level = parsed.get(keys.DELAY, "0")
         if _NUMBER.fullmatch(level) is None:
             raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"delay level {level[:20]!r} is not a number")
-        if int(level) <= 0 or topic == names.DELAY_TOPIC:
-            return topic, queue_id, properties
-        return park_delayed(topic, queue_id, parsed, len(self.store.config.delay_levels_ms))
+        if int(level) > 0 and topic != names.DELAY_TOPIC:
+            return park_delayed(topic, queue_id, parsed, len(self.store.config.delay_levels_ms))
+        settings = self._configuration.settings
+        return park_timer(topic, queue_id, parsed, settings, self._clock.now_ms(), self.is_moment_full)
 
     # ---- retries
 
@@ -274,7 +284,7 @@ _FIRST_WITH_MAX_RECONSUME: Final = 121  # 3.4.9
 def park_delayed(topic: str, queue_id: int, parsed: dict[str, str], levels: int) -> tuple[str, int, str]:
     """A delayed message waits in a topic of the broker's own, one queue per level, with its real goal in its properties."""
     level = min(int(parsed[keys.DELAY]), levels)
-    for key in _TIMER_KEYS:
+    for key in timer_requests.REQUESTS:
         parsed.pop(key, None)
     parsed[keys.DELAY] = str(level)
     parsed[keys.REAL_TOPIC] = topic

@@ -106,6 +106,19 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     disable_consume_if_consumer_read_slowly: bool = False
     consumer_fallbehind_threshold: int = 16 << 30
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    # Timers
+    timer_wheel_enable: bool = True
+    timer_precision_ms: int = 1000
+    timer_max_delay_sec: int = 259_200
+    timer_roll_window_slot: int = 172_800
+    timer_flush_interval_ms: int = 1000
+    timer_congest_num_each_slot: int = (
+        2**31 - 1
+    )  # above it sends for that moment are refused by chance, above twice it all
+    timer_stop_enqueue: bool = False
+    timer_stop_dequeue: bool = False
+    mapped_file_size_timer_log: int = 100 << 20
+    recall_message_enable: bool = False
     # Connections
     server_channel_max_idle_time_seconds: int = 120
     server_socket_backlog: int = 1024
@@ -200,6 +213,9 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
             light_queues=self.enable_lmq and self.enable_multi_dispatch,
             max_light_queues=self.max_lmq_consume_queue_num,
             key_index=self.message_index_enable,
+            timer_precision_ms=self.timer_precision_ms,
+            timer_roll_window_slots=self.timer_roll_window_slot,
+            timer_log_file_bytes=self.mapped_file_size_timer_log,
             flush_mode=FlushMode(self.flush_disk_type),
             flush_every_ms=self.flush_interval_commit_log,
             flush_least_pages=self.flush_commit_log_least_pages,
@@ -248,7 +264,8 @@ AT_NEXT_START: Final = frozenset(
         "enableMultiDispatch", "maxLmqConsumeQueueNum", "maxFilterMessageSize", "maxTransferBytesOnMessageInMemory",
         "maxTransferCountOnMessageInMemory", "maxTransferBytesOnMessageInDisk", "maxTransferCountOnMessageInDisk",
         "accessMessageInMemoryMaxRatio", "cleanResourceInterval", "metricsExporterType", "metricsPromExporterPort",
-        "metricsPromExporterHost",
+        "metricsPromExporterHost", "timerWheelEnable", "timerPrecisionMs", "timerRollWindowSlot",
+        "timerFlushIntervalMs", "mappedFileSizeTimerLog",
     }
 )  # fmt: skip
 
@@ -266,6 +283,10 @@ _RANGES: Final = (
     ("flush_consumer_offset_interval", 10, 3_600_000),
     ("flush_delay_offset_interval", 10, 3_600_000),
     ("sync_flush_timeout", 1, 3_600_000),
+    ("timer_precision_ms", 1, 60_000),
+    ("timer_max_delay_sec", 1, 1 << 31),
+    ("timer_flush_interval_ms", 10, 3_600_000),
+    ("timer_congest_num_each_slot", 1, 2**31 - 1),
     ("transaction_time_out", 0, 86_400_000),
     ("transaction_check_interval", 10, 86_400_000),
     ("transaction_check_max", 1, 1_000_000),

@@ -23,6 +23,8 @@ BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 BROKER_GET_MISSES: Final = "BROKER_GET_MISSES"  # pulls that found nothing; Java counts them elsewhere
 DLQ_PUT_NUMS: Final = "DLQ_PUT_NUMS"
+TIMER_ENQUEUE_NUMS: Final = "TIMER_ENQUEUE_NUMS"  # these two only in Java's metrics
+TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
 
 SAMPLE_SECONDS: Final = 10
 _STEPS_OF_HOUR: Final = 60  # every tenth minute, in samples of ten seconds

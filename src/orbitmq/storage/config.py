@@ -62,6 +62,11 @@ class StorageConfig:
     max_light_queues: int = 20_000  # maxLmqConsumeQueueNum
     key_index: bool = True  # messageIndexEnable
 
+    # Timers
+    timer_precision_ms: int = 1000  # what a slot of the wheel stands for
+    timer_roll_window_slots: int = 172_800  # timerRollWindowSlot: further away is put on the wheel again on the way
+    timer_log_file_bytes: int = 100 << 20  # mappedFileSizeTimerLog
+
     # Flush
     flush_mode: FlushMode = FlushMode.ASYNC
     flush_every_ms: int = 500  # flushIntervalCommitLog
@@ -106,6 +111,8 @@ class StorageConfig:
         self._require(self.index_slots > 0, "index_slots must be positive")
         self._require(self.index_entries > 1, "index_entries must be at least 2: entry 0 is never used")
         self._require(0 < self.max_message_bytes < 1 << 31, "max_message_bytes must be positive and below 2 GiB")
+        self._require(self.timer_precision_ms > 0, "timer_precision_ms must be positive")
+        self._require(self.timer_log_file_bytes >= 4096, "timer_log_file_bytes must be at least 4096")
         self._require(self.write_pool_buffers >= 0, "write_pool_buffers must not be negative")
         self._require(all(0 <= hour < 24 for hour in self.delete_at_hours), "delete_at_hours must be hours of a day")
         self._require(

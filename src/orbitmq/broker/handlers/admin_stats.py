@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.delayed import DelayedMessages
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics, Window
+    from orbitmq.broker.timers import Timers
     from orbitmq.broker.totals import Totals
     from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
@@ -29,12 +30,13 @@ async def broker_runtime_info(
     stats: Statistics,
     totals: Totals,
     delayed: DelayedMessages,
+    timers: Timers | None,
     configuration: BrokerConfiguration,
     clock: Clock,
     request: Command,
     connection: Connection,
 ) -> Command:
-    about_broker = runtime_info(stats, totals, delayed, configuration, clock)
+    about_broker = runtime_info(stats, totals, delayed, timers, configuration, clock)
     about_store = await asyncio.to_thread(store_info, store)
     if request.version < versions.FIRST_OF_5:
         about_broker["getTransferedTps"] = about_broker["getTransferredTps"]  # tools of 4.x know this spelling only

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.sending import Sending
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
+    from orbitmq.broker.timers import Timers
     from orbitmq.broker.topics import Topics
     from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Connection
@@ -130,6 +131,7 @@ async def delete_topic(
     offsets: ConsumerOffsets,
     sending: Sending,
     pulling: Pulling,
+    timers: Timers | None,
     stats: Statistics,
     configuration: BrokerConfiguration,
     request: Command,
@@ -154,6 +156,8 @@ async def delete_topic(
         sending.forget_topic(name)
         pulling.forget(name)
         stats.forget(name)
+        if timers is not None:
+            timers.forget_topic(name)
     return ok()
 
 

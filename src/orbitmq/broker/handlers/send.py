@@ -35,6 +35,7 @@ SendHeader = SendMessage | SendMessageV2
 
 _FIRST_WITH_MAX_RECONSUME: Final = 121  # 3.4.9
 _FIRST_RETRY_LEVEL: Final = 3
+_TIMER: Final = "TIMER_"
 _INNER_NUM: Final = f"{keys.INNER_NUM}\x01".encode()
 
 
@@ -53,11 +54,20 @@ class Receipts:
         self.store_host = store_host
         self._host_hex = store_host.hex().upper().encode()
 
-    def stored(self, commit_log_offset: int, queue_id: int, queue_offset: int, unique_key: str) -> Command:
+    def stored(
+        self, commit_log_offset: int, queue_id: int, queue_offset: int, unique_key: str, recall_handle: str = ""
+    ) -> Command:
         key = b'"%b"' % unique_key.encode() if unique_key.isalnum() else msgspec.json.encode(unique_key)
         return ok_with_raw_fields(
             b'{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":%b%b'
-            % (self._host_hex, commit_log_offset, queue_id, queue_offset, key, self._tail)
+            % (
+                self._host_hex,
+                commit_log_offset,
+                queue_id,
+                queue_offset,
+                key,
+                b',"recallHandle":"%b"%b' % (recall_handle.encode(), self._tail) if recall_handle else self._tail,
+            )
         )
 
     def stored_batch(self, offsets: list[int], queue_id: int, queue_offset: int, unique_key: str | None) -> Command:
@@ -118,7 +128,8 @@ async def send_message(
         )
     except (RequestFailed, MessageError) as error:
         return receipts.refused(error)
-    receipt = receipts.stored(appended.commit_log_offset, queue_id, appended.queue_offset, unique_key)
+    handle = sending.recall_handle(appended, unique_key) if _TIMER in properties else ""
+    receipt = receipts.stored(appended.commit_log_offset, queue_id, appended.queue_offset, unique_key, handle)
     if not durability.is_immediate and wants_to_wait(properties):
         receipt.code = await durability.wait(appended.end)
     return receipt

@@ -88,6 +88,7 @@ class RecallMessage(Header):
 
 class MessageRecalled(Header):
     msg_id: str
+    region: str | None = msgspec.field(name="MSG_REGION", default=None)
 
 
 class PushReply(Header):

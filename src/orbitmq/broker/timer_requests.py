@@ -1,0 +1,126 @@
+"""What a timer message asks for, and the handle that takes it back.
+
+    TIMER_DELAY_SEC, TIMER_DELAY_MS   so long after the broker takes it
+    TIMER_DELIVER_MS                  at that moment
+
+Of several the first in this order counts; a delay level (DELAY) beats them all. A moment that has passed means now.
+
+Java: HookUtils.handleScheduleMessage, RecallMessageHandle
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from orbitmq.broker import names
+from orbitmq.errors import RequestFailed
+from orbitmq.message import properties as keys
+from orbitmq.message.properties import encode_properties
+from orbitmq.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.broker.settings import Settings
+
+REQUESTS: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
+
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_LARGEST: Final = 2**63 - 1
+_VERSION: Final = "v1"
+_HANDLE_PARTS: Final = 5
+
+
+def park_timer(
+    topic: str,
+    queue_id: int,
+    parsed: dict[str, str],
+    settings: Settings,
+    now_ms: int,
+    is_congested: Callable[[int], bool],
+) -> tuple[str, int, str] | None:
+    """Where a timer message waits, and the properties that say where it belongs; None for one that asks for no delay.
+
+    RequestFailed where it asks for what cannot be.
+    """
+    if topic == names.TIMER_TOPIC or keys.TIMER_OUT_MS in parsed or not any(key in parsed for key in REQUESTS):
+        return None
+    if not settings.timer_wheel_enable:
+        raise RequestFailed(
+            ResponseCode.SYSTEM_ERROR,
+            "accurate timer message is not enabled, timerWheelEnable is false",
+            hint="start the broker with timerWheelEnable=true, or use one of the delay levels (property DELAY)",
+        )
+    asked_ms = _asked_ms(parsed, settings, now_ms)
+    if asked_ms <= now_ms:
+        if keys.TIMER_DELETE_UNIQUE_KEY in parsed:
+            raise _illegal(settings, "it recalls a message whose time has passed")
+        return None
+    if asked_ms - now_ms > settings.timer_max_delay_sec * 1000:
+        raise _illegal(settings, f"it asks for a delay of {asked_ms - now_ms} ms")
+    precision_ms = settings.timer_precision_ms
+    # The slot that is over at the moment asked for, or as soon as one is after it.
+    due_ms = -(-asked_ms // precision_ms) * precision_ms - precision_ms
+    if is_congested(due_ms):
+        limit = settings.timer_congest_num_each_slot
+        raise RequestFailed(
+            ResponseCode.SYSTEM_ERROR,
+            f"timer message is under flow control, max num limit is {limit * 2} or the current value is greater than {limit}"
+            f" and less than {limit * 2}, trigger random flow control",
+            hint="spread messages over more moments; timerCongestNumEachSlot is the limit",
+        )
+    parsed[keys.TIMER_OUT_MS] = str(due_ms)
+    parsed[keys.REAL_TOPIC] = topic
+    parsed[keys.REAL_QUEUE_ID] = str(queue_id)
+    return names.TIMER_TOPIC, 0, encode_properties(parsed).decode()
+
+
+def _asked_ms(parsed: dict[str, str], settings: Settings, now_ms: int) -> int:
+    key = next(key for key in REQUESTS if key in parsed)
+    text = parsed[key]
+    if _NUMBER.fullmatch(text) is None or abs(int(text)) > _LARGEST:
+        raise _illegal(settings, f"{key}={text[:30]!r} is not a number")
+    if key == keys.TIMER_DELIVER_MS:
+        return int(text)
+    return now_ms + int(text) * (1000 if key == keys.TIMER_DELAY_SECONDS else 1)
+
+
+def _illegal(settings: Settings, reason: str) -> RequestFailed:
+    return RequestFailed(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "timer message illegal, the delay time should not be bigger than the max delay "
+        f"{settings.timer_max_delay_sec * 1000}ms; or if set del msg, the delay time should be bigger than the current "
+        f"time: {reason}",
+        hint="timerMaxDelaySec is the limit",
+    )
+
+
+class RecallHandle(NamedTuple):
+    """Names a timer message: what a receipt carries, and what takes the message back."""
+
+    topic: str
+    broker_name: str
+    at_ms: int
+    unique_key: str
+
+    def text(self) -> str:
+        parts = (_VERSION, self.topic, self.broker_name, str(self.at_ms), self.unique_key)
+        return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()
+
+
+def read_handle(text: str) -> RecallHandle:
+    """RequestFailed when it is none."""
+    try:
+        padded = text + "=" * (-len(text) % 4)  # Java reads it without its padding, too
+        parts = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split(" ")
+    except (binascii.Error, ValueError):
+        parts = []
+    if len(parts) < _HANDLE_PARTS or parts[0] != _VERSION:
+        raise RequestFailed(
+            ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", hint="take it from the receipt of the message"
+        )
+    _, topic, broker_name, at_ms, unique_key = parts[:_HANDLE_PARTS]
+    return RecallHandle(topic, broker_name, int(at_ms) if _NUMBER.fullmatch(at_ms) else -1, unique_key)

@@ -1,0 +1,363 @@
+"""Timer messages: put on the wheel as they come, delivered when their moment is over.
+
+    timer topic  ->  wheel  ->  the topic the message is for
+                       └─────>  the timer topic again, if the way is longer than the wheel's window
+
+A message that was stored before its moment is on the wheel before that moment's slot fires, so a recall that was answered
+counts. What cannot be delivered now is tried until it can: nothing is given up.
+
+Java: TimerMessageStore, TimerMetrics
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from copy import copy
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.broker import names, statistics
+from orbitmq.errors import MessageError, StorageError
+from orbitmq.message import properties as keys
+from orbitmq.message.properties import encode_properties, property_finder
+from orbitmq.message.record import decode_entry, decode_record
+from orbitmq.message.tags import java_hash
+from orbitmq.storage.commit_log import LIGHT_QUEUE_PREFIX
+from orbitmq.storage.tables import TimerCountTable, TopicCount
+from orbitmq.storage.timer_log import RECALL, ROLL, TimerUnit
+
+if TYPE_CHECKING:
+    import random
+
+    from orbitmq.broker.sending import Sending
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.statistics import Statistics
+    from orbitmq.clock import Clock
+    from orbitmq.message.message import StoredMessage
+    from orbitmq.storage.checkpoint import TimerCheckpoint
+    from orbitmq.storage.json_file import JsonFile
+    from orbitmq.storage.store import Store
+    from orbitmq.storage.timer_store import DueSlot, TimerStore
+
+logger = logging.getLogger(__name__)
+
+QUEUE: Final = 0  # of the timer topic
+NEVER_WAITED: Final = 2**63 - 1  # Java's mark of a message that was late before it could be put on the wheel
+SPANS_SECONDS: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
+
+_LONGEST_SLEEP_SECONDS: Final = 0.1  # while something waits: an injected clock may jump
+_AFTER_FAILURE_SECONDS: Final = 0.1
+_PUT_PER_TURN: Final = 256
+_FIRED_PER_TURN: Final = 256
+_QUEUE_ID: Final = re.compile(rb"[0-9]{1,9}")
+
+_find_due: Final = property_finder(keys.TIMER_OUT_MS)
+_find_topic: Final = property_finder(keys.REAL_TOPIC)
+_find_queue: Final = property_finder(keys.REAL_QUEUE_ID)
+_find_recalled: Final = property_finder(keys.TIMER_DELETE_UNIQUE_KEY)
+
+
+class Timers:
+    def __init__(
+        self,
+        wheel: TimerStore,
+        file: JsonFile[TimerCountTable],
+        store: Store,
+        sending: Sending,
+        configuration: BrokerConfiguration,
+        stats: Statistics,
+        clock: Clock,
+        randomness: random.Random,
+    ) -> None:
+        table = file.load()
+        self.wheel = wheel
+        self._file = file
+        self._version = table.data_version
+        self._counts = table.timing_count
+        self._unknown = table.unknown
+        self._store = store
+        self._sending = sending
+        self._configuration = configuration
+        self._stats = stats
+        self._clock = clock
+        self._random = randomness
+        self._arrived = asyncio.Event()
+        self._arrived.set()
+        self._firing: DueSlot | None = None  # delivered up to `_next` of its units
+        self._next = 0
+        self._recalled: dict[str, StoredMessage] = {}  # in the slot that fires
+        low, high = store.queue_range(names.TIMER_TOPIC, QUEUE)
+        wheel.queue_offset = min(max(wheel.queue_offset, low), high)
+
+    # ---- for others
+
+    def message_arrived(self) -> None:
+        """A message came into the timer topic."""
+        self._arrived.set()
+
+    def is_congested(self, due_ms: int) -> bool:
+        """Whether one more message for that moment is to be refused. Java: isReject"""
+        limit = self._configuration.settings.timer_congest_num_each_slot
+        count = self.wheel.count_at(due_ms)
+        if count <= limit:
+            return False
+        return count >= 2 * limit or self._random.randrange(1000) > 1000 * (count - limit) / (limit + 0.1)
+
+    @property
+    def read_behind_ms(self) -> int:
+        """How late the slot is that fires next; 0 where nothing waits for it."""
+        if not self.wheel.is_waiting:
+            return 0
+        return max(0, self._clock.now_ms() - (self.wheel.read_tick + 1) * self.wheel.precision_ms)
+
+    @property
+    def queue_behind(self) -> int:
+        """Messages of the timer topic that are not on the wheel yet."""
+        return max(0, self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset - self.wheel.queue_offset)
+
+    def waiting(self) -> int:
+        """Messages on the wheel."""
+        return sum(count.count for count in self._counts.values())
+
+    def spread(self) -> list[tuple[int, int]]:
+        """Of each span of time: its end in seconds from now, and how many messages are due in it."""
+        now_ms = self._clock.now_ms()
+        starts = (0, *SPANS_SECONDS)
+        return [
+            (stop, self.wheel.count_between(now_ms + start * 1000, now_ms + stop * 1000))
+            for start, stop in zip(starts, SPANS_SECONDS, strict=False)
+        ]
+
+    def table(self) -> TimerCountTable:
+        version, counts = copy(self._version), {topic: copy(count) for topic, count in self._counts.items()}
+        return TimerCountTable(data_version=version, timing_count=counts, unknown=self._unknown)
+
+    def forget_topic(self, topic: str) -> None:
+        self._counts.pop(topic, None)
+
+    def forget_topics_but(self, known: set[str]) -> None:
+        """Of topics that are gone nothing is counted any more. The broker's own stay."""
+        for topic in [topic for topic in self._counts if topic not in known]:
+            if not topic.startswith((names.SYSTEM_TOPIC_PREFIX, LIGHT_QUEUE_PREFIX)):
+                del self._counts[topic]
+
+    # ---- the work
+
+    async def run(self) -> None:
+        """Put on the wheel what comes and deliver what is due, for ever."""
+        while True:
+            self._arrived.clear()
+            wait_seconds = self.turn()
+            if wait_seconds == 0:
+                await asyncio.sleep(0)  # more is to be done, but others want the event loop too
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), wait_seconds)
+
+    def turn(self) -> float | None:
+        """A piece of the work; seconds until there is more, None when nothing waits."""
+        settings = self._configuration.settings
+        try:
+            if not settings.timer_stop_enqueue and self._put_waiting():
+                return 0
+            if not settings.timer_stop_dequeue and self._fire():
+                return 0
+        except StorageError as error:
+            logger.warning("timer messages wait, the store cannot take them now: %s", error)
+            return _AFTER_FAILURE_SECONDS
+        return _LONGEST_SLEEP_SECONDS if self.wheel.is_waiting else None
+
+    async def save(self) -> None:
+        """Make durable what was done so far; then a restart goes on from there."""
+        mark = self.wheel.mark()
+        loop = asyncio.get_running_loop()
+        delivered: asyncio.Future[StorageError | None] = loop.create_future()
+
+        def settle(error: StorageError | None) -> None:
+            if not delivered.done():
+                delivered.set_result(error)
+
+        def from_flusher(error: StorageError | None) -> None:
+            loop.call_soon_threadsafe(settle, error)
+
+        # A slot has fired for good when what it delivered is on the device, not before.
+        self._store.when_durable(self._store.log.end, from_flusher)
+        error = await delivered
+        if error is not None:
+            raise error
+        await asyncio.to_thread(self._save, mark)
+
+    def stop(self) -> None:
+        """Everything to disk; what cannot be saved is done again after the next start."""
+        try:
+            self._store.flush()
+            self._save(self.wheel.mark())
+        except StorageError as error:
+            logger.error("cannot save the timers: %s", error)
+        finally:
+            self.wheel.close()
+
+    def _save(self, mark: TimerCheckpoint) -> None:
+        self.wheel.save(mark, self._clock.now_ms())
+        self._file.save(self.table())
+
+    # ---- onto the wheel
+
+    def _put_waiting(self) -> bool:
+        """Whether there may be more."""
+        wheel = self.wheel
+        low, high = self._store.queue_range(names.TIMER_TOPIC, QUEUE)
+        wheel.queue_offset = max(wheel.queue_offset, low)
+        if wheel.queue_offset >= high:
+            return False
+        entries = self._store.queue_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, _PUT_PER_TURN)
+        for commit_log_offset, size, _ in entries or ():
+            if not wheel.was_put(commit_log_offset):
+                self._put(commit_log_offset, size)
+            wheel.queue_offset += 1
+        return True
+
+    def _put(self, commit_log_offset: int, size: int) -> None:
+        record = self._store.record_at(commit_log_offset)
+        if record is None:
+            return  # its file has expired
+        try:
+            properties = decode_entry(record, 0, commit_log_offset).properties
+        except MessageError as error:
+            logger.error("skipped a timer message that cannot be read: %s", error)
+            return
+        due, topic = _find_due(properties), _find_topic(properties)
+        if (
+            due is None
+            or not due.isdigit()
+            or topic is None
+            or _QUEUE_ID.fullmatch(_find_queue(properties) or b"") is None
+        ):
+            logger.error("skipped a message of the timer topic at %d: it does not say when or where", commit_log_offset)
+            return
+        due_ms, now_ms = int(due), self._clock.now_ms()
+        goal = topic.decode("utf-8", "replace")
+        self._stats.counter(statistics.TIMER_ENQUEUE_NUMS, goal).add(1)
+        is_recall = _find_recalled(properties) is not None
+        if self.wheel.is_over(due_ms, now_ms):
+            message = None if is_recall else self._message(commit_log_offset)
+            if message is not None:
+                self._deliver(message, NEVER_WAITED, roll=False)
+            return
+        self.wheel.put(due_ms, now_ms, commit_log_offset, size, java_hash(goal), recall=is_recall)
+        self._count(goal, -1 if is_recall else 1)
+
+    # ---- off the wheel
+
+    def _fire(self) -> bool:
+        """Whether there may be more."""
+        if self._firing is None:
+            self._firing = self.wheel.due(self._clock.now_ms())
+            if self._firing is None:
+                return False
+            self._next = 0
+            self._recalled = self._recalls(self._firing)
+        positions = self._firing.positions
+        for _ in range(_FIRED_PER_TURN):
+            if self._next == len(positions):
+                self._slot_is_done(self._firing)
+                return True
+            unit = self.wheel.log.unit(positions[self._next])
+            if unit is not None and not _only_recalls(unit):
+                self._fire_unit(unit)
+            self._next += 1
+        return True
+
+    def _slot_is_done(self, firing: DueSlot) -> None:
+        for message in self._recalled.values():  # found nothing to take back
+            self._count(message.properties.get(keys.REAL_TOPIC, ""), 1)
+        self._recalled = {}
+        self._firing = None
+        self.wheel.fired(firing)
+
+    def _recalls(self, due: DueSlot) -> dict[str, StoredMessage]:
+        found = {}
+        for position in due.positions:
+            unit = self.wheel.log.unit(position)
+            message = self._message(unit.commit_log_offset) if unit is not None and _only_recalls(unit) else None
+            if message is not None:
+                found[message.properties.get(keys.TIMER_DELETE_UNIQUE_KEY, "")] = message
+        return found
+
+    def _fire_unit(self, unit: TimerUnit) -> None:
+        message = self._message(unit.commit_log_offset)
+        if message is None:
+            return
+        topic = message.properties.get(keys.REAL_TOPIC, "")
+        rolls = bool(unit.kind & ROLL)
+        if not rolls and self._recalled:
+            key = recall_key(topic, message.properties.get(keys.UNIQUE_KEY, ""))
+            if self._recalled.pop(key, None) is not None:
+                return
+        self._deliver(message, unit.put_at_ms, roll=rolls)
+        self._count(topic, 1 if unit.kind & RECALL else -1)
+
+    def _message(self, commit_log_offset: int) -> StoredMessage | None:
+        record = self._store.record_at(commit_log_offset)
+        try:
+            return decode_record(record) if record is not None else None
+        except MessageError as error:
+            logger.error("dropped a timer message that cannot be read: %s", error)
+            return None
+
+    def _deliver(self, message: StoredMessage, put_at_ms: int, *, roll: bool) -> None:
+        """StorageError when the store cannot take it now."""
+        topic, queue_id = message.topic, message.queue_id
+        told = {keys.TIMER_ENQUEUE_MS: str(put_at_ms), keys.TIMER_DEQUEUE_MS: str(self._clock.now_ms())}
+        if roll:
+            turns = message.properties.get(keys.TIMER_ROLL_TIMES, "")
+            told[keys.TIMER_ROLL_TIMES] = str(int(turns) + 1 if turns.isdigit() else 1)
+        else:
+            topic = message.properties[keys.REAL_TOPIC]
+            queue_id = int(message.properties[keys.REAL_QUEUE_ID])
+        size = self._append(topic, queue_id, message, encode_properties({**message.properties, **told}))
+        self._sending.count(topic, 1, size)
+        self._stats.counter(statistics.TIMER_DEQUEUE_NUMS, message.properties[keys.REAL_TOPIC]).add(1)
+
+    def _append(self, topic: str, queue_id: int, message: StoredMessage, properties: bytes) -> int:
+        """The size of the record; 0 if it can never be stored, which is said."""
+        for attempt in (
+            properties,
+            message.raw_properties,
+        ):  # what it is told of its wait may be too much for the record
+            try:
+                appended = self._store.append(
+                    topic,
+                    queue_id,
+                    message.body,
+                    attempt,
+                    message.born_at_ms,
+                    message.born_host,
+                    message.flag,
+                    message.sys_flag,
+                    message.reconsume_times,
+                )
+            except MessageError as error:
+                refusal = error
+            else:
+                return appended.end - appended.commit_log_offset
+        logger.error("dropped a timer message of %s: %s", topic, refusal)
+        return 0
+
+    def _count(self, topic: str, change: int) -> None:
+        count = self._counts.get(topic)
+        if count is None:
+            count = self._counts[topic] = TopicCount()
+        count.count += change
+        count.time_stamp = self._version.timestamp = self._clock.now_ms()
+        self._version.counter += 1
+
+
+def recall_key(topic: str, unique_key: str) -> str:
+    return f"{topic}+{unique_key}"
+
+
+def _only_recalls(unit: TimerUnit) -> bool:
+    return bool(unit.kind & RECALL) and not unit.kind & ROLL

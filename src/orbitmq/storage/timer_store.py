@@ -1,0 +1,226 @@
+"""Messages that wait for any moment: the wheel, the log behind it, and how far both are safe.
+
+    put      a message of the timer topic on the wheel, behind those of the same moment
+    due      the next slot whose time is over, and what is in it
+    fired    that slot is done
+    save     make it all durable: log, wheel, then the checkpoint that relies on them
+
+A slot stands for the messages due in [tick, tick + 1) and fires when that time is over, so nothing fires early. A message
+further away than the roll window goes into a nearer slot, marked to be put on the wheel again from there.
+
+Two numbers say what was done: slots before `read_tick` have fired, messages of the timer topic before `queue_offset` are on
+the wheel. Only what the saved checkpoint says is believed after a crash. Messages that were put on the wheel after it are
+found in the log and not put twice; slots that fired after it fire again, so a crash may repeat a second's messages but
+never loses one.
+
+Java: TimerMessageStore
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from threading import Lock
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from orbitmq.storage.checkpoint import CheckpointFile, TimerCheckpoint, read_timer_checkpoint
+from orbitmq.storage.lock import LastExit
+from orbitmq.storage.timer_log import PLAIN, RECALL, ROLL, TimerLog, TimerUnit
+from orbitmq.storage.timer_wheel import NOWHERE, SLOTS, Slot, TimerWheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.storage.config import StorageConfig
+    from orbitmq.storage.files import Disk
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_NAME: Final = "timercheck"
+_SPARE_SLOTS: Final = 60  # of a turn of the wheel, kept free before its end
+_TURN: Final = SLOTS // 2
+
+
+class DueSlot(NamedTuple):
+    slot: Slot
+    positions: array[int]  # of its units in the log, oldest first
+
+
+class TimerStore:
+    """Belongs to the thread that appends to the store; `save` may run in another."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        config: StorageConfig,
+        now_ms: int,
+        last_exit: LastExit,
+        is_timer_record: Callable[[int, int], bool],
+    ) -> None:
+        """`is_timer_record` says whether a record of the timer topic begins at a log offset and has that size."""
+        self.precision_ms = config.timer_precision_ms
+        longest = _TURN - _SPARE_SLOTS
+        window = config.timer_roll_window_slots
+        self._roll_window = window if 2 <= window <= longest else longest
+        path = config.config_path / CHECKPOINT_NAME
+        self.checkpoint = read_timer_checkpoint(disk, path)
+        self.wheel = TimerWheel(disk, config.directory / "timerwheel")
+        self.log = TimerLog(disk, config.directory / "timerlog", config.timer_log_file_bytes)
+        self._checkpoint_file = CheckpointFile(disk, path)
+        self.log.recover(
+            self.checkpoint.log_synced_offset,
+            lambda unit: is_timer_record(unit.commit_log_offset, unit.size),
+            power_cut=last_exit is LastExit.CRASHED,
+        )
+        self.queue_offset = self.checkpoint.queue_offset
+        if self.log.end < self.checkpoint.log_synced_offset:
+            logger.error(
+                "the timer log ends at %d, the checkpoint knows %d: every message of the timer topic is put on the wheel again",
+                self.log.end,
+                self.checkpoint.log_synced_offset,
+            )
+            self.queue_offset = 0
+        now = now_ms // self.precision_ms
+        known = self.checkpoint.read_until_ms // self.precision_ms
+        self.read_tick = max(known, now - longest) if known or self.log.end else now
+        self._closed_to = self.read_tick  # nothing more comes into slots before it
+        self.last_tick = NOWHERE  # of the latest slot in use
+        self._saving = Lock()
+        self._known: set[int] = set()  # log offsets that are on the wheel though the checkpoint does not say so
+        self._recover_wheel()
+
+    # ---- on the wheel
+
+    def was_put(self, commit_log_offset: int) -> bool:
+        """Whether a message behind the checkpoint was put on the wheel before the last stop. Said once for each."""
+        if commit_log_offset not in self._known:
+            return False
+        self._known.remove(commit_log_offset)
+        return True
+
+    def is_over(self, due_ms: int, now_ms: int) -> bool:
+        """Whether the slot of that moment has fired or is firing, and rightly so: a clock may have been set back."""
+        return due_ms // self.precision_ms < min(self._closed_to, now_ms // self.precision_ms)
+
+    def put(
+        self, due_ms: int, now_ms: int, commit_log_offset: int, size: int, topic_hash: int, *, recall: bool = False
+    ) -> None:
+        """Put a message on the wheel; `recall`: one that takes another of the same moment from it."""
+        now = now_ms // self.precision_ms
+        if not self.is_waiting:
+            self._pass_to(min(now, due_ms // self.precision_ms))
+        tick = max(due_ms // self.precision_ms, self._closed_to)
+        kind = PLAIN | (RECALL if recall else 0)
+        away = tick - now
+        if away >= self._roll_window:
+            kind |= ROLL
+            # The rest of the way is left long enough for another turn.
+            tick = now + (
+                self._roll_window // 2 if away - self._roll_window < self._roll_window // 3 else self._roll_window
+            )
+            tick = max(tick, self._closed_to)
+        slot = self.wheel.slot(tick)
+        delay_ms = (tick - now) * self.precision_ms
+        unit = TimerUnit(slot.last, kind, now * self.precision_ms, delay_ms, commit_log_offset, size, topic_hash)
+        self._chain(slot, self.log.append(unit), kind)
+
+    def count_at(self, due_ms: int) -> int:
+        """Messages in the slot of that moment."""
+        return self.wheel.slot(due_ms // self.precision_ms).messages
+
+    def count_between(self, start_ms: int, stop_ms: int) -> int:
+        """Messages in the slots from one moment to before another."""
+        stop = min(stop_ms // self.precision_ms, self.last_tick + 1)
+        return sum(slot.messages for slot in self.wheel.used(start_ms // self.precision_ms, stop))
+
+    # ---- off the wheel
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.last_tick >= self.read_tick
+
+    def due(self, now_ms: int) -> DueSlot | None:
+        """The earliest slot that is over and has not fired. Moves past those that nothing is in."""
+        now = now_ms // self.precision_ms
+        for slot in self.wheel.used(self.read_tick, min(now, self.last_tick + 1)):
+            self.read_tick, self._closed_to = slot.tick, slot.tick + 1
+            return DueSlot(slot, self._chain_of(slot))
+        self._pass_to(now)
+        return None
+
+    def fired(self, due: DueSlot) -> None:
+        self._pass_to(due.slot.tick + 1)
+
+    def _pass_to(self, tick: int) -> None:
+        self.read_tick = self._closed_to = max(self.read_tick, tick)
+
+    # ---- across restarts
+
+    def mark(self) -> TimerCheckpoint:
+        """What is true now, to be saved once it is durable."""
+        return TimerCheckpoint(
+            read_until_ms=self.read_tick * self.precision_ms,
+            log_synced_offset=self.log.end,
+            queue_offset=self.queue_offset,
+            master_queue_offset=self.queue_offset,
+            version_state=self.checkpoint.version_state,
+            version_ms=self.checkpoint.version_ms,
+            version_counter=self.checkpoint.version_counter,
+        )
+
+    def save(self, mark: TimerCheckpoint, now_ms: int) -> bool:
+        """Durable on return, given that the commit log is up to where it was when `mark` was made. False: nothing new."""
+        with self._saving:
+            if mark == self.checkpoint:
+                return False
+            self.log.sync(self.checkpoint.log_synced_offset, mark.log_synced_offset)
+            self.wheel.sync()
+            mark.version_ms = now_ms
+            mark.version_counter = self.checkpoint.version_counter + 1
+            self._checkpoint_file.save(mark)
+            self.checkpoint = mark
+            return True
+
+    def close(self) -> None:
+        self.log.close()
+        self.wheel.close()
+        self._checkpoint_file.close()
+
+    def _chain(self, slot: Slot, position: int, kind: int) -> None:
+        first = position if slot.first == NOWHERE else slot.first
+        self.wheel.put(Slot(slot.tick, first, position, slot.messages + (-1 if kind & RECALL else 1)))
+        self.last_tick = max(self.last_tick, slot.tick)
+
+    def _chain_of(self, slot: Slot) -> array[int]:
+        positions = array("q")
+        at = slot.last
+        while at != NOWHERE:
+            unit = self.log.unit(at)
+            if unit is None or unit.previous >= at:
+                if unit is not None:
+                    positions.append(at)
+                logger.error("the chain of timers due at tick %d breaks at %d of the timer log", slot.tick, at)
+                break
+            positions.append(at)
+            at = unit.previous
+        positions.reverse()
+        return positions
+
+    def _recover_wheel(self) -> None:
+        """The wheel as the log tells it. Slots that lead behind the log's end are built anew from their first unit on."""
+        rescan_from = self.checkpoint.log_synced_offset
+        for slot in self.wheel.used(self.read_tick, self.read_tick + SLOTS):
+            if slot.last >= self.log.end:
+                rescan_from = min(rescan_from, slot.first)
+                self.wheel.clear(slot.tick)
+            else:
+                self.last_tick = max(self.last_tick, slot.tick)
+        for position, unit in self.log.units_from(rescan_from):
+            if position >= self.log.end:
+                break
+            if position >= self.checkpoint.log_synced_offset:
+                self._known.add(unit.commit_log_offset)
+            tick = unit.fires_ms // self.precision_ms
+            slot = self.wheel.slot(tick)
+            if tick >= self.read_tick and position > slot.last:
+                self._chain(slot, position, unit.kind)

@@ -1,0 +1,372 @@
+"""Timer messages on a clock that stands still until it is told to move."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orbitmq.clock import ManualClock
+from orbitmq.errors import StoreFull
+from tests.broker.kit import Wire, running, wire
+from tests.raw_client import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from orbitmq.broker.broker import Broker
+
+WHEEL_TOPIC = "rmq_sys_wheel_timer"
+NOW_MS = 1_700_000_000_000
+RECALL, TIMER_CHECK_POINT, TIMER_METRICS, RUNTIME_INFO = 370, 60, 61, 28
+ILLEGAL, FORBIDDEN, ILLEGAL_OPERATION, SYSTEM_ERROR = 13, 16, 604, 1
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW_MS)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Broker]:
+    async with running(tmp_path / "store", clock=clock, **SMALL) as running_broker:
+        yield running_broker
+
+
+SMALL: dict[str, Any] = {"mappedFileSizeTimerLog": 52 * 100, "recallMessageEnable": "true"}
+
+
+def as_any(properties: dict[str, str]) -> dict[str, Any]:
+    """So that they can be given by name."""
+    return dict(properties)
+
+
+async def on_the_wheel(broker: Broker) -> None:
+    """Wait until every timer message that was sent is on the wheel."""
+    timers = broker.state.timers
+    assert timers is not None
+    await until(lambda: timers.queue_behind == 0, what="putting on the wheel")
+
+
+async def delivered(broker: Broker, client: Wire, count: int, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    await until(lambda: broker.state.store.queue_range(topic, queue_id).max_offset >= count, what=f"{count} delivered")
+    return await client.bodies(topic, queue_id)
+
+
+async def all_fired(broker: Broker, clock: ManualClock) -> None:
+    """Everything whose time is over has been delivered."""
+    timers = broker.state.timers
+    assert timers is not None
+    await on_the_wheel(broker)
+    while timers.turn() == 0:
+        pass
+    assert timers.wheel.read_tick >= clock.now_ms() // 1000
+    broker.state.store.dispatch()
+
+
+@pytest.mark.parametrize(
+    ("request_for", "fires_after_ms"),
+    [
+        ({"TIMER_DELAY_SEC": "10"}, 10_000),
+        ({"TIMER_DELAY_MS": "2500"}, 3000),
+        ({"TIMER_DELIVER_MS": str(NOW_MS + 7001)}, 8000),
+        ({"TIMER_DELAY_SEC": "10", "TIMER_DELIVER_MS": "1"}, 10_000),
+        ({"TIMER_DELAY_MS": "1", "DELAY": "0"}, 1000),
+    ],
+)
+async def test_a_timer_message_is_seen_when_its_second_is_over_and_not_before(
+    client: Wire, broker: Broker, clock: ManualClock, request_for: dict[str, Any], fires_after_ms: int
+) -> None:
+    answer = await client.send("T", b"later", 2, TAGS="tag", UNIQ_KEY="K1", **request_for)
+    assert (answer.code, answer.fields["queueId"]) == (0, "2")
+
+    clock.advance(ms=fires_after_ms - 1)
+    await all_fired(broker, clock)
+    assert await client.bodies("T", 2) == []
+    clock.advance(ms=1)
+
+    assert await delivered(broker, client, 1, "T", 2) == [b"later"]
+    (message,) = await client.messages("T", 2)
+    told = message.properties
+    assert (told["TAGS"], told["REAL_TOPIC"], told["REAL_QID"], told["UNIQ_KEY"]) == ("tag", "T", "2", "K1")
+    assert (told["TIMER_OUT_MS"], told["TIMER_ENQUEUE_MS"]) == (str(NOW_MS + fires_after_ms - 1000), str(NOW_MS))
+    assert told["TIMER_DEQUEUE_MS"] == str(NOW_MS + fires_after_ms)
+    assert (message.born_at_ms, message.topic) == (NOW_MS, "T")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("TIMER_DELAY_SEC", "-5"), ("TIMER_DELAY_MS", "0"), ("TIMER_DELIVER_MS", "12"), ("TIMER_DELIVER_MS", "-1")],
+)
+async def test_a_moment_that_has_passed_means_now(client: Wire, key: str, value: str) -> None:
+    assert (await client.send("T", b"now", **as_any({key: value}))).code == 0
+
+    assert await client.bodies("T") == [b"now"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("TIMER_DELAY_SEC", "259201"),
+        ("TIMER_DELAY_MS", "259200001"),
+        ("TIMER_DELIVER_MS", str(NOW_MS + 259_200_001)),
+        ("TIMER_DELAY_SEC", "x"),
+        ("TIMER_DELAY_SEC", "1.5"),
+        ("TIMER_DELAY_SEC", "٣"),
+        ("TIMER_DELAY_MS", "9223372036854775808"),
+        pytest.param("TIMER_DELAY_SEC", "9" * 5000, id="digits without end"),
+    ],
+)
+async def test_a_delay_that_cannot_be_is_refused_and_nothing_is_stored(
+    client: Wire, broker: Broker, key: str, value: str
+) -> None:
+    answer = await client.send("T", b"x", **as_any({key: value}))
+
+    assert answer.code == ILLEGAL
+    assert "timer message illegal" in str(answer.remark)
+    assert broker.state.store.log.end == 0
+    half = await client.send("T", b"x", TRAN_MSG="true", PGROUP="P", **as_any({key: value}))
+    assert half.code == ILLEGAL
+
+
+async def test_messages_of_one_moment_keep_their_order_whatever_the_file_they_are_in(
+    client: Wire, broker: Broker, clock: ManualClock
+) -> None:
+    wanted = [b"%d" % i for i in range(150)]  # the timer log rolls after a hundred
+    for body in wanted:
+        assert (await client.send("T", body, TIMER_DELAY_SEC="5")).code == 0
+    early = await client.send("T", b"early", TIMER_DELAY_SEC="2")
+    assert early.code == 0
+
+    clock.advance(seconds=3)
+    assert await delivered(broker, client, 1) == [b"early"]
+    clock.advance(seconds=3)
+
+    assert await delivered(broker, client, 151) == [b"early", *wanted]
+
+
+async def test_a_level_beats_a_timer(client: Wire, broker: Broker, clock: ManualClock) -> None:
+    await client.send("T", b"x", DELAY="1", TIMER_DELAY_SEC="1000")
+
+    clock.advance(seconds=1)
+
+    assert await delivered(broker, client, 1) == [b"x"]
+    assert broker.state.store.queue_range(WHEEL_TOPIC, 0).max_offset == 0
+
+
+async def test_a_way_longer_than_the_window_is_gone_in_turns(tmp_path: Path, clock: ManualClock) -> None:
+    changes = {**SMALL, "timerRollWindowSlot": 10}
+    async with running(tmp_path, clock=clock, **changes) as broker, wire(broker) as client:
+        await client.send("T", b"far", TIMER_DELAY_SEC="35")
+        await client.send("T", b"gone", TIMER_DELAY_SEC="35", UNIQ_KEY="GONE")
+        handle = (await client.send("T", b"gone", TIMER_DELAY_SEC="35", UNIQ_KEY="GONE2")).fields["recallHandle"]
+        for _ in range(34):
+            clock.advance(seconds=1)
+            await all_fired(broker, clock)
+            if clock.now_ms() == NOW_MS + 20_000:
+                assert (await client.ask(RECALL, {"topic": "T", "recallHandle": handle})).code == 0
+            assert await client.bodies("T") == []
+        clock.advance(seconds=1)
+
+        await all_fired(broker, clock)
+        assert await client.bodies("T") == [b"far", b"gone"]
+        (far, _) = await client.messages("T")
+        assert int(far.properties["TIMER_ROLL_TIMES"]) >= 2
+        timers = broker.state.timers
+        assert timers is not None
+        assert timers.waiting() == 0
+
+
+async def test_a_recalled_message_never_comes(client: Wire, broker: Broker, clock: ManualClock) -> None:
+    receipt = await client.send("T", b"regretted", TIMER_DELAY_SEC="5", UNIQ_KEY="K1")
+    await client.send("T", b"kept", TIMER_DELAY_SEC="5", UNIQ_KEY="K2")
+    handle = receipt.fields["recallHandle"]
+    assert base64.urlsafe_b64decode(handle).decode() == f"v1 T broker-a {NOW_MS + 4001} K1"
+
+    answer = await client.ask(RECALL, {"producerGroup": "P", "topic": "T", "recallHandle": handle})
+    assert (answer.code, answer.fields["msgId"]) == (0, "K1")
+    clock.advance(seconds=6)
+
+    await all_fired(broker, clock)
+    assert await client.bodies("T") == [b"kept"]
+    counts = json.loads((await client.ask(TIMER_METRICS)).body)["timingCount"]
+    assert counts["T"]["count"] == 0
+
+
+async def test_what_cannot_be_recalled_is_told_so_and_changes_nothing(
+    client: Wire, broker: Broker, clock: ManualClock
+) -> None:
+    receipt = await client.send("T", b"x", TIMER_DELAY_SEC="5", UNIQ_KEY="K1")
+    handle = receipt.fields["recallHandle"]
+    end = broker.state.store.log.end
+
+    def forged(*parts: object) -> str:
+        return base64.urlsafe_b64encode(" ".join(str(part) for part in parts).encode()).decode()
+
+    for topic, wrong, code in (
+        ("T", "no base64!", ILLEGAL_OPERATION),
+        ("T", "", ILLEGAL_OPERATION),
+        ("T", forged("v2", "T", "broker-a", NOW_MS + 4001, "K1"), ILLEGAL_OPERATION),
+        ("T", forged("v1", "T", "broker-a", NOW_MS + 4001), ILLEGAL_OPERATION),
+        ("T", forged("v1", "T", "broker-b", NOW_MS + 4001, "K1"), ILLEGAL_OPERATION),
+        ("T", forged("v1", "T", "broker-a", "soon", "K1"), ILLEGAL_OPERATION),
+        ("T", forged("v1", "T", "broker-a", NOW_MS, "K1"), ILLEGAL_OPERATION),
+        ("T", forged("v1", "T", "broker-a", NOW_MS + 10**15, "K1"), ILLEGAL_OPERATION),
+        ("T", forged("v1", "T", "broker-a", NOW_MS + 4001, "K\x021"), ILLEGAL_OPERATION),
+        ("TBW102", handle, ILLEGAL_OPERATION),
+        ("Nowhere", handle, 17),
+    ):
+        answer = await client.ask(RECALL, {"topic": topic, "recallHandle": wrong})
+        assert answer.code == code, (wrong, answer)
+    assert broker.state.store.log.end == end
+    clock.advance(seconds=5)
+    assert await delivered(broker, client, 1) == [b"x"]
+    assert (await client.ask(RECALL, {"topic": "T", "recallHandle": handle})).code == ILLEGAL_OPERATION
+
+
+async def test_recall_is_an_offer_of_the_operator(tmp_path: Path, clock: ManualClock) -> None:
+    async with running(tmp_path, clock=clock, mappedFileSizeTimerLog=52 * 100) as broker, wire(broker) as client:
+        handle = (await client.send("T", b"x", TIMER_DELAY_SEC="5")).fields["recallHandle"]
+
+        assert (await client.ask(RECALL, {"topic": "T", "recallHandle": handle})).code == FORBIDDEN
+
+
+async def test_a_broker_without_a_wheel_refuses_timers(tmp_path: Path) -> None:
+    async with running(tmp_path, timerWheelEnable="false") as broker, wire(broker) as client:
+        answer = await client.send("T", b"x", TIMER_DELAY_SEC="5")
+
+        assert answer.code == SYSTEM_ERROR
+        assert "timerWheelEnable is false" in str(answer.remark)
+        assert (await client.ask(TIMER_METRICS)).code == SYSTEM_ERROR
+    assert not (tmp_path / "timerwheel").exists()
+
+
+async def test_a_moment_may_be_full(tmp_path: Path, clock: ManualClock) -> None:
+    async with running(tmp_path, clock=clock, **SMALL, timerCongestNumEachSlot=2) as broker, wire(broker) as client:
+        for _ in range(20):
+            await client.send("T", b"x", TIMER_DELAY_SEC="5")
+            await on_the_wheel(broker)
+        refused = await client.send("T", b"x", TIMER_DELAY_SEC="5")
+        assert (refused.code, (await client.send("T", b"x", TIMER_DELAY_SEC="6")).code) == (SYSTEM_ERROR, 0)
+        assert "flow control" in str(refused.remark)
+        timers = broker.state.timers
+        assert timers is not None
+        assert timers.waiting() <= 5  # twice the limit, and the other moment's
+
+
+async def test_a_committed_transaction_waits_for_its_moment(client: Wire, broker: Broker, clock: ManualClock) -> None:
+    half = await client.send("T", b"half", TIMER_DELAY_SEC="5", TRAN_MSG="true", PGROUP="P", UNIQ_KEY="K")
+    clock.advance(seconds=10)
+    decision = {
+        "producerGroup": "P",
+        "tranStateTableOffset": half.fields["queueOffset"],
+        "commitLogOffset": int(half.fields["msgId"][16:], 16),
+        "commitOrRollback": 8,
+        "msgId": "K",
+    }
+    assert (await client.ask(37, decision)).code == 0
+    await all_fired(broker, clock)
+    assert await client.bodies("T") == []
+
+    clock.advance(seconds=5)
+
+    assert await delivered(broker, client, 1) == [b"half"]
+
+
+async def test_a_message_late_for_the_wheel_is_delivered_at_once(
+    client: Wire, broker: Broker, clock: ManualClock
+) -> None:
+    await client.send("T", b"something waits", TIMER_DELAY_SEC="500")
+    await on_the_wheel(broker)
+    await client.ask(25, None, b"timerStopEnqueue=true")
+    await client.send("T", b"late", TIMER_DELAY_SEC="5")
+    clock.advance(seconds=60)
+    timers = broker.state.timers
+    assert timers is not None
+    await until(lambda: timers.wheel.read_tick == clock.now_ms() // 1000, what="passing the message's moment")
+    await client.ask(25, None, b"timerStopEnqueue=false")
+
+    assert await delivered(broker, client, 1) == [b"late"]
+    (message,) = await client.messages("T")
+    assert message.properties["TIMER_ENQUEUE_MS"] == str(2**63 - 1)
+
+
+async def test_a_clock_set_back_makes_nothing_early(client: Wire, broker: Broker, clock: ManualClock) -> None:
+    await client.send("T", b"first", TIMER_DELAY_SEC="100")
+    clock.advance(seconds=50)
+    await all_fired(broker, clock)
+    clock.advance(seconds=-20)
+    await client.send("T", b"second", TIMER_DELAY_SEC="5")  # its slot has been passed already
+    await on_the_wheel(broker)
+    clock.advance(seconds=4)
+    timers = broker.state.timers
+    assert timers is not None
+    assert timers.turn() == pytest.approx(0.1)
+    assert await client.bodies("T") == []
+
+    clock.advance(seconds=66)
+
+    assert sorted(await delivered(broker, client, 2)) == [b"first", b"second"]
+
+
+async def test_messages_wait_for_a_store_that_takes_them_again(
+    client: Wire, broker: Broker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(3):
+        await client.send("T", b"%d" % i, TIMER_DELAY_SEC="1")
+    await on_the_wheel(broker)
+    append = broker.state.store.append
+
+    def full(*arguments: object) -> object:
+        raise StoreFull("no room")
+
+    monkeypatch.setattr(broker.state.store, "append", full)
+    clock.advance(seconds=1)
+    timers = broker.state.timers
+    assert timers is not None
+    assert timers.turn() == pytest.approx(0.1)
+    monkeypatch.setattr(broker.state.store, "append", append)
+
+    assert await delivered(broker, client, 3) == [b"0", b"1", b"2"]
+
+
+async def test_a_restart_in_the_middle_delivers_the_rest_once(tmp_path: Path, clock: ManualClock) -> None:
+    async with running(tmp_path, clock=clock, **SMALL) as broker, wire(broker) as client:
+        await client.send("T", b"first", TIMER_DELAY_SEC="1")
+        clock.advance(seconds=1)
+        await delivered(broker, client, 1)
+        for i in range(120):
+            await client.send("T", b"%d" % i, TIMER_DELAY_SEC=str(2 + i % 3))
+        await on_the_wheel(broker)
+    saved = struct.unpack_from(">7q", (tmp_path / "config" / "timercheck").read_bytes())
+    assert saved[0] == NOW_MS + 1000  # read up to
+    assert saved[1] == 52 * 100 + 52 * 22  # 99 units and the end mark fit into a file
+    assert saved[2:4] == (121, 121)
+    counts = json.loads((tmp_path / "config" / "timermetrics").read_text())["timingCount"]
+    assert counts["T"]["count"] == 120
+
+    clock.advance(seconds=60)
+    async with running(tmp_path, clock=clock, **SMALL) as broker, wire(broker) as client:
+        bodies = await delivered(broker, client, 121)
+        assert bodies[0] == b"first"
+        assert bodies[1:] == [b"%d" % i for second in range(3) for i in range(second, 120, 3)]
+        info = json.loads((await client.ask(RUNTIME_INFO)).body)["table"]
+        assert (info["timerOffsetBehind"], info["timerCongestNum"]) == ("0", "0")
+        checkpoint = struct.unpack(">7q", (await client.ask(TIMER_CHECK_POINT)).body)
+        assert checkpoint[2] == 121
+
+
+async def test_a_foreign_message_in_the_timer_topic_stops_nobody(
+    client: Wire, broker: Broker, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.state.store.append(WHEEL_TOPIC, 0, b"stray", b"TIMER_OUT_MS\x01soon\x02", NOW_MS, b"\x7f\0\0\1\0\0\0\1")
+    await client.send("T", b"sound", TIMER_DELAY_SEC="1")
+
+    clock.advance(seconds=1)
+
+    assert await delivered(broker, client, 1) == [b"sound"]
+    assert "does not say when or where" in caplog.text
