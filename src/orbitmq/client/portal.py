@@ -12,6 +12,7 @@ from orbitmq.transport.loop import new_event_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -37,12 +38,16 @@ class Portal:
             raise ConfigError(
                 "the blocking client cannot be used on its own event loop", hint="in async handlers use orbitmq.connect"
             )
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = self.submit(coroutine)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin it, and go on."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def soon(self, function: Callable[[], object]) -> None:
         """Run it on the loop, in the order given, without waiting."""

@@ -1,1 +1,33 @@
-"""The data pipeline on Spark: topics and stores as tables. Needs `pip install "orbitmq[spark]"`."""
+"""The data pipeline on Spark: topics and stores as tables. Needs `pip install "orbitmq[spark]"`.
+
+    from orbitmq.spark import register
+
+    register(spark)  # not needed where the package is installed beside pyspark: Spark finds it
+    spark.read.format("rocketmq").option("nameServer", "127.0.0.1:9876").option("subscribe", "Orders").load()
+
+Names are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orbitmq.spark.group_offsets import commit_finished
+    from orbitmq.spark.registration import register
+
+_HOMES = {
+    "register": "orbitmq.spark.registration",
+    "commit_finished": "orbitmq.spark.group_offsets",
+}
+
+__all__ = ["commit_finished", "register"]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'orbitmq.spark' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(home), name)

@@ -1,0 +1,65 @@
+"""What a query has done with, told to the brokers as the offsets of a consumer group: lag shows in the usual tools.
+
+Spark tells a source of a finished micro-batch when the next one begins, so the last one of an availableNow query is never told.
+`commit_finished` does that, for whoever ran the query:
+
+    query.awaitTermination()
+    commit_finished(query, {"nameServer": "127.0.0.1:9876", "subscribe": "Orders", "groupId": "lake"})
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.client import questions
+from orbitmq.errors import ConfigError
+from orbitmq.spark.access import link
+from orbitmq.spark.patience import patiently
+from orbitmq.spark.queue_offsets import Offsets, from_json
+from orbitmq.spark.source_options import source_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from orbitmq.client.cluster import Cluster
+    from orbitmq.message import QueueRef
+
+_SOURCE: Final = "rocketmq"
+
+
+async def commit_offsets(cluster: Cluster, group: str, offsets: Offsets) -> None:
+    """Returns when the brokers know: offsets go to the masters, which keep them."""
+
+    async def commit(queue: QueueRef, offset: int) -> None:
+        if queue.broker_name not in cluster.brokers:
+            await cluster.fetch_route(queue.topic)
+        address = cluster.vip(questions.any_address(cluster, queue.broker_name))
+        await cluster.ask(address, questions.commit(group, queue, offset), questions.SECONDS)
+
+    await asyncio.gather(*(commit(queue, offset) for queue, offset in offsets.items()))
+
+
+def commit_finished(query: StreamingQuery, options: Mapping[str, str]) -> Offsets:
+    """Commit what the query's last finished micro-batch read, under its source's options; gives what was committed."""
+    wanted = source_options({**options, "commitOffsets": "true"}, streaming=True)
+    offsets = finished_offsets(query)
+    here = link(wanted.access)
+    topics = {queue.topic for queue in offsets}
+    seconds = wanted.retry_ms / 1000
+    here.run(patiently(here.cluster, topics, seconds, lambda: commit_offsets(here.cluster, wanted.group, offsets)))
+    return offsets
+
+
+def finished_offsets(query: StreamingQuery) -> Offsets:
+    """How far the query has come, by its last progress report; empty when it has not finished a micro-batch."""
+    progress = query.lastProgress
+    if progress is None:
+        return {}
+    ours = [source for source in progress.sources if _SOURCE in source.description.lower()]
+    if len(ours) != 1:
+        raise ConfigError(f"the query has {len(ours)} rocketmq sources", hint="commit for queries with exactly one")
+    return from_json(json.loads(ours[0].endOffset))

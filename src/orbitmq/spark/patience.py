@@ -1,0 +1,58 @@
+"""Asking a cluster that may be restarting: the same question again, after a pause, over a fresh route, until time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from orbitmq.errors import OrbitError, RequestFailed, TransportError
+from orbitmq.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from orbitmq.client.cluster import Cluster
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 2.0
+_PASSING: Final = frozenset({
+    ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL, ResponseCode.GO_AWAY,
+})  # fmt: skip
+
+
+def may_pass(error: OrbitError) -> bool:
+    """Whether the same question can get an answer a little later."""
+    return isinstance(error, TransportError) or (isinstance(error, RequestFailed) and error.code in _PASSING)
+
+
+async def patiently(cluster: Cluster, topics: Iterable[str], seconds: float, question: Callable[[], Awaitable[T]]) -> T:
+    """The answer; the last failure when none came within `seconds`. Between attempts the topics' routes are fetched."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    pause = _FIRST_PAUSE_SECONDS
+    complained = False
+    while True:
+        try:
+            return await question()
+        except OrbitError as error:
+            if not may_pass(error) or loop.time() + pause >= deadline:
+                raise
+            if not complained:
+                logger.warning("%s; asking again for up to %.0f s", error, seconds)
+                complained = True
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        await _fresh_routes(cluster, topics)
+
+
+async def _fresh_routes(cluster: Cluster, topics: Iterable[str]) -> None:
+    for topic in topics:
+        try:
+            await cluster.fetch_route(topic)
+        except OrbitError as error:
+            logger.debug("no fresh route of topic %s: %s", topic, error)  # the question itself will say what is wrong

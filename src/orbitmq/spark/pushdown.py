@@ -1,0 +1,141 @@
+"""Filters of a batch query that need not reach Spark: on topic, broker, queue, offset, store time and tags.
+
+Off unless both the option `pushFilters` and Spark's own `spark.sql.python.filterPushdown.enabled` are on. Only filters that
+are ANDed and compare a column with a value arrive here. What we can answer exactly is taken away from Spark; a store time only
+narrows the offsets, by the brokers' search, and Spark looks again. That search takes a queue's store times to be in order, as
+they are unless its broker's clock was set back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from orbitmq.spark.batch_reader import BatchReader
+from orbitmq.spark.bounds import first_at
+from orbitmq.spark.discovery import extents
+from orbitmq.spark.planning import QueueRange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from orbitmq.client.cluster import Cluster
+    from orbitmq.message import QueueRef
+
+_NEVER_NULL: Final = frozenset({"topic", "brokerName", "queueId", "queueOffset", "storeTimestamp"})
+_OF_QUEUE: Final[dict[str, Callable[[QueueRef], object]]] = {
+    "topic": lambda queue: queue.topic,
+    "brokerName": lambda queue: queue.broker_name,
+    "queueId": lambda queue: queue.queue_id,
+}
+
+
+class FilteringBatchReader(BatchReader):
+    """A batch reader that takes filters."""
+
+    _queue_filters: tuple[tuple[str, frozenset[object]], ...] = ()
+    _offset_from: int | None = None
+    _offset_until: int | None = None
+    _stored_from_ms: int | None = None
+    _stored_until_ms: int | None = None
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        return [one for one in filters if not self._takes(one)]
+
+    def _takes(self, one: Filter) -> bool:
+        """Whether rows that fail the filter are certain not to be read."""
+        if isinstance(one, IsNotNull):
+            return _column(one) in _NEVER_NULL
+        if isinstance(one, EqualTo | In):
+            values = one.value if isinstance(one, In) else (one.value,)
+            return self._takes_values(_column(one), frozenset(values))
+        if isinstance(one, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
+            return self._takes_bound(_column(one), one)
+        return False
+
+    def _takes_values(self, column: str, values: frozenset[Any]) -> bool:
+        if column in _OF_QUEUE:
+            self._queue_filters = (*self._queue_filters, (column, values))
+            return True
+        if column == "queueOffset" and all(isinstance(value, int) for value in values):
+            self._narrow_offsets(min(values), max(values) + 1)
+            return len(values) == 1
+        if column == "tags" and not self.options.sql and self.options.tags in ("", "*"):
+            tags = [tag for tag in values if isinstance(tag, str)]
+            if len(tags) == len(values) and all(tag and tag.strip() == tag and "|" not in tag for tag in tags):
+                self.options = replace(self.options, tags=" || ".join(sorted(tags)))
+                return True
+        return False
+
+    def _takes_bound(self, column: str, one: Any) -> bool:
+        is_from = isinstance(one, GreaterThan | GreaterThanOrEqual)
+        if column == "queueOffset" and isinstance(one.value, int):
+            edge = one.value + isinstance(one, GreaterThan | LessThanOrEqual)
+            self._narrow_offsets(edge if is_from else None, None if is_from else edge)
+            return True
+        if column == "storeTimestamp" and isinstance(one.value, datetime):
+            time_ms = _ms(one.value)
+            if is_from:
+                self._stored_from_ms = max(self._stored_from_ms or 0, time_ms)
+            else:
+                until_ms = time_ms + 1
+                self._stored_until_ms = min(self._stored_until_ms or until_ms, until_ms)
+        return False
+
+    def _narrow_offsets(self, start: int | None, until: int | None) -> None:
+        if start is not None:
+            self._offset_from = max(self._offset_from or 0, start)
+        if until is not None:
+            self._offset_until = until if self._offset_until is None else min(self._offset_until, until)
+
+    async def _ranges(self, cluster: Cluster) -> list[QueueRange]:
+        narrowed = []
+        for range_ in await super()._ranges(cluster):
+            queue, start, until = range_.queue, range_.start, range_.until
+            if not all(_OF_QUEUE[column](queue) in values for column, values in self._queue_filters):
+                continue
+            start = max(start, self._offset_from or 0)
+            until = until if self._offset_until is None else min(until, self._offset_until)
+            if start < until:
+                narrowed.append(QueueRange(queue, start, until))
+        return await self._narrowed_by_time(cluster, narrowed)
+
+    async def _narrowed_by_time(self, cluster: Cluster, ranges: list[QueueRange]) -> list[QueueRange]:
+        if self._stored_from_ms is None and self._stored_until_ms is None:
+            return ranges
+        held = await extents(cluster, [range_.queue for range_ in ranges])
+        narrowed = []
+        for range_ in ranges:
+            start, until = range_.start, range_.until
+            if self._stored_from_ms is not None:
+                found = await first_at(cluster, self.options, range_.queue, self._stored_from_ms, held[range_.queue])
+                start = max(start, until if found is None else found)
+            if self._stored_until_ms is not None:
+                found = await first_at(cluster, self.options, range_.queue, self._stored_until_ms, held[range_.queue])
+                until = min(until, until if found is None else found)
+            if start < until:
+                narrowed.append(QueueRange(range_.queue, start, until))
+        return narrowed
+
+
+def _column(one: Any) -> str:
+    path: tuple[str, ...] = one.attribute
+    return path[0] if len(path) == 1 else ""
+
+
+def _ms(moment: datetime) -> int:
+    """Spark gives a TIMESTAMP in the session's zone, or without one when it means the local one."""
+    aware = moment if moment.tzinfo is not None else moment.astimezone()
+    return int(aware.astimezone(UTC).timestamp() * 1000)

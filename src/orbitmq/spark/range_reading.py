@@ -1,0 +1,191 @@
+"""Reading ranges of queues in a worker: many pulls on their way at once, one Arrow batch for each few megabytes.
+
+A broker gives a few dozen messages an answer, so the way to its full speed is to have many questions on their way. A range is
+cut into segments; several segments, of one queue or of many, are pulled at the same time, decoded in their order, and given
+out in it: each range's messages come in the order of their offsets.
+
+    segments   [0..900) [900..1800) [1800..2700) ...     sized so that one becomes a batch of about 3 MB
+    pulls       ─ ─ ─ ─   ─ ─ ─ ─     ─ ─ ─ ─            one after the other inside a segment
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orbitmq.errors import MessageError
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.spark.decoding import RecordDecoder
+from orbitmq.spark.loss import report_loss
+from orbitmq.spark.patience import patiently
+from orbitmq.spark.planning import QueueRange
+from orbitmq.spark.pulling import Pulled, pull_once
+from orbitmq.spark.queue_offsets import named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from concurrent.futures import Future
+
+    from orbitmq.client.filters import Subscription
+    from orbitmq.message import QueueRef
+    from orbitmq.spark.access import Link
+    from orbitmq.spark.schema import Projection
+    from orbitmq.spark.source_options import SourceOptions
+
+logger = logging.getLogger(__name__)
+
+_BATCH_BYTES: Final = 3 << 20
+_SEGMENT_BYTES: Final = 16 << 20  # where a segment ends even when it is not done
+_SEGMENTS_AT_ONCE: Final = 8
+_FIRST_SEGMENT: Final = 256
+_SHORTEST_SEGMENT: Final = 16
+_LONGEST_SEGMENT: Final = 16_384
+
+
+class Segment(NamedTuple):
+    """The raw records of a part of a range. It may end before what was asked for, where messages are large."""
+
+    range: QueueRange
+    records: bytes
+    rest: QueueRange | None
+
+
+class RangeReader:
+    """Reads for one task."""
+
+    def __init__(self, link: Link, options: SourceOptions, projection: Projection) -> None:
+        self._link = link
+        self._options = options
+        self._projection = projection
+        tags = options.subscription("any").tags
+        self._tags = pa.array(sorted(tags), pa.string()) if tags else None
+        extra = ["queueOffset", *(["tags"] if tags else [])]
+        self._decoded_projection = projection.with_columns(extra)
+        self._decoders: dict[str, RecordDecoder] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._suggested: dict[QueueRef, int] = {}
+        self._segment_offsets = _FIRST_SEGMENT
+
+    def batches(self, ranges: Iterable[QueueRange]) -> Iterator[pa.RecordBatch]:
+        """At least one batch for Spark to see the schema of, unless nothing is found."""
+        waiting: deque[Future[Segment]] = deque()
+        segments = self._segments(ranges)
+        try:
+            at_once = 1  # until it is known how large messages are
+            while True:
+                while len(waiting) < at_once and (next_ := next(segments, None)) is not None:
+                    waiting.append(self._link.submit(self._pulled(next_)))
+                if not waiting:
+                    return
+                segment = waiting.popleft().result()
+                if segment.rest is not None:
+                    waiting.appendleft(self._link.submit(self._pulled(segment.rest)))
+                self._learn_size(segment)
+                at_once = _SEGMENTS_AT_ONCE
+                if segment.records:
+                    batch = self._batch(segment)
+                    if batch.num_rows:
+                        yield batch
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def _segments(self, ranges: Iterable[QueueRange]) -> Iterator[QueueRange]:
+        """Cut when they are asked for: the length follows what the segments before turned out to hold."""
+        for range_ in ranges:
+            start = range_.start
+            while start < range_.until:
+                until = min(start + self._segment_offsets, range_.until)
+                yield QueueRange(range_.queue, start, until)
+                start = until
+
+    def _learn_size(self, segment: Segment) -> None:
+        bytes_each = max(1.0, len(segment.records) / len(segment.range))
+        self._segment_offsets = min(max(int(_BATCH_BYTES / bytes_each), _SHORTEST_SEGMENT), _LONGEST_SEGMENT)
+
+    # ---- pulling, on the link's loop
+
+    async def _pulled(self, range_: QueueRange) -> Segment:
+        found: list[bytes] = []
+        size, offset = 0, range_.start
+        while offset < range_.until and size < _SEGMENT_BYTES:
+            pulled = await self._pull(range_, offset)
+            if pulled.found:
+                found.append(pulled.body)
+                size += len(pulled.body)
+            if pulled.next_offset <= offset:
+                self._lost(range_.queue, offset, range_.until, "the queue ends before them")
+                offset = range_.until
+                break
+            self._check_nothing_is_lost(range_, offset, pulled)
+            offset = pulled.next_offset
+        end = min(offset, range_.until)
+        rest = QueueRange(range_.queue, end, range_.until) if end < range_.until else None
+        return Segment(QueueRange(range_.queue, range_.start, end), b"".join(found), rest)
+
+    async def _pull(self, range_: QueueRange, offset: int) -> Pulled:
+        queue, options = range_.queue, self._options
+        wanted = self._subscriptions.get(queue.topic)
+        if wanted is None:
+            wanted = self._subscriptions[queue.topic] = options.subscription(queue.topic)
+        count = min(range_.until - offset, options.pull_batch)
+        cluster = self._link.cluster
+        if queue.broker_name not in cluster.brokers:
+            await cluster.fetch_route(queue.topic)
+
+        async def once() -> Pulled:
+            return await pull_once(cluster, options, wanted, queue, offset, count, self._suggested.get(queue, 0))
+
+        pulled = await patiently(cluster, [queue.topic], options.retry_ms / 1000, once)
+        self._suggested[queue] = pulled.suggested_broker
+        return pulled
+
+    def _check_nothing_is_lost(self, range_: QueueRange, offset: int, pulled: Pulled) -> None:
+        """A broker skips what it has deleted without a word; a filter skips too, but not before the first message kept."""
+        filtered = self._tags is not None or bool(self._options.sql)
+        if pulled.found or (filtered and pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY):
+            lost_until = pulled.min_offset if offset < pulled.min_offset else offset
+        else:
+            lost_until = pulled.next_offset
+        if lost_until > offset:
+            self._lost(range_.queue, offset, min(lost_until, range_.until), "they are gone from the broker")
+
+    def _lost(self, queue: QueueRef, start: int, until: int, why: str) -> None:
+        report_loss(self._options, f"messages {start} to {until} of {named(queue)} cannot be read: {why}")
+
+    # ---- decoding, on the task's thread
+
+    def _batch(self, segment: Segment) -> pa.RecordBatch:
+        queue, start, until = segment.range.queue, segment.range.start, segment.range.until
+        decoder = self._decoders.get(queue.broker_name)
+        if decoder is None:
+            decoder = RecordDecoder(self._decoded_projection, broker_name=queue.broker_name)
+            self._decoders[queue.broker_name] = decoder
+        batch, bad = decoder.pulled(segment.records)
+        for record in bad:
+            what = f"a record between {start} and {until} of {named(queue)} cannot be read: {record.reason}"
+            if self._options.fail_on_data_loss:
+                raise MessageError(what, hint="failOnDataLoss=false goes on without it")
+            logger.warning("%s; going on without it", what)
+        return self._chosen(batch, start, until)
+
+    def _chosen(self, batch: pa.RecordBatch, start: int, until: int) -> pa.RecordBatch:
+        """Without what a filtered or batched pull gave beyond the range, and without tags that only share a hash."""
+        offsets = batch.column("queueOffset")
+        extremes = pc.min_max(offsets)
+        mask = None
+        if batch.num_rows and (extremes["min"].as_py() < start or extremes["max"].as_py() >= until):
+            mask = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, until))
+        if self._tags is not None:
+            wanted = pc.is_in(batch.column("tags"), value_set=self._tags)
+            mask = wanted if mask is None else pc.and_(mask, wanted)
+        if mask is not None:
+            batch = batch.filter(mask)
+        if self._decoded_projection is not self._projection:
+            columns = batch.columns[: len(self._projection.columns)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=self._projection.arrow)
+        return batch

@@ -1,0 +1,15 @@
+"""Making our sources known to a session that did not find them by itself: with `addPyFile`, or in a notebook."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orbitmq.spark.source import RocketMQSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """`format("rocketmq")` works in this session from now on."""
+    spark.dataSource.register(RocketMQSource)

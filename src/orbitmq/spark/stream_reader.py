@@ -1,0 +1,253 @@
+"""`spark.readStream.format("rocketmq")`: what came since the last micro-batch.
+
+The checkpoint holds, for every queue, the offset up to which a micro-batch read. Spark writes it before the micro-batch runs,
+so that one that failed is run again with the same ends. A queue that is not in it yet is new: it is read from its beginning.
+Offsets are committed to a group only when asked for; the checkpoint never depends on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from orbitmq.client import questions
+from orbitmq.client.filters import subscription
+from orbitmq.errors import OrbitError, TransportError
+from orbitmq.spark.access import link
+from orbitmq.spark.bounds import starting_offsets
+from orbitmq.spark.discovery import Found, extents, find_queues, min_offsets
+from orbitmq.spark.failures import plain_errors, plain_errors_in
+from orbitmq.spark.group_offsets import commit_offsets
+from orbitmq.spark.loss import report_loss
+from orbitmq.spark.patience import may_pass, patiently
+from orbitmq.spark.planning import RangesPartition, plan, ranges_between
+from orbitmq.spark.pulling import pull_once
+from orbitmq.spark.queue_offsets import Offsets, OffsetsJson, from_json, listed, named, to_json
+from orbitmq.spark.range_reading import RangeReader
+from orbitmq.spark.rate_limits import TriggerPace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from orbitmq.client.cluster import Cluster
+    from orbitmq.message import QueueRef
+    from orbitmq.spark.access import Link
+    from orbitmq.spark.schema import Projection
+    from orbitmq.spark.source_options import SourceOptions
+
+logger = logging.getLogger(__name__)
+
+_NO_LIMIT: Final = 2**62
+_SAMPLED_QUEUES: Final = 3
+_SAMPLED_MESSAGES: Final = 16
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """On the driver it plans, and keeps state; in workers only `read` is called, which must not."""
+
+    def __init__(self, options: SourceOptions, projection: Projection) -> None:
+        self.options = options
+        self.projection = projection
+        self._pace = TriggerPace(options.limits)
+        self._found: Found | None = None
+        self._found_at = 0.0
+        self._latest: Offsets = {}
+        self._target: Offsets | None = None  # where an availableNow query ends
+        self._committed: Offsets = {}
+        self._unreachable: set[QueueRef] = set()
+
+    # ---- offsets
+
+    @plain_errors
+    def initialOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's name
+        here = self._link()
+        return to_json(self._patiently(here, lambda: self._initial(here.cluster)))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Anything but "all" says that our own limits count; a trigger that ignores limits will ask for all."""
+        limits = self.options.limits
+        if limits.max_offsets is None and limits.min_offsets is None and limits.max_bytes is None:
+            return ReadAllAvailable()
+        return ReadMaxRows(limits.max_offsets or _NO_LIMIT)
+
+    @plain_errors
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> OffsetsJson:  # noqa: N802
+        here = self._link()
+        begin = from_json(start)
+        latest = self._patiently(here, lambda: self._latest_offsets(here.cluster, begin))
+        self._latest = latest
+        if self._target is not None:
+            latest = self._up_to_target(begin, latest)
+        from_here = self._known_starts(here, begin, latest)
+        if isinstance(limit, ReadAllAvailable) or not any(latest[queue] != from_here[queue] for queue in latest):
+            return to_json(latest)
+        return to_json(self._paced(here, begin, from_here, latest))
+
+    def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802
+        return to_json(self._latest) if self._latest else None
+
+    @plain_errors
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        here = self._link()
+        self._target = self._patiently(here, lambda: self._latest_offsets(here.cluster, {}))
+
+    # ---- reading
+
+    @plain_errors
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, until = from_json(start), from_json(end)
+        here = self._link()
+        from_here = self._known_starts(here, begin, until)
+        anew = [queue for queue in until if until[queue] < from_here[queue]]
+        if anew:  # allowed by failOnDataLoss=false, else `latestOffset` would have failed
+            lows = self._patiently(here, lambda: min_offsets(here.cluster, anew))
+            from_here.update(lows)
+        self._note_missing(begin, until)
+        ranges = ranges_between(from_here, until)
+        return plan(ranges, self.options.min_partitions, self.options.max_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangesPartition)
+        reader = RangeReader(link(self.options.access), self.options, self.projection)
+        return plain_errors_in(reader.batches(partition.ranges))
+
+    @plain_errors
+    def commit(self, end: dict[str, Any]) -> None:
+        if not self.options.commit:
+            return
+        offsets = from_json(end)
+        moved = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue) != offset}
+        here = self._link()
+        self._patiently(here, lambda: commit_offsets(here.cluster, self.options.group, moved))
+        self._committed = offsets
+
+    def stop(self) -> None:
+        """Connections belong to the process and are shared; they end with it."""
+
+    # ---- asking the cluster
+
+    def _link(self) -> Link:
+        return link(self.options.access)
+
+    def _patiently(self, here: Link, question: Any) -> Any:
+        return here.run(patiently(here.cluster, self.options.topics, self.options.retry_ms / 1000, question))
+
+    async def _initial(self, cluster: Cluster) -> Offsets:
+        found = await self._queues(cluster)
+        return await starting_offsets(cluster, self.options, await extents(cluster, found.queues))
+
+    async def _queues(self, cluster: Cluster) -> Found:
+        now = time.monotonic()
+        if self._found is None or now - self._found_at >= self.options.discovery_ms / 1000:
+            before = self._found
+            self._found = await find_queues(cluster, self.options, may_be_none=True)
+            self._found_at = now
+            new = set(self._found.queues) - set(before.queues) if before is not None else set()
+            if new:
+                logger.info("new since the query began: %s", listed(new))
+        return self._found
+
+    async def _latest_offsets(self, cluster: Cluster, begin: Offsets) -> Offsets:
+        """One beyond the last message of every queue. Those of a broker that is away stay where they are."""
+        found = await self._queues(cluster)
+        outcomes = await asyncio.gather(
+            *(questions.max_offset(cluster, queue) for queue in found.queues), return_exceptions=True
+        )
+        latest: Offsets = {}
+        failures: dict[QueueRef, OrbitError] = {}
+        for queue, outcome in zip(found.queues, outcomes, strict=True):
+            if isinstance(outcome, OrbitError) and may_pass(outcome):
+                failures[queue] = outcome
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                latest[queue] = self._checked(queue, begin.get(queue), outcome)
+        if failures and not latest:
+            raise next(iter(failures.values()))
+        self._keep_unreachable(begin, latest, failures, found)
+        return latest
+
+    def _checked(self, queue: QueueRef, begin: int | None, high: int) -> int:
+        if begin is not None and high < begin:
+            report_loss(self.options, f"{named(queue)} ends at {high}, but the query has read it up to {begin}")
+        return high
+
+    def _keep_unreachable(
+        self, begin: Offsets, latest: Offsets, failures: dict[QueueRef, OrbitError], found: Found
+    ) -> None:
+        away = {queue for queue in begin if queue in failures}
+        for queue in begin.keys() - latest.keys() - failures.keys():
+            if queue.broker_name in found.brokers:
+                report_loss(self.options, f"{named(queue)} is no longer there; what was not read of it is lost")
+            else:
+                away.add(queue)
+        for queue in away:
+            latest[queue] = begin[queue]
+        if away - self._unreachable:
+            logger.warning("not read for now, their broker is away: %s", listed(away))
+        self._unreachable = away
+
+    # ---- how far
+
+    def _known_starts(self, here: Link, begin: Offsets, latest: Offsets) -> Offsets:
+        """Where reading begins: a queue that the checkpoint does not know is new and is read from its first message."""
+        new = [queue for queue in latest if queue not in begin]
+        lows = self._patiently(here, lambda: min_offsets(here.cluster, new)) if new else {}
+        return {queue: begin[queue] if queue in begin else lows[queue] for queue in latest}
+
+    def _up_to_target(self, begin: Offsets, latest: Offsets) -> Offsets:
+        """No further than what was there when the query began; queues that came later are left for the next one."""
+        assert self._target is not None
+        return {
+            queue: max(min(offset, self._target[queue]), begin.get(queue, 0))
+            for queue, offset in latest.items()
+            if queue in self._target
+        }
+
+    def _paced(self, here: Link, begin: Offsets, from_here: Offsets, latest: Offsets) -> Offsets:
+        now_ms = int(time.monotonic() * 1000)
+        bytes_each = 0.0
+        if self.options.limits.max_bytes is not None:
+            bytes_each = here.run(self._bytes_each(here.cluster, from_here, latest))
+        end = self._pace.end(from_here, latest, now_ms, bytes_each)
+        if end is None:
+            if self._target is None:
+                return begin
+            end = latest  # an availableNow query must come to its end, however little is left
+        self._pace.triggered(now_ms)
+        return end
+
+    async def _bytes_each(self, cluster: Cluster, from_here: Offsets, latest: Offsets) -> float:
+        """What a message takes, about: some are looked at where the longest queues will be read."""
+        longest = sorted(latest, key=lambda queue: from_here[queue] - latest[queue])[:_SAMPLED_QUEUES]
+        total, count = 0, 0
+        for queue in longest:
+            if latest[queue] <= from_here[queue]:
+                continue
+            try:
+                everything = subscription(queue.topic, None, 0)
+                pulled = await pull_once(cluster, self.options, everything, queue, from_here[queue], _SAMPLED_MESSAGES)
+            except TransportError as error:
+                logger.debug("no sample of %s: %s", named(queue), error)
+                continue
+            if pulled.found:
+                total += len(pulled.body)
+                count += pulled.next_offset - from_here[queue]
+        return total / count if count else 0.0
+
+    def _note_missing(self, begin: Offsets, until: Offsets) -> None:
+        gone = begin.keys() - until.keys()
+        if gone:
+            logger.info("no longer read: %s", listed(gone))
