@@ -201,7 +201,13 @@ class ScriptedBroker:
         header = command.read(UpdateConsumerOffset)
         assert header.queue_id is not None
         assert header.commit_offset is not None
-        self.offsets[header.consumer_group, header.topic, header.queue_id] = header.commit_offset
+        group, topic = header.consumer_group, header.topic
+        if not any(key[:2] == (group, topic) for key in self.offsets):
+            # As Apache's: whoever finds no table makes one, and of those who do so at once the last one's stays.
+            await asyncio.sleep(0.001)
+            for key in [key for key in self.offsets if key[:2] == (group, topic)]:
+                del self.offsets[key]
+        self.offsets[group, topic, header.queue_id] = header.commit_offset
         return ok()
 
     async def _max_offset(self, command: Command, connection: Connection) -> Command:

@@ -96,6 +96,7 @@ async def test_orderly_members_see_each_queue_in_order(client: Client, topic: st
         if message.queue_offset == 1 and queue_id not in failed:
             failed.add(queue_id)
             raise RetryLater
+        await asyncio.sleep(0.01)  # so that the second member comes while the first is at work
         seen[queue_id].append(message.queue_offset)
 
     group = f"Orderly{topic}"
@@ -107,11 +108,11 @@ async def test_orderly_members_see_each_queue_in_order(client: Client, topic: st
         client.consumer(topic, group=group, handler=handler, orderly=True, start="earliest", suspend=0.1),
         client.consumer(topic, group=group, handler=handler, orderly=True, start="earliest", suspend=0.1),
     ):
-        await eventually(lambda: sum(len(set(offsets)) for offsets in seen.values()) >= 40, 60)
-    assert sum(len(set(offsets)) for offsets in seen.values()) == 40, seen
+        await eventually(lambda: sum(map(len, seen.values())) >= 40, 60)
+    # Each message once and in order, though queues change hands on the way.
+    assert sum(map(len, seen.values())) == 40, seen
     for offsets in seen.values():
-        # A queue that changes hands may be read again from its last commit, and goes on in order from there.
-        assert list(dict.fromkeys(offsets)) == sorted(set(offsets)), seen
+        assert offsets == list(range(len(offsets))), seen
 
 
 async def test_broadcasting_members_each_get_everything(client: Client, topic: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from orbitmq.protocol.bodies.offsets import ConsumerStatusBody, QueueOffsets
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request
 from orbitmq.protocol.headers.groups import ConsumeDirectly, ConsumerRunningInfo, ConsumerStatus, ResetOffset
-from orbitmq.protocol.headers.pull import PullMessage
+from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PullMessage
 from orbitmq.protocol.headers.send import SendBack, SendMessageV2
 from tests.client.scripted import ScriptedCluster, eventually, hang_up, refuse, scripted_cluster
 
@@ -541,6 +541,35 @@ async def test_an_orderly_queue_changes_hands_between_messages(cluster: Scripted
             assert running == 1
             release.set()
             await eventually(lambda: first.stats.acked + second.stats.acked == 3)
+
+
+async def test_the_first_commits_of_a_group_are_not_sent_at_once(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.topics["Wide"] = 8
+    for number in range(16):
+        cluster.broker.put("Wide", number % 8, b"x")
+    seen = Collected()
+    async with client.consumer("Wide", group="G", orderly=True, start="earliest", handler=seen):
+        await seen.wait(16)
+    assert {key[2]: offset for key, offset in cluster.broker.offsets.items() if key[1] == "Wide"} == dict.fromkeys(
+        range(8), 2
+    )
+
+
+async def test_an_orderly_queue_is_not_let_go_before_its_offset_is_committed(
+    cluster: ScriptedCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbitmq.client.membership._COMMIT_AGAIN_SECONDS", 0.01)
+    first, second = Collected(), Collected()
+    for queue_id in (0, 1):
+        cluster.broker.put("T", queue_id, b"x")
+    async with client.consumer("T", group="G", orderly=True, start="earliest", handler=first):
+        await first.wait(2)
+        cluster.broker.inject(RequestCode.UPDATE_CONSUMER_OFFSET, refuse(ResponseCode.SYSTEM_ERROR), times=5)
+        async with client.consumer("T", group="G", orderly=True, start="earliest", handler=second) as other:
+            await eventually(lambda: len(other.assigned) == 1)
+            assert cluster.broker.offsets["G", "T", other.assigned[0].queue_id] == 1
+    assert not second.messages
+    assert not any(one.read(PullMessage).sys_flag & PULL_COMMIT_OFFSET for one in cluster.broker.received(PULL))
 
 
 # ---- steering

@@ -21,7 +21,7 @@ from orbitmq.client.names import RETRY_PREFIX, retry_topic
 from orbitmq.client.namespaces import unwrapped
 from orbitmq.client.process_queue import ProcessQueue
 from orbitmq.client.pulling import Puller
-from orbitmq.client.queue_locks import RENEW_SECONDS, QueueLocks
+from orbitmq.client.queue_locks import RENEW_SECONDS, TRUSTED_SECONDS, QueueLocks
 from orbitmq.client.starting_points import first_offset
 from orbitmq.errors import OrbitError
 from orbitmq.message import QueueRef
@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 _REBALANCE_SECONDS: Final = 20.0
 _UNBALANCED_SECONDS: Final = 1.0
+_COMMIT_AGAIN_SECONDS: Final = 1.0
 _HAND_OVER_SECONDS: Final = 20.0  # how long a running orderly handler may keep its queue from the next owner
 
 
@@ -89,7 +90,8 @@ class Membership:
             self.incoming,
             stats,
             batch_size=options.pull_batch_size,
-            commits=not options.broadcasting,
+            # A pull that is carried out late would take the offset back, and an orderly queue with it.
+            commits=not options.broadcasting and not options.orderly,
             deliver=deliver,
             moved=self._moved,
         )
@@ -139,7 +141,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Save offsets, give up locks, tell the brokers."""
-        await self._offsets.save(list(self.queues), confirmed=True)
+        await self._offsets.save()  # of queues that were just being handed over, too
         for held in self.queues.values():
             held.drop()
         if self._locks is not None:
@@ -171,7 +173,7 @@ class Membership:
         self.rebalance_soon()
 
     async def save_offsets(self) -> None:
-        await self._offsets.save(list(self.queues))
+        await self._offsets.save()
 
     async def restart(self, queue: QueueRef, offset: int) -> None:
         """Go on at `offset`, wherever that is. What was pulled and not handled is forgotten, what is being handled does not
@@ -188,7 +190,7 @@ class Membership:
         if pull is not None and pull is not asyncio.current_task():  # else it ends by itself, its queue being dropped
             pull.cancel()
         self._offsets.set(queue, offset)
-        await self._offsets.save([queue], confirmed=True)
+        await self._offsets.save([queue])
         if self.queues.get(queue) is held:
             self._begin(queue, offset, held.locked_at)
 
@@ -257,11 +259,12 @@ class Membership:
         locked_at = None
         if self._locks is not None and new:
             locked_at = asyncio.get_running_loop().time()
+            self._locked.update(new)  # also what the broker locks without our hearing of it
             locked = await self._locks.lock(new)
-            self._locked |= locked
             new = [queue for queue in new if queue in locked]
         begun = await asyncio.gather(*(self._take_over(queue, locked_at) for queue in new))
         if new:
+            await self._offsets.save(new)
             logger.info("group %s consumes %d queues of %s", self.group, len(share), topic)
         return all(begun) and all(queue in self.queues for queue in share)
 
@@ -315,7 +318,7 @@ class Membership:
         for held in going:
             held.drop()
         names = [held.queue for held in going]
-        await self._offsets.save(names, confirmed=True)
+        await self._offsets.save(names)
         for queue in names:
             self._offsets.forget(queue)
 
@@ -325,13 +328,21 @@ class Membership:
             held.pending.clear()
             await self._until_idle(held)
             held.drop()
-            await self._offsets.save([held.queue], confirmed=True)
+            await self._commit_under_lock(held)
             self._offsets.forget(held.queue)
             if self._locks is not None:
                 await self._locks.unlock([held.queue])
                 self._locked.discard(held.queue)
         finally:
             self._leaving.discard(held.queue)
+
+    async def _commit_under_lock(self, held: ProcessQueue) -> None:
+        """The next owner reads on from what is committed, so the lock is kept for as long as that takes and we are trusted."""
+        loop = asyncio.get_running_loop()
+        while not await self._offsets.save([held.queue]):
+            if held.locked_at is None or loop.time() - held.locked_at > TRUSTED_SECONDS:
+                return
+            await asyncio.sleep(_COMMIT_AGAIN_SECONDS)
 
     async def _until_idle(self, held: ProcessQueue) -> None:
         try:
@@ -350,6 +361,9 @@ class Membership:
                 held.locked_at = asked_at
                 if self._lock_renewed is not None:
                     self._lock_renewed(held)
+        handed_over = locked - self.queues.keys() - self._leaving  # while we asked
+        if handed_over:
+            await self._locks.unlock(handed_over)
 
     # ---- telling
 

@@ -27,12 +27,18 @@ logger = logging.getLogger(__name__)
 
 _FILE_NAME: Final = "offsets.json"
 
+_Table = tuple[str, str]  # broker and topic: what a broker keeps a group's offsets by
+
 
 class Offsets(Protocol):
     """Offsets move in memory at once and are saved now and then."""
 
     def known(self, queue: QueueRef) -> int | None:
         """The offset in memory."""
+        ...
+
+    def has_table(self, queue: QueueRef) -> bool:
+        """Whether something of this group and topic was saved before."""
         ...
 
     def advance(self, queue: QueueRef, offset: int) -> None:
@@ -49,22 +55,33 @@ class Offsets(Protocol):
         """The saved offset, None when there is none."""
         ...
 
-    async def save(self, queues: Iterable[QueueRef], *, confirmed: bool = False) -> None:
-        """Save what has moved. `confirmed` waits for the broker's word; failures are logged, and tried again next time."""
+    async def save(self, queues: Iterable[QueueRef] | None = None) -> bool:
+        """Save what has moved, of these queues or of all. False when something is not saved, which is logged: try again."""
         ...
 
 
 class RemoteOffsets:
-    """Kept by the broker of each queue."""
+    """Kept by the broker of each queue.
+
+    Brokers carry out requests side by side, so two commits of one queue must not be under way at once: the older could win.
+    And Apache's lose commits that are the first of a group in a topic and come at the same time (each makes the table of the
+    topic, the last one stays): the first goes alone.
+    """
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster = cluster
         self._group = group
         self._offsets: dict[QueueRef, int] = {}
         self._saved: dict[QueueRef, int] = {}
+        self._tables: set[_Table] = set()
+        self._saving = asyncio.Lock()
 
     def known(self, queue: QueueRef) -> int | None:
         return self._offsets.get(queue)
+
+    def has_table(self, queue: QueueRef) -> bool:
+        """The broker has our word on this topic already, so that commits may also ride on pulls."""
+        return (queue.broker_name, queue.topic) in self._tables
 
     def advance(self, queue: QueueRef, offset: int) -> None:
         if offset > self._offsets.get(queue, -1):
@@ -80,22 +97,32 @@ class RemoteOffsets:
     async def stored(self, queue: QueueRef) -> int | None:
         return await questions.committed_offset(self._cluster, self._group, queue)
 
-    async def save(self, queues: Iterable[QueueRef], *, confirmed: bool = False) -> None:
-        moved = [queue for queue in queues if self._offsets.get(queue) != self._saved.get(queue)]
-        await asyncio.gather(*(self._save_one(queue, self._offsets[queue], confirmed) for queue in moved))
+    async def save(self, queues: Iterable[QueueRef] | None = None) -> bool:
+        async with self._saving:
+            wanted = self._offsets if queues is None else queues
+            moved = [queue for queue in wanted if self._has_moved(queue)]
+            firsts = {(queue.broker_name, queue.topic): queue for queue in moved if not self.has_table(queue)}
+            if not await self._save_together(firsts.values()):
+                return False
+            return await self._save_together([queue for queue in moved if self._has_moved(queue)])
 
-    async def _save_one(self, queue: QueueRef, offset: int, confirmed: bool) -> None:
-        command = questions.commit(self._group, queue, offset)
+    async def _save_together(self, queues: Iterable[QueueRef]) -> bool:
+        return all(await asyncio.gather(*(self._save_one(queue, self._offsets[queue]) for queue in queues)))
+
+    def _has_moved(self, queue: QueueRef) -> bool:
+        offset = self._offsets.get(queue)
+        return offset is not None and offset != self._saved.get(queue)
+
+    async def _save_one(self, queue: QueueRef, offset: int) -> bool:
         try:
             address = self._cluster.vip(questions.any_address(self._cluster, queue.broker_name))
-            if confirmed:
-                await self._cluster.ask(address, command, questions.SECONDS)
-            else:
-                await self._cluster.notify(address, command)
+            await self._cluster.ask(address, questions.commit(self._group, queue, offset), questions.SECONDS)
         except OrbitError as error:
             logger.warning("offset %d of %s is not committed yet: %s", offset, queue, error)
-        else:
-            self._saved[queue] = offset
+            return False
+        self._saved[queue] = offset
+        self._tables.add((queue.broker_name, queue.topic))
+        return True
 
 
 class LocalOffsets:
@@ -109,6 +136,9 @@ class LocalOffsets:
 
     def known(self, queue: QueueRef) -> int | None:
         return self._offsets.get(queue)
+
+    def has_table(self, queue: QueueRef) -> bool:
+        return True
 
     def advance(self, queue: QueueRef, offset: int) -> None:
         if offset > self._offsets.get(queue, -1):
@@ -124,9 +154,9 @@ class LocalOffsets:
     async def stored(self, queue: QueueRef) -> int | None:
         return self._offsets.get(queue)
 
-    async def save(self, queues: Iterable[QueueRef], *, confirmed: bool = False) -> None:
+    async def save(self, queues: Iterable[QueueRef] | None = None) -> bool:
         if not self._changed:
-            return
+            return True
         self._changed = False
         table = {
             QueueKey(broker_name=queue.broker_name, queue_id=queue.queue_id, topic=queue.topic): offset
@@ -138,6 +168,7 @@ class LocalOffsets:
         except OSError as error:
             self._changed = True
             logger.warning("offsets are not saved to %s: %s", self._path, error)
+        return not self._changed
 
     def _read(self) -> None:
         for path in (self._path, self._path.with_name(_FILE_NAME + ".bak")):

@@ -196,10 +196,10 @@ class PullConsumer:
 
     async def commit(self) -> None:
         """Everything polled so far is done with; returns when the brokers know."""
-        member = self._reading()
+        self._reading()
         self._ack_polled()
         assert self._offsets is not None
-        await self._offsets.save(list(member.queues), confirmed=True)
+        await self._offsets.save()
 
     async def seek(self, queue: QueueRef, offset: int) -> None:
         """Go on at this offset of a queue that is ours."""

@@ -89,7 +89,7 @@ class Puller:
         address, broker_id = replica
         commit_offset = self._offsets.known(queue) or 0
         flags = PULL_SUSPEND
-        if self._commits and commit_offset > 0 and broker_id == MASTER:
+        if self._commits and commit_offset > 0 and broker_id == MASTER and self._offsets.has_table(queue):
             flags |= PULL_COMMIT_OFFSET
         if not subscription.is_sql:
             # Said with each pull, a filter holds even while other members of the group still announce another one.

@@ -33,17 +33,20 @@ class QueueLocks:
         self._cluster = cluster
         self._group = group
         self._client_id = client_id
+        self._asking = asyncio.Lock()  # brokers may carry out a lock after an unlock that was sent later
 
     async def lock(self, queues: Iterable[QueueRef]) -> set[QueueRef]:
         """Those that we hold now; a broker that cannot be asked locks nothing."""
         by_broker = _by_broker(queues)
-        answers = await asyncio.gather(*(self._lock_on(name, wanted) for name, wanted in by_broker.items()))
+        async with self._asking:
+            answers = await asyncio.gather(*(self._lock_on(name, wanted) for name, wanted in by_broker.items()))
         return set().union(*answers)
 
     async def unlock(self, queues: Iterable[QueueRef]) -> None:
         """Let others have them. A broker that does not hear of it forgets the lock by itself."""
         by_broker = _by_broker(queues)
-        await asyncio.gather(*(self._unlock_on(name, held) for name, held in by_broker.items()))
+        async with self._asking:
+            await asyncio.gather(*(self._unlock_on(name, held) for name, held in by_broker.items()))
 
     async def _lock_on(self, broker_name: str, queues: list[QueueRef]) -> set[QueueRef]:
         address = self._cluster.master(broker_name)
