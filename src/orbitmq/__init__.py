@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from orbitmq.client.received import ReceivedMessage
     from orbitmq.client.telemetry import OpenTelemetry
     from orbitmq.client.trace import Tracer
+    from orbitmq.client.transactions import Transaction, TransactionProducer
     from orbitmq.errors import (
         AlreadyClosed,
         CallTimeout,
@@ -64,6 +65,8 @@ _HOMES = {
     "SendStatus": "orbitmq.client.receipts",
     "OpenTelemetry": "orbitmq.client.telemetry",
     "Tracer": "orbitmq.client.trace",
+    "Transaction": "orbitmq.client.transactions",
+    "TransactionProducer": "orbitmq.client.transactions",
     "AlreadyClosed": "orbitmq.errors",
     "CallTimeout": "orbitmq.errors",
     "ConfigError": "orbitmq.errors",
@@ -110,6 +113,8 @@ __all__ = [
     "Sending",
     "Sql",
     "Tracer",
+    "Transaction",
+    "TransactionProducer",
     "TransportError",
     "__version__",
     "connect",

@@ -40,6 +40,7 @@ from orbitmq.protocol.headers.offsets import (
 )
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullMessage, PullResult
 from orbitmq.protocol.headers.send import SendBack, SendMessageV2, SendReceipt
+from orbitmq.protocol.headers.transactions import EndTransaction
 from orbitmq.transport.address import Address
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.server import Server
@@ -59,6 +60,7 @@ class ScriptedBroker:
     queues: dict[tuple[str, int], list[StoredMessage]] = field(default_factory=lambda: defaultdict(list))
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     members: dict[str, dict[str, Connection]] = field(default_factory=lambda: defaultdict(dict))
+    producers: dict[str, Connection] = field(default_factory=dict)
     heartbeats: list[Heartbeat] = field(default_factory=list)
     locks: dict[tuple[str, str, int], str] = field(default_factory=dict)
     faults: dict[int, list[Fault]] = field(default_factory=lambda: defaultdict(list))
@@ -91,6 +93,7 @@ class ScriptedBroker:
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,
             RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back,
             RequestCode.CHECK_CLIENT_CONFIG: self._fine,
+            RequestCode.END_TRANSACTION: self._end_transaction,
         }
         return {code: self._recorded(handler) for code, handler in handlers.items()}
 
@@ -164,6 +167,7 @@ class ScriptedBroker:
     async def _heartbeat(self, command: Command, connection: Connection) -> Command:
         body = Heartbeat.from_json(command.body)
         self.heartbeats.append(body)
+        self.producers.update(dict.fromkeys((producer.group_name for producer in body.producer_data_set), connection))
         for consumer in body.consumer_data_set:
             is_new = body.client_id not in self.members[consumer.group_name]
             self.members[consumer.group_name][body.client_id] = connection
@@ -249,6 +253,9 @@ class ScriptedBroker:
         again = self.put(f"%RETRY%{header.group}", 0, original.body, **properties)
         again.reconsume_times = original.reconsume_times + 1
         return ok()
+
+    async def _end_transaction(self, command: Command, connection: Connection) -> Command | None:
+        return ok() if command.read(EndTransaction).commit_or_rollback else None
 
     async def _fine(self, command: Command, connection: Connection) -> Command:
         return ok()

@@ -15,8 +15,8 @@ def test_the_public_names_are_these() -> None:
         "AlreadyClosed", "App", "CallTimeout", "Client", "Codec", "ConfigError", "ConnectFailed", "ConnectionLost",
         "ConsumeHook", "Consumer", "Consuming", "Credentials", "Fetched", "JsonCodec", "Message", "MessageError",
         "OpenTelemetry", "OrbitError", "Producer", "PullConsumer", "QueueRef", "Receipt", "ReceivedMessage",
-        "RequestFailed", "RetryLater", "SendHook", "SendStatus", "Sending", "Sql", "Tracer", "TransportError",
-        "__version__", "connect",
+        "RequestFailed", "RetryLater", "SendHook", "SendStatus", "Sending", "Sql", "Tracer", "Transaction",
+        "TransactionProducer", "TransportError", "__version__", "connect",
     ])  # fmt: skip
     for name in orbitmq.__all__:
         assert getattr(orbitmq, name) is not None

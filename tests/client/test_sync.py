@@ -15,7 +15,11 @@ from orbitmq.client.client import Client as AsyncClient
 from orbitmq.client.consumer import Consumer as AsyncConsumer
 from orbitmq.client.producer import Producer as AsyncProducer
 from orbitmq.client.pull_consumer import PullConsumer as AsyncPullConsumer
+from orbitmq.client.transactions import Transaction as AsyncTransaction
+from orbitmq.client.transactions import TransactionProducer as AsyncTransactionProducer
 from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed
+from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.headers.transactions import EndTransaction
 from tests.client.scripted import ScriptedCluster, scripted_cluster
 
 
@@ -83,6 +87,23 @@ def test_sending_and_consuming_without_asyncio(cluster: ScriptedCluster) -> None
             assert len(reader.fetch(receipt.queue, offset=0, max=10)) == 4
             reader.subscribe("T")
             assert reader.poll(max=1)
+
+
+def test_transactions_without_asyncio(cluster: ScriptedCluster) -> None:
+    def check(message: sync.ReceivedMessage) -> bool | None:
+        raise AssertionError("nobody asks here")
+
+    with sync.connect(cluster.address) as client, client.transaction_producer("P", check=check) as producer:
+        with producer.begin("T", b"a") as transaction:
+            transaction.commit()
+        assert transaction.receipt.message_id
+        with producer.begin("T", b"b") as transaction:
+            transaction.roll_back()
+        with pytest.raises(ZeroDivisionError), producer.begin("T", b"c"):
+            raise ZeroDivisionError
+        assert producer.stats.sent == 3
+    ends = cluster.broker.received(RequestCode.END_TRANSACTION)
+    assert [end.read(EndTransaction).commit_or_rollback for end in ends] == [8, 12, 12]
 
 
 def test_handlers_run_in_threads(cluster: ScriptedCluster) -> None:
@@ -163,6 +184,8 @@ def test_a_failed_start_leaves_nothing_behind() -> None:
     [
         (sync.Client, AsyncClient),
         (sync.Producer, AsyncProducer),
+        (sync.TransactionProducer, AsyncTransactionProducer),
+        (sync.Transaction, AsyncTransaction),
         (sync.Consumer, AsyncConsumer),
         (sync.PullConsumer, AsyncPullConsumer),
     ],

@@ -42,6 +42,10 @@ def blocking(m: mq.ReceivedMessage) -> None:
 async def many(ms: list[mq.ReceivedMessage]) -> None: ...
 
 
+async def is_paid(order: Order) -> bool | None:
+    return order.id == 1
+
+
 async def main() -> None:
     async with mq.connect("127.0.0.1:9876", credentials=("a", "b"), tls=True) as c:
         async with c.producer(group="orders", compression="lz4") as p:
@@ -51,6 +55,9 @@ async def main() -> None:
             rs = await p.send_batch("Orders", [b"a", b"b"])
             use(rs[0].queue_offset)
             await p.send_oneway("Logs", b"..")
+        async with c.transaction_producer("pay", check=is_paid) as tp, tp.begin("Orders", Order(1), tag="x") as tx:
+            use(tx.receipt.message_id.lower())
+            tx.commit()
         async with c.consumer("Orders", group="g1", filter="new || paid", start="earliest") as sub:
             async for m in sub:
                 async with m.process():
@@ -77,6 +84,8 @@ def blocking_main() -> None:
         with c.producer(group="orders") as p:
             r = p.send("Orders", b"hi", tag="new")
             use(r.message_id.lower())
+        with c.transaction_producer("pay", check=lambda message: None) as tp, tp.begin("Orders", b"x") as tx:
+            tx.roll_back()
         with c.consumer("Orders", group="g", start="earliest") as sub:
             for m in sub:
                 with m.process():

@@ -16,6 +16,7 @@ from tests.client.suite import (  # noqa: F401 - tests that every server must pa
     test_every_way_of_sending_arrives,
     test_members_share_a_topic_and_take_over_when_one_leaves,
     test_offsets_by_time_and_by_hand,
+    test_only_what_a_transaction_commits_is_consumed,
     test_orderly_members_see_each_queue_in_order,
     test_the_first_message_comes_within_a_second,
     until_routed,

@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tests.interop import apache
 from tests.interop.apache import Broker, BrokerPlan, NameServer
 from tests.interop.drivers import MqAdmin
 from tests.interop.java import RELEASES, JavaBuild, build
+
+# Transactions are asked about every 30 s by default, and 5.x writes decisions down after 3 s; no test can wait for that.
+_SETTINGS: Final = {"transactionTimeOut": 3000, "transactionCheckInterval": 1000, "transactionOpBatchInterval": 100}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,9 @@ def running_world(folder: Path, start_orbit: Callable[[Path], NameServer]) -> It
         everyone = [orbit.address, *(server.address for server in name_servers.values())]
         for release in RELEASES:
             major = release[0]
-            plan = BrokerPlan(name=f"broker-{major}", cluster=f"cluster-{major}", name_servers=everyone)
+            plan = BrokerPlan(
+                name=f"broker-{major}", cluster=f"cluster-{major}", name_servers=everyone, settings=_SETTINGS
+            )
             brokers[release] = apache.start_broker(java[release], folder / f"broker-{release}", plan)
             stack.callback(brokers[release].process.kill)
             admins[release] = MqAdmin(java[release], folder / f"mqadmin-{release}")

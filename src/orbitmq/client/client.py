@@ -24,6 +24,7 @@ from orbitmq.client.process_queue import CacheLimits
 from orbitmq.client.producer import Producer
 from orbitmq.client.producer_options import ProducerOptions
 from orbitmq.client.pull_consumer import PullConsumer
+from orbitmq.client.transactions import TransactionProducer
 from orbitmq.errors import AlreadyClosed
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from orbitmq.client.filters import Sql
     from orbitmq.client.hooks import ConsumeHook, SendHook
     from orbitmq.client.producer_options import CompressionKind
+    from orbitmq.client.transaction_checks import Check
     from orbitmq.client.workers import Handler
     from orbitmq.protocol.signing import Credentials
 
@@ -86,7 +88,7 @@ class Client:
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        self._made: list[Producer | Consumer | PullConsumer] = []
+        self._made: list[Producer | TransactionProducer | Consumer | PullConsumer] = []
         self._tidy_at = _TIDY_AT
         self._closed = False
 
@@ -140,6 +142,47 @@ class Client:
             hooks=hooks,
         )
         return self._keep(Producer(self.config, group, options))
+
+    def transaction_producer(
+        self,
+        group: str,
+        *,
+        check: Check,
+        topics: Sequence[str] = (),
+        timeout: float | None = None,
+        retries: int = 2,
+        compression: CompressionKind | None = "zlib",
+        compress_over_bytes: int = 4096,
+        compression_level: int = 5,
+        max_message_bytes: int = 4 << 20,
+        create_queues: int = 4,
+        codec: Codec = JSON,
+        hooks: Sequence[SendHook] = (),
+    ) -> TransactionProducer:
+        """A producer of messages that become visible only when they are committed, to be used as `async with`.
+
+        `check` is asked by brokers that have not heard how a transaction ended, of this process or another one of `group`:
+        an async function or a blocking one (which gets a thread) that takes the message, or its body as a value if its
+        parameter is annotated so. True commits, False rolls back, None means not known yet. After a restart brokers can ask
+        before anything is sent, if they have the template topic or one of `topics`.
+
+            async with client.transaction_producer(group="pay", check=is_paid) as producer:
+                async with producer.begin("Payments", order) as transaction:
+                    await charge_card(order)
+                    transaction.commit()
+        """
+        options = ProducerOptions(
+            timeout_seconds=self.config.timeout_seconds if timeout is None else timeout,
+            retries=retries,
+            compression=compression,
+            compress_over_bytes=compress_over_bytes,
+            compression_level=compression_level,
+            max_message_bytes=max_message_bytes,
+            create_queues=create_queues,
+            codec=codec,
+            hooks=hooks,
+        )
+        return self._keep(TransactionProducer(self.config, group, options, adapted(check, codec), topics))
 
     def consumer(
         self,
@@ -268,4 +311,4 @@ def _listed(topics: str | Sequence[str]) -> Sequence[str]:
     return [topics] if isinstance(topics, str) else topics
 
 
-P = TypeVar("P", Producer, Consumer, PullConsumer)
+P = TypeVar("P", Producer, TransactionProducer, Consumer, PullConsumer)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from orbitmq.client.workers import Handler, function_behind, is_async
+from orbitmq.client.workers import function_behind, is_async
 from orbitmq.message import Message
 
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from orbitmq.client.received import ReceivedMessage
 
 
-def adapted(handler: Handler, codec: Codec, *, batches: bool) -> Handler:
+F = TypeVar("F", bound="Callable[[Any], Any]")
+
+
+def adapted(handler: F, codec: Codec, *, batches: bool = False) -> F:
     """A handler that takes messages, made of one that may want values."""
     wanted = _wanted(handler)
     if batches:
@@ -37,28 +40,26 @@ def adapted(handler: Handler, codec: Codec, *, batches: bool) -> Handler:
     def convert(given: Any) -> Any:
         return [value(message) for message in given] if batches else value(given)
 
-    return _composed(handler, convert)
+    return cast("F", _composed(handler, convert))
 
 
-def _composed(handler: Handler, convert: Callable[[Any], Any]) -> Handler:
+def _composed(handler: Callable[[Any], Any], convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     if is_async(handler):
 
         @functools.wraps(handler)
-        async def call_async(given: Any) -> None:
-            waiting = handler(convert(given))
-            if waiting is not None:
-                await waiting
+        async def call_async(given: Any) -> Any:
+            return await handler(convert(given))
 
         return call_async
 
     @functools.wraps(handler)
-    def call(given: Any) -> None:
-        handler(convert(given))
+    def call(given: Any) -> Any:
+        return handler(convert(given))
 
     return call
 
 
-def _wanted(handler: Handler) -> Any:
+def _wanted(handler: Callable[[Any], Any]) -> Any:
     parameters = list(inspect.signature(handler).parameters)
     if not parameters:
         return None

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.client.broker_requests import answers_of
 from orbitmq.client.cluster import Cluster
 from orbitmq.client.config import DEFAULT_INSTANCE_NAME, ClientConfig
+from orbitmq.client.transaction_checks import TransactionChecks, transaction_asked
 from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.message.ids import UniqueIds
 from orbitmq.protocol.bodies.groups import Heartbeat, ProducerData
@@ -26,6 +28,8 @@ from orbitmq.tasks import Tasks, every
 from orbitmq.transport.local_address import local_address
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orbitmq.client.membership import Membership
     from orbitmq.transport.address import Address
     from orbitmq.transport.connection import Connection, Handler
@@ -47,7 +51,11 @@ class Instance:
         self.users = 0
         self.reserved: set[str] = set()  # consumer groups that live here, or are about to
         self.consumers: dict[str, Membership] = {}
-        self.answers: dict[int, Handler] = answers_of(self.consumers, config)
+        self.transaction_checks: dict[str, list[TransactionChecks]] = {}
+        self.answers: dict[int, Handler] = {
+            **answers_of(self.consumers, config),
+            RequestCode.CHECK_TRANSACTION_STATE: partial(transaction_asked, self.transaction_checks),
+        }
         self.cluster = Cluster(config, answers=self.answers, on_open=self._connected)
         self.unique_ids = UniqueIds(config.clock, _packed(ip), os.getpid(), config.randomness.getrandbits(32))
         self._producers: dict[str, int] = {}
@@ -82,6 +90,10 @@ class Instance:
     def add_producer(self, group: str) -> None:
         self._producers[group] = self._producers.get(group, 0) + 1
         self._tasks.start(self._heartbeat_quietly(), f"heartbeat for {group}")
+
+    def introduce_to_brokers_of(self, topics: Sequence[str]) -> None:
+        """Let the brokers of these topics know our groups before anything is sent to them."""
+        self._tasks.start(self._heartbeat_quietly(topics), f"heartbeat to brokers of {', '.join(topics)}")
 
     async def remove_producer(self, group: str) -> None:
         left = self._producers[group] - 1
@@ -143,8 +155,10 @@ class Instance:
         finally:
             self._heartbeats.discard(address)
 
-    async def _heartbeat_quietly(self) -> None:
+    async def _heartbeat_quietly(self, topics: Sequence[str] = ()) -> None:
         try:
+            for topic in topics:
+                await self.cluster.route(topic)
             await self.heartbeat()
         except OrbitError as error:
             logger.info("a heartbeat failed, the next may not: %s", error)

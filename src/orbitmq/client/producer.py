@@ -24,6 +24,7 @@ from orbitmq.client.stats import ProducerStats
 from orbitmq.errors import AlreadyClosed, MessageError, OrbitError
 from orbitmq.message import Message, QueueRef
 from orbitmq.message import properties as names
+from orbitmq.message.sysflags import TRANSACTION_PREPARED
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.headers.send import SendMessageV2
 
@@ -121,7 +122,7 @@ class Producer:
         Messages with the same `order_key` go to the same queue. Bytes and text are sent as they are, other values by the
         producer's codec. `delay` must be one of the broker's delay levels. `timeout` spans all attempts, in seconds.
         """
-        message = self._message(topic, body, tag, keys, properties, flag)
+        message = self.message(topic, body, tag=tag, keys=keys, properties=properties, flag=flag)
         if delay is not None:
             delay_level = level_of(delay)
         if delay_level:
@@ -129,6 +130,22 @@ class Producer:
         if not wait_stored:
             message.properties[names.WAIT] = "false"
         return await self.send_message(message, order_key=order_key, queue=queue, timeout=timeout)
+
+    def message(
+        self,
+        topic: str,
+        body: object,
+        *,
+        tag: str = "",
+        keys: Keys = (),
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> Message:
+        """A message for `send_message` or `send_batch`, its body encoded by the producer's codec and its properties checked."""
+        data = body if type(body) is bytes else self._options.codec.encode(body)
+        if properties:
+            check_user_properties(properties)
+        return Message(topic, data, tag=tag, keys=keys_text(keys) if keys else (), properties=properties, flag=flag)
 
     async def send_message(
         self,
@@ -175,7 +192,7 @@ class Producer:
         """
         self._running()
         messages = [
-            item if isinstance(item, Message) else self._message(topic, item, tag, keys, properties, 0)
+            item if isinstance(item, Message) else self.message(topic, item, tag=tag, keys=keys, properties=properties)
             for item in bodies
         ]
         return await self._send_messages(topic, messages, Destination(queue, order_key), timeout)
@@ -193,7 +210,7 @@ class Producer:
     ) -> None:
         """Send without an answer: the fastest way, and nobody will know if the message is lost."""
         delivery = self._running()
-        message = self._message(topic, body, tag, keys, properties, 0)
+        message = self.message(topic, body, tag=tag, keys=keys, properties=properties)
         check_topic(message.topic)
         check_body(message.body, self._options.max_message_bytes)
         sending = self._prepared(message)
@@ -220,14 +237,6 @@ class Producer:
     def _timeout(self, given: float | None) -> float:
         return self._options.timeout_seconds if given is None else given
 
-    def _message(
-        self, topic: str, body: object, tag: str, keys: Keys, properties: Mapping[str, str] | None, flag: int
-    ) -> Message:
-        data = body if type(body) is bytes else self._options.codec.encode(body)
-        if properties:
-            check_user_properties(properties)
-        return Message(topic, data, tag=tag, keys=keys_text(keys) if keys else (), properties=properties, flag=flag)
-
     def _prepared(self, message: Message) -> Sending:
         """What goes on the wire of a message; the message itself stays as it was."""
         assert self._instance is not None
@@ -245,6 +254,8 @@ class Producer:
         body, sys_flag = sending.body, 0
         if self._compression.applies_to(body):
             body, sys_flag = await self._compression.apply(body)
+        if names.PREPARED in sending.properties:
+            sys_flag |= TRANSACTION_PREPARED
         return self._header(sending.topic, sending.properties, sys_flag, flag), body
 
     def _header(

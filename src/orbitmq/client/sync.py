@@ -23,6 +23,7 @@ from orbitmq.client.client import connect as connect_async
 from orbitmq.client.consumer import Consumer as AsyncConsumer
 from orbitmq.client.producer import Producer as AsyncProducer
 from orbitmq.client.pull_consumer import PullConsumer as AsyncPullConsumer
+from orbitmq.client.transactions import TransactionProducer as AsyncTransactionProducer
 from orbitmq.errors import AlreadyClosed
 from orbitmq.message import Message
 
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
+    from orbitmq.client.receipts import Receipt
     from orbitmq.client.received import ReceivedMessage as AsyncReceivedMessage
     from orbitmq.client.stats import ConsumerStats, ProducerStats
+    from orbitmq.client.transactions import Transaction as AsyncTransaction
     from orbitmq.message import QueueRef, StoredMessage
 
 
@@ -62,6 +65,29 @@ def _blocking(
         return here.portal.run(method(here.target, *args, **kwargs))
 
     return call
+
+
+def _at_once(method: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[_Face[A], P], R]:
+    """The same method, which waits for nothing."""
+
+    @functools.wraps(method)
+    def call(self: _Face[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(self._here().target, *args, **kwargs)
+
+    return call
+
+
+def _beginning(
+    method: Callable[Concatenate[AsyncTransactionProducer, P], AsyncTransaction],
+) -> Callable[Concatenate[TransactionProducer, P], Transaction]:
+    """The same method, for a block without `async`."""
+
+    @functools.wraps(method)
+    def begin(self: TransactionProducer, /, *args: P.args, **kwargs: P.kwargs) -> Transaction:
+        here = self._here()
+        return Transaction(method(here.target, *args, **kwargs), here.portal)
+
+    return begin
 
 
 class _Here(Generic[A]):
@@ -135,10 +161,54 @@ class Producer(_Face[AsyncProducer]):
     send_batch = _blocking(AsyncProducer.send_batch)
     send_oneway = _blocking(AsyncProducer.send_oneway)
     queues = _blocking(AsyncProducer.queues)
+    message = _at_once(AsyncProducer.message)
 
     @property
     def stats(self) -> ProducerStats:
         """What it did so far, in this process."""
+        return self._here().target.stats
+
+
+class Transaction:
+    """One half message, until its block ends. See `TransactionProducer.begin`."""
+
+    __slots__ = ("_inner", "_portal")
+
+    def __init__(self, inner: AsyncTransaction, entered: portal.Portal) -> None:
+        self._inner = inner
+        self._portal = entered
+
+    @property
+    def receipt(self) -> Receipt:
+        """Where the half message is stored; its `message_id` is the one that consumers will see."""
+        return self._inner.receipt
+
+    def commit(self) -> None:
+        """When the block ends, let consumers have the message."""
+        self._inner.commit()
+
+    def roll_back(self) -> None:
+        """When the block ends, let the message vanish."""
+        self._inner.roll_back()
+
+    def __enter__(self) -> Self:
+        self._portal.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.run(self._inner.__aexit__(kind, error, trace))
+
+
+class TransactionProducer(_Face[AsyncTransactionProducer]):
+    """Sends messages in transactions. Made by `Client.transaction_producer`; safe to use from many threads at once."""
+
+    begin = _beginning(AsyncTransactionProducer.begin)
+
+    @property
+    def stats(self) -> ProducerStats:
+        """What it did so far, in this process; halves count as sent."""
         return self._here().target.stats
 
 
@@ -337,6 +407,7 @@ class Client(_Face[AsyncClient]):
         _open_clients.add(self)
 
     producer = _making(AsyncClient.producer, Producer)
+    transaction_producer = _making(AsyncClient.transaction_producer, TransactionProducer)
     consumer = _making(AsyncClient.consumer, Consumer)
     pull_consumer = _making(AsyncClient.pull_consumer, PullConsumer)
 

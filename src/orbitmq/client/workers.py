@@ -116,11 +116,11 @@ class Workers:
         return consuming.error if isinstance(consuming.error, Exception) else None
 
 
-def is_async(handler: Handler) -> bool:
+def is_async(handler: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function_behind(handler))
 
 
-def function_behind(handler: Handler) -> Callable[..., Any]:
+def function_behind(handler: Callable[..., Any]) -> Callable[..., Any]:
     """What a partial or a callable object runs in the end."""
     function: Callable[..., Any] = handler
     while isinstance(function, functools.partial):
