@@ -28,7 +28,7 @@ from orbitmq.broker.progress import Progress
 from orbitmq.broker.pulling import Pulling
 from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.registration import Registration
-from orbitmq.broker.routes import NOT_ON_FAST_PORT, State, build_routes
+from orbitmq.broker.routes import NOT_ON_FAST_PORT, State, build_express, build_routes
 from orbitmq.broker.sending import Sending
 from orbitmq.broker.statistics import SAMPLE_SECONDS, Statistics
 from orbitmq.broker.timers import Timers
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.storage.files import Disk
     from orbitmq.transport.connection import Connection, Routes
+    from orbitmq.transport.express import ExpressRoutes
     from orbitmq.transport.network import Network
 
 logger = logging.getLogger(__name__)
@@ -96,12 +97,12 @@ class Broker:
         self.state = self._open(Address(advertised.host, settings.listen_port), name_servers)
         try:
             self._connect_parts()  # before anyone can send: what is appended unheard would stay unseen
-            routes = build_routes(self.state)
-            listening = await self._listen(routes, settings.bind_address, settings.listen_port)
+            routes, express = build_routes(self.state), build_express(self.state)
+            listening = await self._listen(routes, express, settings.bind_address, settings.listen_port)
             self.address = Address(advertised.host, listening.port)
             self._settle_at(self.address)
             logger.info("advertising %s: %s", self.address, advertised.reason)
-            await self._open_fast_port(routes, settings.bind_address, listening.port - _FAST_PORT_DISTANCE)
+            await self._open_fast_port(routes, express, settings.bind_address, listening.port - _FAST_PORT_DISTANCE)
             if settings.metrics_exporter_type == "PROM":
                 await self._export_metrics(settings.metrics_prom_exporter_host or settings.bind_address)
         except BaseException:
@@ -227,10 +228,11 @@ class Broker:
         ha_port = settings.ha_listen_port or address.port + 1
         self.state.registration.settle_at(address, Address(settings.broker_ip2 or address.host, ha_port))
 
-    async def _listen(self, routes: Routes, host: str, port: int) -> Address:
+    async def _listen(self, routes: Routes, express: ExpressRoutes, host: str, port: int) -> Address:
         settings = self.configuration.settings
         server = Server(
             routes,
+            express=express,
             limits=Limits(
                 idle_seconds=settings.server_channel_max_idle_time_seconds, backlog=settings.server_socket_backlog
             ),
@@ -242,11 +244,12 @@ class Broker:
         self._servers.append(server)
         return address
 
-    async def _open_fast_port(self, routes: Routes, host: str, port: int) -> None:
+    async def _open_fast_port(self, routes: Routes, express: ExpressRoutes, host: str, port: int) -> None:
         """Old clients send to listenPort - 2 unasked. Where it is taken, the others still work."""
         served = {code: handler for code, handler in routes.items() if code not in NOT_ON_FAST_PORT}
+        quickly = {key: handler for key, handler in express.items() if key[0] not in NOT_ON_FAST_PORT}
         try:
-            await self._listen(served, host, port)
+            await self._listen(served, quickly, host, port)
         except ConfigError as error:
             logger.warning("clients with the VIP channel switched on cannot connect: %s", error)
 

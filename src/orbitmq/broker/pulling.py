@@ -24,7 +24,7 @@ from orbitmq.protocol.headers.pull import (
     PullMessage,
 )
 from orbitmq.storage.reading import MAX_READ_BYTES, ReadResult, ReadStatus
-from orbitmq.transport.connection import failure_answer
+from orbitmq.transport.failures import failure_answer
 
 if TYPE_CHECKING:
     from orbitmq.broker.clients import Clients

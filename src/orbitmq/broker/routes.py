@@ -23,8 +23,11 @@ from orbitmq.broker.handlers import (
     timers,
     transactions,
 )
+from orbitmq.broker.handlers.send_express import SendExpress
 from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.frame import CODEC_JSON
 from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
+from orbitmq.protocol.whole_request import reader
 
 if TYPE_CHECKING:
     import random
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Handler, Routes
+    from orbitmq.transport.express import ExpressRoutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,17 @@ class State:
 
 # What the second port does not serve: a pull held there would starve the sends it exists for.
 NOT_ON_FAST_PORT: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+
+def build_express(state: State) -> ExpressRoutes:
+    s = state
+    send_with = partial(SendExpress, s.sending, s.durability, s.receipts)
+    read_short = reader(SendMessageV2)
+    return {
+        (RequestCode.SEND_MESSAGE, CODEC_JSON): send_with(RequestCode.SEND_MESSAGE, reader(SendMessage)),
+        (RequestCode.SEND_MESSAGE_V2, CODEC_JSON): send_with(RequestCode.SEND_MESSAGE_V2, read_short),
+        (RequestCode.SEND_BATCH_MESSAGE, CODEC_JSON): send_with(RequestCode.SEND_BATCH_MESSAGE, read_short),
+    }
 
 
 def build_routes(state: State) -> Routes:

@@ -44,7 +44,8 @@ packed_host: Final = lru_cache(maxsize=65_536)(pack_host)
 _SEPARATOR: Final = "\x02"
 _UNIQUE_KEY: Final = "UNIQ_KEY\x01"
 _WAIT: Final = "WAIT\x01"
-# Text whose presence sends a message the long way; a false alarm costs only time.
+_WAIT_TRUE: Final = "WAIT\x01true\x02"
+# Text whose presence sends a message the long way.
 _DELAY: Final = "DELAY\x01"
 _TIMER: Final = "TIMER_"
 _HALF: Final = "TRAN_MSG\x01"
@@ -52,6 +53,27 @@ _INNER: Final = "INNER_NUM\x01"
 # A foreign message in the timer's own topic would stop Java's timer for good.
 _CLOSED: Final = names.NOT_SENDABLE | {names.TIMER_TOPIC}
 _NUMBER: Final = re.compile(r"-?[0-9]{1,10}")
+
+
+class PlainTopic:
+    """A topic that takes plain messages without further questions, and what counts them."""
+
+    __slots__ = ("_all", "_nums", "_sizes", "queues")
+
+    def __init__(self, queues: int, counters: tuple[Counter, Counter], all_puts: Counter) -> None:
+        self.queues = queues
+        self._nums, self._sizes = counters
+        self._all = all_puts
+
+    def count(self, size: int) -> None:
+        """One more message. As `Sending.count`, without a call for each counter."""
+        nums, sizes, everything = self._nums, self._sizes, self._all
+        nums.value += 1
+        nums.times += 1
+        sizes.value += size
+        sizes.times += 1
+        everything.value += 1
+        everything.times += 1
 
 
 class Sending:
@@ -83,6 +105,8 @@ class Sending:
         self.on_half_message: Callable[[Appended], None] = lambda appended: None
         self.is_moment_full: Callable[[int], bool] = lambda due_ms: False  # whether no more timers are taken for it
         self._puts: dict[str, tuple[Counter, Counter]] = {}
+        self._plain: dict[str, PlainTopic] = {}
+        self._plain_as_of: tuple[object, object] = (None, None)  # topics and settings that `_plain` was made of
         settings = configuration.settings
         self._all_puts = stats.counter(statistics.BROKER_PUT_NUMS, settings.broker_cluster_name)
         self._suffix = encode_properties(
@@ -142,6 +166,32 @@ class Sending:
             config = self._topics.create_internal(topic, 1)
         return config or self._topics.require(topic)
 
+    def plain_topic(self, topic: str) -> PlainTopic | None:
+        """The topic, if sends to it need no more than to be stored; None if the checks above must be asked."""
+        known_topics, known_settings = self._plain_as_of
+        if known_topics is not self._topics.version or known_settings is not self._configuration.settings:
+            self._plain.clear()
+            self._plain_as_of = (self._topics.version, self._configuration.settings)
+        if self.refusal or self.stalled_ms:
+            return None
+        return self._plain.get(topic) or self._learn_plain(topic)
+
+    def _learn_plain(self, topic: str) -> PlainTopic | None:
+        config, settings = self._topics.get(topic), self._configuration.settings
+        if (
+            config is None
+            or topic in _CLOSED
+            or topic.startswith(names.RETRY_PREFIX)
+            or config.attributes
+            or config.topic_filter_type == "MULTI_TAG"
+            or not config.perm & settings.broker_permission & PERM_WRITE
+            or settings.start_accept_send_request_time_stamp
+        ):
+            return None
+        queues = max(config.write_queue_nums, config.read_queue_nums)
+        plain = self._plain[topic] = PlainTopic(queues, self._counters(topic), self._all_puts)
+        return plain
+
     def queue_for(self, header: SendMessage | SendMessageV2, topic: TopicConfig) -> int:
         queue_id = header.queue_id
         if queue_id < 0:
@@ -168,20 +218,8 @@ class Sending:
         reconsume_times: int = 0,
     ) -> tuple[Appended, str]:
         """Append a message as a client sent it; also the unique key it has now."""
-        if properties and not properties.endswith(_SEPARATOR):
-            properties += _SEPARATOR
-        unique_key = _unique_key(properties)
-        if unique_key is None:
-            unique_key = next(self._unique_ids)
-            properties += f"{_UNIQUE_KEY}{unique_key}{_SEPARATOR}"
-        properties += self._suffix
-        if (
-            _DELAY in properties
-            or _TIMER in properties
-            or _HALF in properties
-            or _INNER in properties
-            or sys_flag & INNER_BATCH
-        ):
+        properties, unique_key = self.complete(properties)
+        if is_special(properties) or sys_flag & INNER_BATCH:
             topic, queue_id, properties = self._special(topic, queue_id, properties, sys_flag)
         if topic == names.HALF_TOPIC:
             sys_flag &= ~TRANSACTION_MASK
@@ -203,16 +241,30 @@ class Sending:
         # Java adds one ms, so that aligning it to the wheel again finds the same slot.
         return RecallHandle(topic, self._configuration.settings.broker_name, int(due) + 1, unique_key).text()
 
+    def complete(self, properties: str) -> tuple[str, str]:
+        """A message's properties with what a broker adds, and the unique key among them."""
+        if properties and not properties.endswith(_SEPARATOR):
+            properties += _SEPARATOR
+        unique_key = _unique_key(properties)
+        if unique_key is None:
+            unique_key = next(self._unique_ids)
+            properties += f"{_UNIQUE_KEY}{unique_key}{_SEPARATOR}"
+        return properties + self._suffix, unique_key
+
     def count(self, topic: str, messages: int, size: int) -> None:
+        nums, sizes = self._counters(topic)
+        nums.add(messages)
+        sizes.add(size)
+        self._all_puts.add(messages)
+
+    def _counters(self, topic: str) -> tuple[Counter, Counter]:
         counters = self._puts.get(topic)
         if counters is None:
             counters = self._puts[topic] = (
                 self._stats.counter(statistics.TOPIC_PUT_NUMS, topic),
                 self._stats.counter(statistics.TOPIC_PUT_SIZE, topic),
             )
-        counters[0].add(messages)
-        counters[1].add(size)
-        self._all_puts.add(messages)
+        return counters
 
     def batch_properties(self, properties: str) -> str:
         """What every member of a batch gets besides its own."""
@@ -222,6 +274,7 @@ class Sending:
 
     def forget_topic(self, topic: str) -> None:
         self._puts.pop(topic, None)
+        self._plain.pop(topic, None)
 
     def _special(self, topic: str, queue_id: int, properties: str, sys_flag: int) -> tuple[str, int, str]:
         """Where a message really goes that asks for more than to be stored."""
@@ -300,9 +353,15 @@ def as_half_message(topic: str, queue_id: int, parsed: dict[str, str]) -> tuple[
     return names.HALF_TOPIC, 0, encode_properties(parsed).decode()
 
 
+def is_special(properties: str) -> bool:
+    """Whether a message may ask for more than to be stored. A false alarm costs only time."""
+    return _DELAY in properties or _TIMER in properties or _HALF in properties or _INNER in properties
+
+
 def wants_to_wait(properties: str) -> bool:
     """Whether the sender wants to know that its message is safe."""
-    if _WAIT not in properties:
+    mentions = properties.count(_WAIT)
+    if not mentions or (mentions == 1 and _WAIT_TRUE in properties):
         return True
     return decode_properties(properties).get(keys.WAIT, "true").lower() == "true"
 

@@ -45,22 +45,16 @@ async def get_route(
     connection: Connection,
 ) -> Command:
     opening.check()
-    question, modern = request.raw_json_fields, _is_modern(request)
-    known = answers.known(question, modern=modern)
-    if known is not None:
-        return ok(body=known)
     header = request.read(headers.GetRoute)
-    standard = modern or bool(header.accept_standard_json_only)
+    standard = _is_modern(request) or bool(header.accept_standard_json_only)
     try:
         if header.zone_mode and header.zone_name:
-            body = answers.body_in_zone(header.topic, header.zone_name, standard=standard)
-        else:
-            body = answers.body(header.topic, standard=standard)
+            return ok(body=answers.body_in_zone(header.topic, header.zone_name, standard=standard))
+        return ok(body=answers.body(header.topic, standard=standard))
     except RequestFailed:
         if other_cluster is None:
             raise
         return ok(body=await other_cluster.route(header.topic))
-    return ok(body=answers.remember(question, body, modern=modern))
 
 
 # ---- brokers

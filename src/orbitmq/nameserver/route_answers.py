@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from orbitmq.errors import RequestFailed
 from orbitmq.nameserver.kv_config import ORDER_TOPICS
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from orbitmq.nameserver.settings import NameServerConfiguration
     from orbitmq.protocol.bodies.route import TopicRoute
 
-_MOST_QUESTIONS: Final = 50_000  # kept at once; askers can vary a question without end
-
 
 class RouteAnswers:
     def __init__(self, registry: RouteRegistry, kv_config: KvConfig, configuration: NameServerConfiguration) -> None:
@@ -24,32 +22,19 @@ class RouteAnswers:
         self._kv_config = kv_config
         self._configuration = configuration
         self._encoded: dict[tuple[str, bool], bytes] = {}
-        self._asked: dict[tuple[bytes, bool], bytes] = {}
         self._generation = -1
 
-    def known(self, question: bytes | None, *, modern: bool) -> bytes | None:
-        """The body that the same question, byte for byte, was given before, if it still holds."""
-        self._forget_if_changed()
-        return self._asked.get((question, modern)) if question is not None else None
-
-    def remember(self, question: bytes | None, body: bytes, *, modern: bool) -> bytes:
-        if question is not None:
-            if len(self._asked) >= _MOST_QUESTIONS:
-                self._asked.clear()
-            self._asked[question, modern] = body
-        return body
-
-    def _forget_if_changed(self) -> None:
+    @property
+    def generation(self) -> int:
+        """Grows when any answer may have become another."""
         # Each of the three only ever grows, so their sum stands still only while all of them do.
-        generation = self._registry.generation + self._kv_config.generation + self._configuration.generation
-        if generation != self._generation:
-            self._encoded.clear()
-            self._asked.clear()
-            self._generation = generation
+        return self._registry.generation + self._kv_config.generation + self._configuration.generation
 
     def body(self, topic: str, *, standard: bool) -> bytes:
         """The answer's body. RequestFailed when the topic has no route."""
-        self._forget_if_changed()
+        if self.generation != self._generation:
+            self._encoded.clear()
+            self._generation = self.generation
         body = self._encoded.get((topic, standard))
         if body is None:
             body = self._encoded[topic, standard] = self.route(topic).to_json(standard=standard)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from orbitmq.nameserver import handlers
 from orbitmq.nameserver.registry import UNIT_SUB_TOPICS, UNIT_SUB_TOPICS_OUTSIDE_UNITS, UNIT_TOPICS
+from orbitmq.nameserver.route_express import RouteExpress
 from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.frame import CODEC_JSON
 
 if TYPE_CHECKING:
     from orbitmq.nameserver.departures import Departures
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
     from orbitmq.nameserver.route_answers import RouteAnswers
     from orbitmq.nameserver.settings import NameServerConfiguration
     from orbitmq.transport.connection import Routes
+    from orbitmq.transport.express import ExpressRoutes
+
+
+def build_express(answers: RouteAnswers, opening: Opening) -> ExpressRoutes:
+    return {(RequestCode.GET_ROUTEINFO_BY_TOPIC, CODEC_JSON): RouteExpress(answers, opening)}
 
 
 def build_routes(

@@ -15,7 +15,7 @@ from orbitmq.nameserver.opening import Opening
 from orbitmq.nameserver.other_cluster import OtherCluster
 from orbitmq.nameserver.registry import MinimumIdChange, RouteRegistry
 from orbitmq.nameserver.route_answers import RouteAnswers
-from orbitmq.nameserver.routes import build_routes
+from orbitmq.nameserver.routes import build_express, build_routes
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers.nameserver import MinBrokerIdChanged
@@ -59,17 +59,24 @@ class NameServer:
             idle_seconds=settings.server_channel_max_idle_time_seconds, backlog=settings.server_socket_backlog
         )
         self._pool = Pool(limits=limits, network=network)
+        answers = RouteAnswers(self.registry, self.kv_config, configuration)
+        opening = Opening(clock, configuration)
         routes = build_routes(
             registry=self.registry,
-            answers=RouteAnswers(self.registry, self.kv_config, configuration),
+            answers=answers,
             departures=self._departures,
             kv_config=self.kv_config,
             configuration=configuration,
-            opening=Opening(clock, configuration),
+            opening=opening,
             other_cluster=OtherCluster(configuration, self._pool) if settings.cluster_test else None,
         )
         self._server = Server(
-            routes, limits=limits, tls=configuration.tls, on_close=self._connection_closed, network=network
+            routes,
+            express=build_express(answers, opening),
+            limits=limits,
+            tls=configuration.tls,
+            on_close=self._connection_closed,
+            network=network,
         )
         self._tasks = Tasks()
         self._stopping = False

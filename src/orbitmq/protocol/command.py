@@ -117,11 +117,6 @@ class Command:
             self._fields = decode_binary_fields(self._raw) if self._raw_codec else text_fields(self._raw)
         return self._fields
 
-    @property
-    def raw_json_fields(self) -> bytes | None:
-        """The custom fields as they came in, if in JSON: equal bytes ask for the same thing."""
-        return bytes(self._raw) if self._raw_codec == CODEC_JSON and self._raw else None
-
     def add_fields(self, **texts: str) -> None:
         self._fields = {**self.fields, **texts}
         self._raw = b""

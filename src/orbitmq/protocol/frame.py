@@ -25,6 +25,7 @@ _PREFIX: Final = struct.Struct(
     ">I"  # length of everything after this field
     "I"  # codec in the top byte, header length in the other three
 )
+_unpack_prefix: Final = _PREFIX.unpack_from
 _HEADER_LENGTH_MASK: Final = 0xFF_FFFF
 
 
@@ -32,6 +33,9 @@ class Frame(NamedTuple):
     codec: int
     header: bytes
     body: bytes
+
+
+_new_frame: Final = tuple.__new__  # a third of what calling Frame costs
 
 
 class FrameDecoder:
@@ -67,10 +71,8 @@ class FrameDecoder:
         frames: list[Frame] = []
         at, end = 0, len(data)
         needed = _PREFIX.size
-        unpack = _PREFIX.unpack_from
-        new = tuple.__new__  # a third of what calling Frame costs
-        while end - at >= _PREFIX.size:
-            length, header_word = unpack(data, at)
+        while end - at >= 8:
+            length, header_word = _unpack_prefix(data, at)
             header_length = header_word & _HEADER_LENGTH_MASK
             codec = header_word >> 24
             if length + 4 > self._max_bytes or header_length + 4 > length or codec > CODEC_BINARY:
@@ -81,7 +83,9 @@ class FrameDecoder:
                 needed = 4 + length
                 break
             body_at = at + 8 + header_length
-            frames.append(new(Frame, (codec, data[at + 8 : body_at], data[body_at:next_at])))
+            frames.append(_new_frame(Frame, (codec, data[at + 8 : body_at], data[body_at:next_at])))
+            if next_at == end:
+                return frames
             at = next_at
         if at < end:
             self._held += memoryview(data)[at:]

@@ -6,6 +6,7 @@
 A handler's coroutine is stepped once, on the spot. One that finishes without waiting joins the single write for all
 frames of the chunk and costs no task; one that waits becomes a task and answers later, in any order. During that first
 step there is no current task, so a handler must reach its first real wait before it uses `asyncio.timeout` and the like.
+The most frequent requests are not even made a command of: see express.py.
 
 Back-pressure: when too many handlers wait or too many bytes are unsent, reading pauses, and frames already read wait too.
 
@@ -26,17 +27,17 @@ from orbitmq.errors import (
     ConnectionLost,
     FrameError,
     HeaderError,
-    MessageError,
     OrbitError,
     ProtocolError,
-    RequestFailed,
     TransportError,
 )
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode, name_of
 from orbitmq.protocol.command import Command
-from orbitmq.protocol.frame import Frame, FrameDecoder
+from orbitmq.protocol.frame import CODEC_JSON, Frame, FrameDecoder
 from orbitmq.transport.address import Address
+from orbitmq.transport.express import BINARY_START_BYTES, JSON_START_BYTES, ExpressHandler
+from orbitmq.transport.failures import failure_answer, refuse_unknown_code
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
 from orbitmq.transport.preamble import Preamble
 from orbitmq.transport.tls import ServerTls, TlsLayer, TlsMode
@@ -59,6 +60,7 @@ class Connection(asyncio.Protocol):
         "_backlog",
         "_calls",
         "_decoder",
+        "_express",
         "_flush_scheduled",
         "_idle_timer",
         "_in_chunk",
@@ -69,6 +71,8 @@ class Connection(asyncio.Protocol):
         "_on_open",
         "_out",
         "_out_bytes",
+        "_owed",
+        "_paid",
         "_preamble",
         "_routes",
         "_server_tls",
@@ -88,17 +92,22 @@ class Connection(asyncio.Protocol):
         self,
         routes: Routes,
         *,
+        express: Mapping[bytes, ExpressHandler] | None = None,
         limits: Limits = DEFAULT_LIMITS,
         server_tls: ServerTls | None = None,
         client_tls: TlsLayer | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
-        """`server_tls` marks the accepting side: only there do the first bytes choose between plain and TLS."""
+        """`server_tls` marks the accepting side: only there do the first bytes choose between plain and TLS.
+
+        `express` handlers go by the first bytes of a header (express.py).
+        """
         self.peer: Address = _UNKNOWN_PEER  # behind a proxy: the client that the proxy names
         self.closed = False
         self.last_activity = 0.0
         self._routes = routes
+        self._express = express or {}
         self._limits = limits
         self._server_tls = server_tls
         self._preamble = Preamble() if server_tls is not None else None
@@ -108,6 +117,8 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(limits.max_frame_bytes)
         self._backlog: deque[Frame] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._owed = 0  # answers that express handlers will give later
+        self._paid: asyncio.Future[None] | None = None  # done when nothing is owed, for who waits for that
         self._calls: dict[int, tuple[asyncio.Future[Command], float]] = {}
         self._next_opaque = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -220,6 +231,26 @@ class Connection(asyncio.Protocol):
             return
         self._send(self._encoded_answer(request, answer))
 
+    def owe(self) -> None:
+        """An express handler took a request and will `pay` its answer later."""
+        self._owed += 1
+
+    def pay(self, frame: bytes) -> None:
+        """The answer's whole frame. Dropped when the connection is gone."""
+        was_full = self._is_full()
+        self._owed -= 1
+        if not self._owed and self._paid is not None and not self._paid.done():
+            self._paid.set_result(None)
+        if self.closed:
+            return
+        self._send([frame])
+        if was_full:
+            self._go_on_reading()
+
+    def queue_pieces(self, pieces: list[bytes | memoryview]) -> None:
+        """For express handlers: an answer too large to be copied together. It leaves with the others of the chunk."""
+        self._queue(pieces)
+
     def close(self) -> None:
         """Send what is waiting, then close."""
         if not self.closed:
@@ -231,9 +262,13 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     @property
-    def unfinished(self) -> set[asyncio.Task[None]]:
-        """Requests accepted and not answered yet."""
-        return self._tasks
+    def unfinished(self) -> set[asyncio.Future[None]]:
+        """What to wait for until every request that was accepted is answered."""
+        if not self._owed:
+            return set(self._tasks)
+        if self._paid is None or self._paid.done():
+            self._paid = self._loop.create_future()
+        return {self._paid, *self._tasks}
 
     def stop_reading(self) -> None:
         """For good: what was read and not begun yet is dropped, as if it had never arrived."""
@@ -283,49 +318,69 @@ class Connection(asyncio.Protocol):
 
     def _process(self, frames: list[Frame]) -> None:
         self._in_chunk = True
-        routes_get, decode = self._routes.get, commands.decode
+        express_of = self._express.get
         for index, frame in enumerate(frames):
+            codec, header, body = frame
+            express = express_of(header[:JSON_START_BYTES] if codec == CODEC_JSON else header[:BINARY_START_BYTES])
             try:
-                command = decode(frame)
-            except HeaderError as error:
-                self._refuse(error)
-                break
-            if command.flag & FLAG_RESPONSE:
-                self._take_answer(command)
+                answered = express(self, header, body) if express is not None else None
+            except Exception as error:  # as for every handler: whatever it is, the peer gets an answer
+                self._queue_failure(commands.decode(frame), error)
                 continue
-            handler = routes_get(command.code)
-            if handler is None:
-                handler = _refuse_unknown_code
-            coroutine = handler(command, self)
-            try:
-                waiting_for = coroutine.send(None)
-            except StopIteration as finished:
-                if finished.value is not None and not command.flag & FLAG_ONEWAY:
-                    self._queue(self._encoded_answer(command, finished.value))
-            except Exception as error:  # whatever it is, the peer gets an answer
-                failure = failure_answer(command, error, self.peer)
-                if not command.flag & FLAG_ONEWAY:
-                    self._queue(self._encoded_answer(command, failure))
-            else:
-                self._finish_later(command, coroutine, waiting_for)
-                if self._must_pause():
-                    self._hold_back(frames, index)
-                    break
+            if answered:
+                self._out.append(answered)
+                self._out_bytes += len(answered)
+            elif answered is None and not self._step_handler(frame):
+                break
+            elif self._is_full():
+                self._hold_back(frames, index)
+                break
             if self._out_bytes >= _FLUSH_BYTES:
                 self._flush()
                 if self._must_pause():
                     self._hold_back(frames, index)
                     break
         self._in_chunk = False
-        self._write_out()  # `data_received` has just noted the time
+        if self._out:
+            self._write_out()  # `data_received` has just noted the time
+
+    def _step_handler(self, frame: Frame) -> bool:
+        """The ordinary way. False: the peer does not speak our protocol."""
+        try:
+            command = commands.decode(frame)
+        except HeaderError as error:
+            self._refuse(error)
+            return False
+        if command.flag & FLAG_RESPONSE:
+            self._take_answer(command)
+            return True
+        coroutine = self._routes.get(command.code, refuse_unknown_code)(command, self)
+        try:
+            waiting_for = coroutine.send(None)
+        except StopIteration as finished:
+            if finished.value is not None and not command.flag & FLAG_ONEWAY:
+                self._queue(self._encoded_answer(command, finished.value))
+        except Exception as error:  # whatever it is, the peer gets an answer
+            self._queue_failure(command, error)
+        else:
+            self._finish_later(command, coroutine, waiting_for)
+        return True
+
+    def _queue_failure(self, request: Command, error: Exception) -> None:
+        failure = failure_answer(request, error, self.peer)
+        if not request.flag & FLAG_ONEWAY:
+            self._queue(self._encoded_answer(request, failure))
 
     def _hold_back(self, frames: list[Frame], done: int) -> None:
         """The frames behind number `done` wait until this connection may go on."""
         self._backlog.extend(frames[done + 1 :])
         self._pause_reading()
 
+    def _is_full(self) -> bool:
+        return len(self._tasks) + self._owed >= self._limits.max_unanswered
+
     def _must_pause(self) -> bool:
-        return self._write_paused or len(self._tasks) >= self._limits.max_unanswered
+        return self._write_paused or self._is_full()
 
     def _pause_reading(self) -> None:
         if not self._transport.is_closing():  # uvloop refuses to pause what is closing
@@ -351,7 +406,7 @@ class Connection(asyncio.Protocol):
         task.add_done_callback(self._forget_task)
 
     def _forget_task(self, task: asyncio.Task[None]) -> None:
-        was_full = len(self._tasks) >= self._limits.max_unanswered
+        was_full = self._is_full()
         self._tasks.discard(task)
         if was_full:
             self._go_on_reading()
@@ -456,25 +511,6 @@ class Connection(asyncio.Protocol):
         self._in_chunk = False
         self._backlog.clear()
         self.close()
-
-
-def failure_answer(request: Command, error: Exception, peer: Address) -> Command:
-    """The one place where an exception becomes an answer. What the peer did wrong, and what we did, is worth a line."""
-    if isinstance(error, RequestFailed):
-        return commands.answer(error.code, str(error))
-    name = name_of(request.code, RequestCode)
-    if isinstance(error, ProtocolError | MessageError):
-        logger.warning("refused %s from %s: %s", name, peer, error)
-        return commands.answer(ResponseCode.INVALID_PARAMETER, str(error))
-    if isinstance(error, OrbitError):
-        return commands.answer(error.code or ResponseCode.SYSTEM_ERROR, str(error))
-    logger.error("request %s failed: %r", name, error, exc_info=error)
-    return commands.answer(ResponseCode.SYSTEM_ERROR, f"internal error: {error!r}")
-
-
-async def _refuse_unknown_code(request: Command, connection: Connection) -> Command:
-    logger.warning("refused request code %d from %s: nobody serves it", request.code, connection.peer)
-    return commands.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
 
 
 @types.coroutine

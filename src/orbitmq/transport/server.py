@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from orbitmq.errors import ConfigError
 from orbitmq.transport.address import Address
 from orbitmq.transport.connection import Connection, Routes
+from orbitmq.transport.express import ExpressRoutes, by_first_bytes
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
 from orbitmq.transport.network import Listener, Network, TcpNetwork
 from orbitmq.transport.tls import ServerTls, TlsSettings
@@ -28,6 +29,7 @@ class Server:
         self,
         routes: Routes,
         *,
+        express: ExpressRoutes | None = None,
         limits: Limits = DEFAULT_LIMITS,
         tls: TlsSettings | None = None,
         on_close: Callable[[Connection], None] | None = None,
@@ -35,6 +37,7 @@ class Server:
     ) -> None:
         self.connections: set[Connection] = set()
         self._routes = routes
+        self._express = by_first_bytes(express or {})
         self._limits = limits
         self._tls = ServerTls(tls or TlsSettings())
         self._on_close = on_close
@@ -83,6 +86,7 @@ class Server:
         self._tls.reload_if_changed()
         return Connection(
             self._routes,
+            express=self._express,
             limits=self._limits,
             server_tls=self._tls,
             on_open=self._admit,

@@ -15,9 +15,11 @@ from orbitmq.message.batch import decode_batch
 from orbitmq.message.properties import decode_properties, encode_properties
 from orbitmq.message.record import decode_record
 from orbitmq.message.sysflags import INNER_BATCH, MULTI_TAGS, TRANSACTION_MASK
+from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.topics import PERM_WRITE
-from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from orbitmq.protocol.command import Command, answer, ok, ok_with_raw_fields
+from orbitmq.protocol.frame import frame_prefix
 from orbitmq.protocol.headers.send import SendBack, SendMessage, SendMessageV2, SendReceipt, SendRefused
 
 if TYPE_CHECKING:
@@ -48,16 +50,29 @@ class Receipts:
         self._region = region
         self._trace_on = "true" if trace_on else "false"
         self._tail = b',"MSG_REGION":%b,"TRACE_ON":"%b"}' % (msgspec.json.encode(region), self._trace_on.encode())
+        self._behind_key = (
+            b'%b,"flag":%d,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+            % (self._tail.replace(b"%", b"%%"), FLAG_RESPONSE, versions.OURS)
+        )
+        self._header = b""
 
     def settle_at(self, store_host: bytes) -> None:
         """Message ids begin with the broker's address."""
         self.store_host = store_host
         self._host_hex = store_host.hex().upper().encode()
+        self._header = (
+            b'{"code":0,"extFields":{"msgId":"%b%%016X","queueId":"%%d","queueOffset":"%%d","transactionId":%%b%b'
+            % (self._host_hex, self._behind_key)
+        )
+
+    def frame(self, commit_log_offset: int, queue_id: int, queue_offset: int, unique_key: str, opaque: int) -> bytes:
+        """What `stored` says, as the whole frame that answers request `opaque`."""
+        header = self._header % (commit_log_offset, queue_id, queue_offset, _json_text(unique_key), opaque)
+        return frame_prefix(len(header), 0) + header
 
     def stored(
         self, commit_log_offset: int, queue_id: int, queue_offset: int, unique_key: str, recall_handle: str = ""
     ) -> Command:
-        key = b'"%b"' % unique_key.encode() if unique_key.isalnum() else msgspec.json.encode(unique_key)
         return ok_with_raw_fields(
             b'{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":%b%b'
             % (
@@ -65,7 +80,7 @@ class Receipts:
                 commit_log_offset,
                 queue_id,
                 queue_offset,
-                key,
+                _json_text(unique_key),
                 b',"recallHandle":"%b"%b' % (recall_handle.encode(), self._tail) if recall_handle else self._tail,
             )
         )
@@ -85,6 +100,10 @@ class Receipts:
     def refused(self, error: OrbitError) -> Command:
         code = error.code or ResponseCode.SYSTEM_ERROR
         return answer(code, str(error), SendRefused(region=self._region, trace_on=self._trace_on))
+
+
+def _json_text(text: str) -> bytes:
+    return b'"%b"' % text.encode() if text.isalnum() else msgspec.json.encode(text)
 
 
 async def send_message(

@@ -1,0 +1,103 @@
+"""The usual send, on the shortest way into the store: one plain message for a known topic.
+
+Everything else (new topics, batches, delays, transactions, retries, refusals) is left to `send.py`, which also says what is
+right: whatever is stored and answered here would be stored and answered there, byte for byte.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.broker.sending import is_special, packed_host, wants_to_wait
+from orbitmq.errors import OrbitError
+from orbitmq.message.sysflags import INNER_BATCH
+from orbitmq.protocol.frame import frame_prefix
+from orbitmq.protocol.whole_request import UNREADABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.broker.durability import Durability
+    from orbitmq.broker.handlers.send import Receipts
+    from orbitmq.broker.sending import Sending
+    from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
+    from orbitmq.protocol.whole_request import WholeRequest
+    from orbitmq.transport.connection import Connection
+
+_SUCCESS: Final = b'{"code":0,'
+_FLUSH_TIMEOUT: Final = b'{"code":10,'
+_PREFIX_BYTES: Final = 8
+
+
+class SendExpress:
+    """An express handler (transport/express.py) for one code and codec; `read` takes the header apart."""
+
+    def __init__(
+        self,
+        sending: Sending,
+        durability: Durability,
+        receipts: Receipts,
+        code: int,
+        read: Callable[[bytes], WholeRequest[SendMessage]] | Callable[[bytes], WholeRequest[SendMessageV2]],
+    ) -> None:
+        self._sending = sending
+        self._durability = durability
+        self._receipts = receipts
+        self._code = code
+        self._read = read
+
+    def __call__(self, connection: Connection, header: bytes, body: bytes) -> bytes | None:
+        try:
+            request = self._read(header)
+        except UNREADABLE:
+            return None
+        fields = request.extFields
+        sending, durability = self._sending, self._durability
+        topic, queue_id, properties = fields.topic, fields.queue_id, fields.properties
+        plain = sending.plain_topic(topic)
+        if (
+            plain is None
+            or request.code != self._code
+            or request.flag
+            or not 0 <= queue_id < plain.queues
+            or fields.batch
+            or not body
+            or fields.sys_flag & INNER_BATCH
+            or is_special(properties)
+            or not (durability.is_immediate or durability.has_room)
+        ):
+            return None
+        text, unique_key = sending.complete(properties)
+        try:
+            appended = sending.store.append(
+                topic,
+                queue_id,
+                body,
+                text.encode(),
+                fields.born_timestamp,
+                packed_host(*connection.peer),
+                fields.flag,
+                fields.sys_flag,
+                fields.reconsume_times,
+            )
+        except OrbitError:
+            return None  # nothing was stored; the ordinary handler will hear the same, and can say it
+        at, end = appended.commit_log_offset, appended.end
+        plain.count(end - at)
+        receipt = self._receipts.frame(at, queue_id, appended.queue_offset, unique_key, request.opaque)
+        if durability.is_immediate or not wants_to_wait(properties):
+            return receipt
+        connection.owe()
+        durability.tell(end, partial(_pay, connection, receipt))
+        return b""
+
+
+def _pay(connection: Connection, receipt: bytes, is_safe: bool) -> None:
+    connection.pay(receipt if is_safe else _as_timed_out(receipt))
+
+
+def _as_timed_out(receipt: bytes) -> bytes:
+    """The message is stored; whether it would survive a power cut is not known."""
+    header = receipt[_PREFIX_BYTES:].replace(_SUCCESS, _FLUSH_TIMEOUT, 1)
+    return frame_prefix(len(header), 0) + header
