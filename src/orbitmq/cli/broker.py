@@ -1,30 +1,24 @@
-"""`orbitmq broker`: run a broker until it is told to stop. Java: mqbroker"""
+"""`orbitmq broker`: run a broker; with a subcommand, look at running ones and change their settings."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from orbitmq.broker import settings
-from orbitmq.broker.broker import Broker
-from orbitmq.cli.logs import log_to_stderr
-from orbitmq.cli.serving import serve
-from orbitmq.errors import ConfigError
-from orbitmq.protocol.properties_text import format_properties
-from orbitmq.transport.loop import run
+from orbitmq.cli.asking import destructive_options, may_go_on
+from orbitmq.cli.options import document_options, target_options, view_options
+from orbitmq.cli.view import View, show_document, show_rows, table_text
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-_IMPORTANT = (
-    "namesrvAddr", "brokerIP1", "brokerName", "brokerClusterName", "brokerId", "brokerRole", "listenPort",
-    "autoCreateTopicEnable", "autoCreateSubscriptionGroup", "traceTopicEnable", "flushDiskType", "storePathRootDir",
-    "fileReservedTime", "deleteWhen",
-)  # fmt: skip
+    from orbitmq.admin.session import Session
+    from orbitmq.cli.options import Target
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="Properties file, Apache's keys.")
 @click.option(
     "-n", "--namesrv", help="Name servers, `host:port;host:port`.  [default: namesrvAddr, else $NAMESRV_ADDR]"
@@ -38,7 +32,9 @@ _IMPORTANT = (
 @click.option("--store", type=click.Path(path_type=Path), help="Folder of the messages.  [default: ~/store]")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting; may be repeated.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@click.pass_context
 def broker(
+    context: click.Context,
     file: Path | None,
     namesrv: str | None,
     print_all: bool,
@@ -49,28 +45,124 @@ def broker(
     assignments: tuple[str, ...],
     verbose: bool,
 ) -> None:
-    """Run a broker. It prints one line to stdout once it is ready, and logs to stderr."""
-    given = {"namesrvAddr": namesrv, "bindAddress": host, "listenPort": port, "storePathRootDir": store}
-    overrides = {key: str(value) for key, value in given.items() if value is not None}
-    configuration = settings.load(file, overrides | _assigned(assignments))
-    if print_all or print_important:
-        shown = configuration.as_properties()
-        keys = _IMPORTANT if print_important else tuple(shown)
-        click.echo(format_properties({key: shown[key] for key in keys}), nl=False)
+    """Run a broker. It prints one line to stdout once it is ready, and logs to stderr.
+
+    With a subcommand nothing is run: it looks at the brokers of a cluster.
+    """
+    if context.invoked_subcommand is not None:
         return
-    log_to_stderr(verbose=verbose)
-    for key in configuration.unknown:
-        nearest = configuration.nearest_known(key)
-        logger.warning("%s is no setting of a broker%s", key, f"; did you mean {nearest}?" if nearest else "")
-    name = configuration.settings.broker_name
-    run(serve(Broker(configuration), lambda running: f"broker {name} ready on {running.address}"))
+    from orbitmq.cli.broker_server import run_broker
+
+    run_broker(
+        file=file,
+        namesrv=namesrv,
+        print_all=print_all,
+        print_important=print_important,
+        host=host,
+        port=port,
+        store=store,
+        assignments=assignments,
+        verbose=verbose,
+    )
 
 
-def _assigned(assignments: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for assignment in assignments:
-        key, equals, value = assignment.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {assignment} has no value", hint="write --set key=value")
-        pairs[key.strip()] = value.strip()
-    return pairs
+@broker.command("ls")
+@click.option("-c", "--cluster", help="Only of this cluster.")
+@view_options
+@target_options
+def list_(target: Target, view: View, cluster: str | None) -> None:
+    """The brokers of the cluster and their figures. One that does not answer is listed with the reason."""
+    from orbitmq.admin.brokers import BrokerRow, list_brokers
+
+    columns = (
+        "cluster",
+        "broker",
+        "id",
+        "role",
+        "address",
+        "version",
+        "put_tps",
+        "get_tps",
+        "disk_used_percent",
+        "problem",
+    )
+    target.run(lambda session: show_rows(view, BrokerRow, lambda: list_brokers(session, cluster=cluster), columns))
+
+
+@broker.command()
+@click.argument("name")
+@document_options
+@target_options
+def describe(target: Target, view: View, name: str) -> None:
+    """Everything a broker says about itself. NAME is its name or address."""
+    from orbitmq.admin.brokers import describe_broker
+
+    show_document(view, target.run(lambda session: describe_broker(session, name)))
+
+
+@broker.command()
+@click.argument("name")
+@click.argument("settings", nargs=-1, metavar="[KEY | KEY=VALUE]...")
+@view_options
+@destructive_options
+@target_options
+def config(target: Target, view: View, name: str, settings: Sequence[str], yes: bool, dry_run: bool) -> None:
+    """Show a broker's settings, all or those named; with KEY=VALUE change them while it runs."""
+    changes = dict(text.split("=", 1) for text in settings if "=" in text)
+    wanted = [text for text in settings if "=" not in text]
+    if changes and wanted:
+        raise click.UsageError("either show settings or change them")
+    if changes:
+        _change(target, name, changes, yes=yes, dry_run=dry_run)
+    else:
+        _show(target, view, name, wanted)
+
+
+@broker.command()
+@click.option("-t", "--topic", help="Only this topic.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also topics without traffic today.")
+@view_options
+@target_options
+def stats(target: Target, view: View, topic: str | None, everything: bool) -> None:
+    """What topics and groups sent and read: messages a second, and in the last 24 hours."""
+    from orbitmq.admin.statistics import TrafficRow, traffic
+
+    async def show(session: Session) -> None:
+        async def fetch() -> list[TrafficRow]:
+            rows = await traffic(session, topic)
+            return [row for row in rows if everything or topic is not None or row.sent_24h or row.read_24h]
+
+        await show_rows(view, TrafficRow, fetch)
+
+    target.run(show)
+
+
+def _show(target: Target, view: View, name: str, wanted: Sequence[str]) -> None:
+    from orbitmq.admin.brokers import SettingRow, check_setting_names, setting_rows
+
+    async def show(session: Session) -> None:
+        async def fetch() -> list[SettingRow]:
+            rows = await setting_rows(session, name)
+            check_setting_names({row.key for row in rows}, wanted)
+            return [row for row in rows if not wanted or row.key in wanted]
+
+        await show_rows(view, SettingRow, fetch, ("broker", "key", "value"))
+
+    target.run(show)
+
+
+def _change(target: Target, name: str, changes: dict[str, str], *, yes: bool, dry_run: bool) -> None:
+    from orbitmq.admin.brokers import check_setting_names, find_brokers, setting_rows, update_broker_settings
+
+    rows = target.run(lambda session: setting_rows(session, name))
+    check_setting_names({row.key for row in rows}, list(changes))
+    changed = [(row.broker, row.key, row.value, changes[row.key]) for row in rows if row.key in changes]
+    preview = table_text(("BROKER", "KEY", "NOW", "NEW"), changed)
+
+    async def apply(session: Session) -> None:
+        for place in await find_brokers(session, broker=name, masters_only=False):
+            await update_broker_settings(session, place.address, changes)
+
+    if may_go_on(preview, "Change it?", yes=yes, dry_run=dry_run):
+        target.run(apply)
+        click.echo(f"changed {', '.join(changes)} on {name}")

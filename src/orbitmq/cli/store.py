@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from orbitmq.cli.view import local_time, printable, table_text
 from orbitmq.clock import SystemClock
 from orbitmq.message.record import decode_record
 from orbitmq.storage import repair as mending
@@ -176,23 +177,12 @@ def _print_listing(listing: Listing) -> None:
 
 
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    if not rows:
-        return
-    cells = [list(titles), *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(titles))]
-    is_number = [all(isinstance(row[column], int) for row in rows) for column in range(len(titles))]
-    for row in cells:
-        padded = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, is_number, strict=True)
-        ]
-        click.echo(_printable("  ".join(padded).rstrip()))
-    click.echo()
+    if rows:
+        click.echo(table_text(titles, rows))
 
 
 def _time(at_ms: int) -> str:
-    moment = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone()
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}"
+    return local_time(datetime.fromtimestamp(at_ms / 1000, UTC))
 
 
 def _fields(message: StoredMessage, *, full: bool) -> dict[str, Any]:
@@ -223,13 +213,8 @@ def _line(message: StoredMessage, *, full: bool) -> str:
     head = f"{place}  log {message.commit_log_offset}  {_time(message.stored_at_ms)}  {message.message_id}"
     if full:
         properties = [f"  {name}={value}" for name, value in sorted(message.properties.items())]
-        return "\n".join(_printable(line) for line in (head, *properties, f"  {fields['body']}")) + "\n"
+        return "\n".join(printable(line) for line in (head, *properties, f"  {fields['body']}")) + "\n"
     labelled = (("tags", message.tags), ("keys", ",".join(message.keys)))
     details = " ".join(f"{label}={text}" for label, text in labelled if text)
     more = "..." if len(message.body) > _BODY_CHARACTERS else ""
-    return _printable(f"{head}  {details}  {fields['body']}{more}")
-
-
-def _printable(text: str) -> str:
-    """Messages may hold anything; a terminal must not obey it."""
-    return "".join(character if character.isprintable() else "." for character in text)
+    return printable(f"{head}  {details}  {fields['body']}{more}")

@@ -1,0 +1,92 @@
+"""What name servers keep for others: items by namespace and key, and their own settings. Java: `tools.command.namesrv`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orbitmq.errors import RequestFailed
+from orbitmq.protocol.bodies.route import KvTable
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.headers.nameserver import (
+    BrokerName,
+    KvConfigKey,
+    KvConfigValue,
+    KvNamespace,
+    PutKvConfig,
+    WritePermissionAdded,
+    WritePermissionWiped,
+)
+from orbitmq.protocol.properties_text import format_properties, parse_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from orbitmq.admin.session import Session
+    from orbitmq.transport.address import Address
+
+
+async def put_key_value(session: Session, namespace: str, key: str, value: str) -> None:
+    header = PutKvConfig(namespace=namespace, key=key, value=value)
+    await session.tell_name_servers(RequestCode.PUT_KV_CONFIG, header)
+
+
+async def delete_key_value(session: Session, namespace: str, key: str) -> None:
+    """One that is not there is no error."""
+    await session.tell_name_servers(RequestCode.DELETE_KV_CONFIG, KvConfigKey(namespace=namespace, key=key))
+
+
+async def key_value(session: Session, namespace: str, key: str) -> str | None:
+    try:
+        answer = await session.ask_name_server(RequestCode.GET_KV_CONFIG, KvConfigKey(namespace=namespace, key=key))
+    except RequestFailed as error:
+        if error.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        raise
+    return answer.read(KvConfigValue).value
+
+
+async def key_values(session: Session, namespace: str) -> dict[str, str]:
+    try:
+        answer = await session.ask_name_server(RequestCode.GET_KVLIST_BY_NAMESPACE, KvNamespace(namespace=namespace))
+    except RequestFailed as error:
+        if error.code == ResponseCode.QUERY_NOT_FOUND:
+            return {}
+        raise
+    return KvTable.from_json(answer.body).table
+
+
+async def name_server_settings(
+    session: Session, addresses: Sequence[Address] | None = None
+) -> dict[Address, dict[str, str]]:
+    """What each name server is set to, under Apache's names."""
+    return {
+        address: parse_properties((await session.ask(address, RequestCode.GET_NAMESRV_CONFIG)).body.decode())
+        for address in addresses or session.cluster.name_servers.addresses
+    }
+
+
+async def update_name_server_settings(
+    session: Session, changes: Mapping[str, str], addresses: Sequence[Address] | None = None
+) -> None:
+    body = format_properties(dict(changes)).encode()
+    for address in addresses or session.cluster.name_servers.addresses:
+        await session.ask(address, RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+
+
+async def wipe_write_permission(session: Session, broker: str) -> dict[Address, int]:
+    """Let nobody send to a broker any more; the number of topics it concerns at each name server."""
+    return {
+        address: (await session.ask(address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerName(broker_name=broker)))
+        .read(WritePermissionWiped)
+        .wipe_topic_count
+        for address in session.cluster.name_servers.addresses
+    }
+
+
+async def add_write_permission(session: Session, broker: str) -> dict[Address, int]:
+    return {
+        address: (await session.ask(address, RequestCode.ADD_WRITE_PERM_OF_BROKER, BrokerName(broker_name=broker)))
+        .read(WritePermissionAdded)
+        .add_topic_count
+        for address in session.cluster.name_servers.addresses
+    }

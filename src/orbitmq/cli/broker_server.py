@@ -1,0 +1,65 @@
+"""What `orbitmq broker` does without a subcommand: run a broker until it is told to stop. Java: mqbroker"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import click
+
+from orbitmq.broker import settings
+from orbitmq.broker.broker import Broker
+from orbitmq.cli.logs import log_to_stderr
+from orbitmq.cli.serving import serve
+from orbitmq.errors import ConfigError
+from orbitmq.protocol.properties_text import format_properties
+from orbitmq.transport.loop import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_IMPORTANT = (
+    "namesrvAddr", "brokerIP1", "brokerName", "brokerClusterName", "brokerId", "brokerRole", "listenPort",
+    "autoCreateTopicEnable", "autoCreateSubscriptionGroup", "traceTopicEnable", "flushDiskType", "storePathRootDir",
+    "fileReservedTime", "deleteWhen",
+)  # fmt: skip
+
+
+def run_broker(
+    *,
+    file: Path | None,
+    namesrv: str | None,
+    print_all: bool,
+    print_important: bool,
+    host: str | None,
+    port: int | None,
+    store: Path | None,
+    assignments: tuple[str, ...],
+    verbose: bool,
+) -> None:
+    given = {"namesrvAddr": namesrv, "bindAddress": host, "listenPort": port, "storePathRootDir": store}
+    overrides = {key: str(value) for key, value in given.items() if value is not None}
+    configuration = settings.load(file, overrides | _assigned(assignments))
+    if print_all or print_important:
+        shown = configuration.as_properties()
+        keys = _IMPORTANT if print_important else tuple(shown)
+        click.echo(format_properties({key: shown[key] for key in keys}), nl=False)
+        return
+    log_to_stderr(verbose=verbose)
+    for key in configuration.unknown:
+        nearest = configuration.nearest_known(key)
+        logger.warning("%s is no setting of a broker%s", key, f"; did you mean {nearest}?" if nearest else "")
+    name = configuration.settings.broker_name
+    run(serve(Broker(configuration), lambda running: f"broker {name} ready on {running.address}"))
+
+
+def _assigned(assignments: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment} has no value", hint="write --set key=value")
+        pairs[key.strip()] = value.strip()
+    return pairs

@@ -1,0 +1,170 @@
+"""Options that many commands share: where the cluster is, and how what is found is shown."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from orbitmq.cli.failures import verbosity
+from orbitmq.cli.view import FORMATS, View, conditions_from
+
+if TYPE_CHECKING:
+    from orbitmq.admin.session import Session
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The cluster that a command is about."""
+
+    name_servers: str
+    access_key: str | None
+    secret_key: str | None
+    tls: bool
+    timeout: float
+
+    def open(self) -> Session:
+        # Imported late: a wrong option, or a wish for help, should not wait for the client.
+        from orbitmq.admin.session import open_session
+
+        if (self.access_key is None) != (self.secret_key is None):
+            raise click.UsageError("--access-key and --secret-key belong together")
+        credentials = (self.access_key, self.secret_key) if self.access_key and self.secret_key else None
+        return open_session(self.name_servers, credentials=credentials, tls=self.tls, timeout=self.timeout)
+
+    def run(self, work: Callable[[Session], Awaitable[T]]) -> T:
+        """Do some work with the cluster, and leave."""
+        from orbitmq.transport.loop import run
+
+        async def whole() -> T:
+            async with self.open() as session:
+                return await work(session)
+
+        return run(whole())
+
+
+def _be_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    if value:
+        from orbitmq.cli.logs import log_to_stderr
+
+        verbosity.verbose = True
+        log_to_stderr(verbose=True)
+    return value
+
+
+def target_options(function: F) -> F:
+    """Gives the command a `target`."""
+
+    def build(
+        name_servers: str, access_key: str | None, secret_key: str | None, tls: bool, timeout: float, verbose: bool
+    ) -> Target:
+        return Target(name_servers=name_servers, access_key=access_key, secret_key=secret_key, tls=tls, timeout=timeout)
+
+    options = (
+        click.option(
+            "-n",
+            "--namesrv",
+            "name_servers",
+            envvar="NAMESRV_ADDR",
+            default=_DEFAULT_NAME_SERVER,
+            show_default=True,
+            show_envvar=True,
+            metavar="HOST:PORT[;...]",
+            help="Name servers.",
+        ),
+        click.option("--access-key", envvar="ORBITMQ_ACCESS_KEY", show_envvar=True, help="Where the cluster has ACLs."),
+        click.option("--secret-key", envvar="ORBITMQ_SECRET_KEY", show_envvar=True, help="Its secret."),
+        click.option("--tls", is_flag=True, help="Speak TLS; certificates are checked as this machine checks them."),
+        click.option(
+            "--timeout", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="Seconds."
+        ),
+        click.option("-v", "--verbose", is_flag=True, callback=_be_verbose, help="Log more; failures at length."),
+    )
+    return bundled(function, "target", options, build)
+
+
+def view_options(function: F) -> F:
+    """Gives the command a `view`: for commands that show rows."""
+
+    def build(
+        output: str,
+        fields: str | None,
+        where: tuple[str, ...],
+        sort: str | None,
+        limit: int | None,
+        skip: int,
+        watch: float | None,
+    ) -> View:
+        return View(
+            format=output,
+            fields=tuple(name.strip() for name in fields.split(",") if name.strip()) if fields else (),
+            conditions=conditions_from(where),
+            sort=sort,
+            limit=limit,
+            skip=skip,
+            watch_seconds=watch,
+        )
+
+    options = (
+        output_option,
+        click.option("--fields", metavar="A,B,...", help="Only these fields, in this order."),
+        click.option(
+            "--where",
+            multiple=True,
+            metavar="FIELD=PATTERN",
+            help="Only rows for which it holds: = and != compare with a pattern (*, ?), < and > numbers. Repeatable.",
+        ),
+        click.option("--sort", metavar="FIELD", help="Sort by a field; -FIELD for the largest first."),
+        click.option("--limit", type=click.IntRange(min=1), help="At most so many rows."),
+        click.option("--skip", type=click.IntRange(min=0), default=0, help="Leave out so many rows first."),
+        click.option(
+            "--watch",
+            type=click.FloatRange(min=0.1),
+            is_flag=False,
+            flag_value=2.0,
+            metavar="[SECONDS]",
+            help="Look again every so often (2 s), until Ctrl-C.",
+        ),
+    )
+    return bundled(function, "view", options, build)
+
+
+def document_options(function: F) -> F:
+    """Gives the command a `view`: for commands that show one thing."""
+    return bundled(function, "view", (output_option,), lambda output: View(format=output))
+
+
+output_option: Final = click.option(
+    "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Form of the output."
+)
+
+
+def where_option(function: F) -> F:
+    """Which brokers a change is for."""
+    function = click.option("-c", "--cluster", help="Only the brokers of this cluster.")(function)
+    return click.option("-b", "--broker", help="Only this broker, by name or address.")(function)
+
+
+def bundled(function: F, name: str, options: tuple[Callable[[Any], Any], ...], build: Callable[..., object]) -> F:
+    """A command that gets several options as one value."""
+    import inspect
+
+    keys = list(inspect.signature(build).parameters)
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        taken = {key: kwargs.pop(key) for key in keys}
+        return function(*args, **kwargs, **{name: build(**taken)})
+
+    wrapped: Any = called
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[no-any-return]
