@@ -114,7 +114,7 @@ def _write(directory: Path, ledger_path: Path, random: Random, run: str, way: st
     if way == "function" or (way == "power" and random.random() < 0.5):
         point = random.choice(POINTS)
         visit = 1 + int(point.visits * random.random() ** 2)
-        install(KillInFunction(point, visit, random.randrange(1, 12)), ledger, last_act)
+        install(KillInFunction(point, visit, 1 + int(32 * random.random() ** 2)), ledger, last_act)
     elif way != "clock":
         install(KillAtLine(int(2 ** (random.random() * 15))), ledger, last_act)
     with_threads = way == "clock" or (way != "power" and random.random() < 0.3)

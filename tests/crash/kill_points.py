@@ -33,7 +33,8 @@ class Point(NamedTuple):
 
 POINTS = (
     Point("append", "CommitLog.append", 40),
-    Point("record write", "CommitLog._write", 40),
+    Point("special append", "CommitLog._append_special", 10),
+    Point("record write", "CommitLog._write", 10),
     Point("batch append", "CommitLog.append_batch", 5),
     Point("file roll", "CommitLog._roll", 4),
     Point("file allocation", "LocalDisk.allocate", 4),
@@ -43,6 +44,7 @@ POINTS = (
     Point("checkpoint", "CheckpointFile.save", 5),
     Point("index roll", "KeyIndex._writable", 60),
     Point("index entry", "IndexFile.put", 60),
+    Point("index entries", "IndexFile.put_many", 10),
     Point("config save", "LocalDisk.replace", 6),
     Point("expiry", "Retention.clean", 1),
     Point("expiry of the log", "SegmentedLog.delete_oldest", 1),

@@ -53,7 +53,7 @@ def clock_of(directory: Path) -> Path:
 def config(directory: Path, flush_mode: FlushMode = FlushMode.ASYNC) -> StorageConfig:
     """Files so small that every few appends roll one."""
     plain = StorageConfig(
-        directory=directory, segment_bytes=16_384, queue_file_bytes=400, index_slots=40, index_entries=60
+        directory=directory, segment_bytes=16_384, queue_file_bytes=400, index_slots=997, index_entries=60
     )
     return replace(
         plain, flush_mode=flush_mode, flush_every_ms=2, queue_flush_every_ms=3, queue_flush_thorough_every_ms=9
@@ -133,7 +133,7 @@ class Writer:
         return name.encode() + b"." * self._random.choice((0, 1, 50, 200, 1000))
 
     def _properties(self, name: str) -> bytes:
-        shared = f"KEYS\x01common k{self._random.randrange(5)}\x02" if self._random.random() < 0.5 else ""
+        shared = f"KEYS\x01common k{self._random.randrange(5)}\x02" if self._random.random() < 0.2 else ""
         return f"UNIQ_KEY\x01{name}\x02{shared}".encode()
 
 

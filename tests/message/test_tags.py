@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbitmq.message.tags import java_hash, java_hash_after, tag_code
+from orbitmq.message.tags import MOST_AT_ONCE, java_hash, java_hash_after, java_hashes_after, tag_code
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=300)
 
@@ -44,3 +44,22 @@ def test_a_hash_can_go_on_from_its_prefix(prefix: str, text: str) -> None:
     assert java_hash_after(java_hash(prefix), text) == plain_java_hash(prefix + text)
     if text.isascii():
         assert java_hash_after(java_hash(prefix), text.encode()) == plain_java_hash(prefix + text)
+
+
+@given(st.lists(st.tuples(st.text(max_size=3), st.text(st.characters(max_codepoint=127), max_size=64)), min_size=1))
+def test_many_hashes_at_once_are_the_hashes_one_by_one(pairs: list[tuple[str, str]]) -> None:
+    prefix_hashes = [java_hash(prefix) for prefix, _ in pairs]
+    hashes = java_hashes_after(prefix_hashes, [text.encode() for _, text in pairs])
+    assert hashes == [plain_java_hash(prefix + text) % 2**32 for prefix, text in pairs]
+
+
+@pytest.mark.parametrize("length", [1, 31, 32, 33, 64])
+def test_as_many_hashes_as_there_may_be_at_once(length: int) -> None:
+    texts = [f"{number:0{length}x}"[-length:] for number in range(MOST_AT_ONCE)]
+    hashes = java_hashes_after([7] * MOST_AT_ONCE, [text.encode() for text in texts])
+    assert hashes == [java_hash_after(7, text) % 2**32 for text in texts]
+
+
+@pytest.mark.parametrize("odd", ["é", "x" * 65])
+def test_texts_that_do_not_fit_side_by_side_are_left_to_be_hashed_one_by_one(odd: str) -> None:
+    assert java_hashes_after([0, 0], [b"plain", odd.encode()]) is None

@@ -307,7 +307,23 @@ class _StopAtHead(Exception):
     pass
 
 
-def test_until_its_first_eight_bytes_are_stored_a_record_does_not_exist(tmp_path: Path) -> None:
+def test_until_its_first_eight_bytes_are_stored_a_record_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path)
+    put(log, b"first")
+    end = log.end
+
+    def die(*_store: object) -> None:
+        raise _StopAtHead
+
+    monkeypatch.setattr("orbitmq.storage.commit_log._write_size_and_magic", die)
+    with pytest.raises(_StopAtHead):
+        put(log, b"second")
+    assert_written_but_no_record(log, b"second", end)
+
+
+def test_the_same_holds_for_a_record_that_is_written_the_long_way(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     put(log, b"first")
     end = log.end
@@ -325,8 +341,29 @@ def test_until_its_first_eight_bytes_are_stored_a_record_does_not_exist(tmp_path
 
     log._memory = DiesBeforeTheHead(log._memory)  # type: ignore[assignment]
     with pytest.raises(_StopAtHead):
-        put(log, b"second")
+        log.append("T", 0, b"second", b"", BORN_AT_MS, pack_host("2001:db8::1", 5))
+    assert_written_but_no_record(log, b"second", end)
+
+
+def assert_written_but_no_record(log: CommitLog, body: bytes, end: int) -> None:
     memory = log.files.segments[0].memory
-    assert b"second" in bytes(memory)
+    assert body in bytes(memory)
     with pytest.raises(MessageError, match="no record starts here"):
         check_record(memory, end, 4096)
+
+
+@pytest.mark.parametrize("properties", [b"", b"TAGS\x01a\x02", b"k\x01v"])
+@pytest.mark.parametrize("topic", ["T", "t" * 127, "t" * 128])
+@pytest.mark.parametrize("body", [b"", b"b" * 300])
+def test_the_quick_way_and_the_long_way_write_the_same_bytes(
+    tmp_path: Path, topic: str, body: bytes, properties: bytes
+) -> None:
+    quick, long = open_log(tmp_path / "quick"), open_log(tmp_path / "long")
+    long._is_special = True
+    for log in (quick, long):
+        for queue_id in (0, 7, 0):
+            appended = log.append(topic, queue_id, body, properties, BORN_AT_MS, BORN_HOST, -5, 1, 3, 12345)
+        assert appended.queue_offset == 1
+    assert bytes(quick.files.segments[0].memory) == bytes(long.files.segments[0].memory)
+    assert list(quick.recent) == list(long.recent)
+    assert quick.end == long.end

@@ -251,6 +251,7 @@ def test_keys_that_find_no_room_stop_appends_until_they_do_and_none_is_lost(tmp_
     put(store, KEYS="first")
     disk.faults.space_left = 0
     store.dispatch()
+    assert store.find_by_key("T", "first").records == []
     assert store.health.flags == RunningFlags.INDEX_ERROR
     assert store.queue_range("T", 0).max_offset == 1
     with pytest.raises(StoreFull):

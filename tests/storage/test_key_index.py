@@ -14,7 +14,7 @@ from orbitmq.errors import StoreFull
 from orbitmq.message.tags import java_hash
 from orbitmq.storage.files import Disk, LocalDisk
 from orbitmq.storage.index_file import HEADER, IndexFile, infer_slots, key_hash, positive
-from orbitmq.storage.key_index import KeyIndex, list_index_files
+from orbitmq.storage.key_index import KeyedRecord, KeyIndex, list_index_files
 from tests import golden_stores
 from tests.storage.faulty_disk import FaultyDisk
 
@@ -378,3 +378,64 @@ def test_any_history_answers_as_a_dictionary_would(
         found = index.find("t", key, 10_000, *EVER).offsets
         assert [offset for offset in found if offset in set(expected)] == expected
     index.close()
+
+
+# Some alike, some not ASCII, some longer than a lane, some only spaces.
+KEYS = st.one_of(st.none(), st.text(st.sampled_from("abc é"), max_size=6), st.just("k" * 70), st.just("same"))
+KEYED = st.lists(st.tuples(st.sampled_from("tu"), KEYS, KEYS, st.integers(0, 3000)), max_size=30)
+
+
+def encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+@settings(max_examples=60, deadline=None)
+@given(rounds=st.lists(KEYED, max_size=4), slots=st.sampled_from([3, 1000]), entries=st.sampled_from([12, 500]))
+def test_many_records_at_once_leave_the_bytes_of_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    rounds: list[list[tuple[str, str | None, str | None, int]]],
+    slots: int,
+    entries: int,
+) -> None:
+    directory = tmp_path_factory.mktemp("index")
+    single = KeyIndex(LocalDisk(), directory / "single", ManualClock(), slots=slots, entries=entries)
+    many = KeyIndex(LocalDisk(), directory / "many", ManualClock(), slots=slots, entries=entries)
+    offset, now_ms = 0, 1_700_000_000_000
+    for records in rounds:
+        batch: list[KeyedRecord] = []
+        for topic, unique_key, keys, later_ms in records:
+            offset, now_ms = offset + 100, now_ms + later_ms
+            single.put(offset, now_ms, topic, unique_key, keys)
+            batch.append((offset, now_ms, topic, encoded(unique_key), encoded(keys)))
+        many.put_many(batch)
+        many.put_many(batch)  # nothing is entered twice
+    assert [bytes(file.memory) for file in many.files] == [bytes(file.memory) for file in single.files]
+
+
+def test_a_kill_among_the_slots_of_many_records_is_healed(tmp_path: Path) -> None:
+    def opened() -> KeyIndex:
+        return KeyIndex(LocalDisk(), tmp_path / "index", ManualClock(), slots=1000, entries=50)
+
+    batch: list[KeyedRecord] = [(100 * n, 5000, "t", b"u%d" % n, b"k%d" % n) for n in range(1, 11)]
+    index = opened()
+    index.put(0, 5000, "t", "first", None)
+    before = bytes(index.files[0].memory)
+    index.put_many(batch)
+    after = bytes(index.files[0].memory)
+    slots_at, entries_at = 40, 40 + 4 * 1000
+    changed = [at for at in range(slots_at, entries_at, 4) if before[at : at + 4] != after[at : at + 4]]
+    in_order = sorted(changed, key=lambda at: after[at : at + 4])
+    assert len(in_order) == 20
+    path = index.files[0].file.path
+    index.abandon()
+    for stored in range(21):
+        # Entries are stored first, then slots in the order of entries, then the header.
+        image = bytearray(before[:entries_at] + after[entries_at:])
+        for at in in_order[:stored]:
+            image[at : at + 4] = after[at : at + 4]
+        path.write_bytes(image)
+        again = opened()
+        assert again.resume_offset == 0
+        again.put_many(batch)
+        assert bytes(again.files[0].memory) == after
+        again.abandon()

@@ -58,10 +58,12 @@ _find_crc: Final = property_finder(RECORD_CRC)
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
-def _head(born_host_bytes: int, store_host_bytes: int) -> struct.Struct:
+_SIZE_AND_MAGIC_FORMAT: Final = ">ii"
+
+
+def _head(born_host_bytes: int, store_host_bytes: int, start: str = _SIZE_AND_MAGIC_FORMAT) -> struct.Struct:
     return struct.Struct(
-        ">i"  # size
-        "i"  # magic
+        f"{start}"
         "I"  # body CRC
         "i"  # queue id
         "i"  # flag
@@ -82,7 +84,8 @@ def _head(born_host_bytes: int, store_host_bytes: int) -> struct.Struct:
 _HEADS: Final = (_head(8, 8), _head(20, 8), _head(8, 20), _head(20, 20))
 _USUAL_HEAD: Final = _HEADS[0]
 _HOSTS_SHIFT: Final = 4
-_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
+SIZE_AND_MAGIC: Final = struct.Struct(_SIZE_AND_MAGIC_FORMAT)
+REST_OF_USUAL_HEAD: Final = _head(8, 8, start=">")  # what stands between the magic and the body, both hosts IPv4
 _SYS_FLAG_AND_BODY_LENGTH: Final = struct.Struct(">i44xi")  # the latter where it stands with IPv4 hosts
 _QUICK: Final = struct.Struct(">iiI24xi44xi")  # size, magic, body CRC, sysFlag, body length with IPv4 hosts
 _INT: Final = struct.Struct(">i")
@@ -93,7 +96,7 @@ _LONG: Final = struct.Struct(">q")
 _CRC_AT: Final = 8
 _SYS_FLAG_AT: Final = 36
 _STORED_AT: Final = 56
-_BODY_AT: Final = 88
+USUAL_HEAD_BYTES: Final = 88
 
 
 def crc31(data: bytes | memoryview) -> int:
@@ -181,7 +184,7 @@ def hosts_flag(born_host: bytes, store_host: bytes) -> int:
 
 def encode_blank(size: int) -> bytes:
     """Closes a file that has `size` bytes left."""
-    return _SIZE_AND_MAGIC.pack(size, MAGIC_BLANK)
+    return SIZE_AND_MAGIC.pack(size, MAGIC_BLANK)
 
 
 def with_crc_room(properties: bytes) -> bytes:
@@ -271,7 +274,7 @@ def _decode_usual(data: bytes, at: int, end: int) -> StoredMessage | None:
         size, magic, body_crc, queue_id, flag, queue_offset, commit_log_offset, sys_flag, born_at_ms, born_host,
         stored_at_ms, store_host, reconsume_times, prepared_transaction_offset, body_bytes,
     ) = _USUAL_HEAD.unpack_from(data, at)  # fmt: skip
-    body_at = at + _BODY_AT
+    body_at = at + USUAL_HEAD_BYTES
     topic_length_at = body_at + body_bytes
     record_end = at + size
     if (
@@ -381,7 +384,7 @@ def valid_run(buffer: memoryview, at: int, end: int, at_most: int, *, check_crc:
     while len(starts) < at_most and end - at >= FIXED_BYTES:
         size, magic, body_crc, sys_flag, body_bytes = unpack(buffer, at)
         if magic == MAGIC_V1 and not sys_flag & HOSTS_MASK:
-            topic_at = at + _BODY_AT + body_bytes
+            topic_at = at + USUAL_HEAD_BYTES + body_bytes
             record_end = at + size
             if record_end > end or body_bytes < 0 or topic_at + 3 > record_end:
                 break
@@ -391,7 +394,7 @@ def valid_run(buffer: memoryview, at: int, end: int, at_most: int, *, check_crc:
                 break
             if topic_end + 2 + short(buffer, topic_end)[0] != record_end:
                 break
-            if check_crc and body_bytes and crc32(buffer[at + _BODY_AT : topic_at]) & _CRC_MASK != body_crc:
+            if check_crc and body_bytes and crc32(buffer[at + USUAL_HEAD_BYTES : topic_at]) & _CRC_MASK != body_crc:
                 break
         else:
             try:
@@ -422,7 +425,7 @@ def _layout(buffer: bytes | memoryview, at: int, end: int) -> tuple[int, int, in
     room = end - at
     if room < BLANK_BYTES:
         raise MessageError(f"{room} bytes left, too few for a record")
-    size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)
+    size, magic = SIZE_AND_MAGIC.unpack_from(buffer, at)
     if magic not in _MESSAGE_MAGICS:
         if magic == MAGIC_BLANK:
             return _BLANK_LAYOUT
@@ -430,7 +433,7 @@ def _layout(buffer: bytes | memoryview, at: int, end: int) -> tuple[int, int, in
     if size < FIXED_BYTES or size > room:
         raise MessageError(f"a record of {size} bytes where {room} are left")
     sys_flag, body_bytes = _SYS_FLAG_AND_BODY_LENGTH.unpack_from(buffer, at + _SYS_FLAG_AT)
-    body_at = at + _BODY_AT
+    body_at = at + USUAL_HEAD_BYTES
     record_end = at + size
     if sys_flag & HOSTS_MASK:
         body_at = at + _HEADS[(sys_flag & HOSTS_MASK) >> _HOSTS_SHIFT].size

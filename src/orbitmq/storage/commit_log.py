@@ -37,6 +37,9 @@ from orbitmq.message.properties import (
 )
 from orbitmq.message.record import (
     BLANK_BYTES,
+    REST_OF_USUAL_HEAD,
+    SIZE_AND_MAGIC,
+    USUAL_HEAD_BYTES,
     TopicField,
     encode_blank,
     encode_record,
@@ -68,6 +71,10 @@ _find_inner_num: Final = property_finder(INNER_NUM)
 
 # Set in prepared and rolled-back records alone: neither has a place in its queue.
 NO_QUEUE_ENTRY: Final = TRANSACTION_PREPARED
+
+_SPECIAL: Final = HOSTS_MASK | INNER_BATCH | NO_QUEUE_ENTRY
+_write_head: Final = REST_OF_USUAL_HEAD.pack_into
+_write_size_and_magic: Final = SIZE_AND_MAGIC.pack_into
 
 
 class AppendCode(IntEnum):
@@ -132,6 +139,7 @@ class CommitLog:
         self._light_queues = 0
         self._adds_crc = config.record_crc
         self._adds_properties = config.light_queues or config.record_crc
+        self._is_special = self._adds_properties or len(store_host) != 8  # so is every append, then
         self._max_body_bytes = config.max_message_bytes
         self._pool = WritePool(config.write_pool_buffers, config.segment_bytes) if config.write_pool_buffers else None
         self._memory = memoryview(b"")
@@ -143,6 +151,7 @@ class CommitLog:
         """The address that records from now on say they are stored at."""
         self.store_host = store_host
         self._store_host_flag = STORE_HOST_IPV6 if len(store_host) > 8 else 0
+        self._is_special = self._adds_properties or len(store_host) != 8
 
     @property
     def start(self) -> int:
@@ -186,6 +195,59 @@ class CommitLog:
         prepared_transaction_offset: int = 0,
     ) -> Appended:
         """Write one message. Raises MessageError (it can never be stored) or StoreFull (it cannot be now)."""
+        if sys_flag & _SPECIAL or len(born_host) != 8 or self._is_special:
+            return self._append_special(
+                topic, queue_id, body, properties, born_at_ms, born_host, flag, sys_flag, reconsume_times,
+                prepared_transaction_offset,
+            )  # fmt: skip
+        # Nearly every message comes by here, so this is one straight line; `_append_special` does the same step by step.
+        field = self._topic_fields.get(topic) or self._learn_topic(topic)
+        body_bytes, properties_bytes = len(body), len(properties)
+        if body_bytes > self._max_body_bytes or properties_bytes > MAX_PROPERTIES_BYTES:
+            _refuse_size(body_bytes, self._max_body_bytes, properties_bytes)
+        behind_body = field.data + properties_bytes.to_bytes(2, "big") + properties
+        size = USUAL_HEAD_BYTES + body_bytes + len(behind_body)
+        queue = (topic, queue_id)
+        queue_offset = self.next_queue_offsets.get(queue, 0)
+        at = self.end
+        if at + size + BLANK_BYTES > self._segment_end:
+            at = self._roll(size)
+        end = at + size
+        stored_at_ms = self._now_ms()
+        memory = self._memory
+        position = at - self._segment_start
+        body_at = position + USUAL_HEAD_BYTES
+        try:
+            _write_head(
+                memory, position + BLANK_BYTES, zlib.crc32(body) & _CRC_MASK, queue_id, flag, queue_offset, at, sys_flag,
+                born_at_ms, born_host, stored_at_ms, self.store_host, reconsume_times, prepared_transaction_offset, body_bytes,
+            )  # fmt: skip
+        except struct.error as error:
+            raise _out_of_range(error) from None
+        memory[body_at : body_at + body_bytes] = body
+        memory[body_at + body_bytes : position + size] = behind_body
+        # Until these are in, nothing at `at` looks like a record.
+        _write_size_and_magic(memory, position, size, field.magic)
+        self.end = end
+        self.last_stored_at_ms = stored_at_ms
+        self.next_queue_offsets[queue] = queue_offset + 1
+        self.recent.append(LogEntry(queue, at, size, queue_offset, sys_flag, stored_at_ms, properties))
+        return Appended(at, end, queue_offset, stored_at_ms)
+
+    def _append_special(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        born_at_ms: int,
+        born_host: bytes,
+        flag: int,
+        sys_flag: int,
+        reconsume_times: int,
+        prepared_transaction_offset: int,
+    ) -> Appended:
+        """`append` for every kind of message: IPv6 hosts, inner batches, transactions, properties that we add to."""
         field = self._topic_fields.get(topic) or self._learn_topic(topic)
         # Two bits are the record's own layout: what the sender says of them does not count.
         sys_flag = sys_flag & ~HOSTS_MASK | self._store_host_flag

@@ -215,6 +215,8 @@ class IndexFlusher:
     def _flush(self, *, thorough: bool) -> None:
         with self._queues.lock:
             indexed_until_ms = self._indexer.last_stored_at_ms
+        self._indexer.enter_waiting_keys()
+        keys_complete = RunningFlags.INDEX_ERROR not in self._health.flags
         self._queues.write_out()
         try:
             self._queues.sync(0 if thorough else self._config.queue_flush_least_pages)
@@ -223,7 +225,7 @@ class IndexFlusher:
             # they held, so this run vouches for nothing more.
             self.sync_failed = True
             raise
-        if thorough and not self.sync_failed:
+        if thorough and keys_complete and not self.sync_failed:
             self._checkpoint.queues_synced_ms = max(self._checkpoint.queues_synced_ms, indexed_until_ms)
         if self._keys is not None:
             self._checkpoint.index_synced_ms = max(self._checkpoint.index_synced_ms, self._keys.sync())

@@ -15,8 +15,9 @@ The file has its full length (420 MB by default) from birth but not its blocks: 
 since hashing touches them all, entries a megabyte at a time ahead of use. Stores through the map are therefore quick and
 can never meet a full disk; reserving can, and raises StoreFull before anything is changed.
 
-An entry is written before the slot that leads to it, and the header when all keys of a record are in. A killed process
-therefore leaves at most some slots that point at entries the header does not count; opening for writing takes those back.
+Entries are written before the slots that lead to them, slots in the order of the entries, and the header when all keys of a
+record (or of many) are in. A killed process therefore leaves at most some slots that point at entries the header does not
+count; opening for writing takes those back.
 
 Java: IndexFile, IndexHeader
 """
@@ -24,12 +25,14 @@ Java: IndexFile, IndexHeader
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.message.tags import java_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from orbitmq.storage.files import MappedFile
 
@@ -58,7 +61,7 @@ DEFAULT_SLOTS: Final = 5_000_000
 DEFAULT_ENTRIES: Final = 20_000_000
 
 _RESERVE_ENTRIES: Final = (1 << 20) // ENTRY.size
-_MAX_SECONDS: Final = 2**31 - 1
+_MAX_INT: Final = 2**31 - 1
 
 
 def file_bytes(slots: int, entries: int) -> int:
@@ -71,13 +74,13 @@ def key_hash(topic: str, key: str) -> int:
 
 
 def positive(value: int) -> int:
-    """Java's abs(), which leaves the smallest int negative, made 0 there."""
-    return abs(value) & 0x7FFFFFFF
+    """Java's abs(), which leaves the smallest int negative, made 0 there. Takes a hash signed, or modulo 2**32."""
+    return value if 0 <= value <= _MAX_INT else -value & _MAX_INT
 
 
 class IndexFile:
     __slots__ = (
-        "_entries_at", "_reserved", "begin_ms", "begin_offset", "capacity", "end_ms", "end_offset", "file", "memory",
+        "_entries_at", "_reserved", "_slot_words", "begin_ms", "begin_offset", "capacity", "end_ms", "end_offset", "file", "memory",
         "next_entry", "slots", "slots_used",
     )  # fmt: skip
 
@@ -87,6 +90,7 @@ class IndexFile:
         self.slots = slots
         self._entries_at = HEADER.size + SLOT.size * slots
         self.capacity = (file.size - self._entries_at) // ENTRY.size
+        self._slot_words = self.memory[_SLOTS_AT : self._entries_at].cast("I")  # in this machine's order of bytes
         self._reserved = 0
         self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = self.slots_used = 0
         self.next_entry = 1
@@ -130,8 +134,8 @@ class IndexFile:
                 older = 0
                 used += 1
             seconds = (stored_at_ms - begin_ms) // 1000 if 0 < begin_ms < stored_at_ms else 0
-            if seconds > _MAX_SECONDS:
-                seconds = _MAX_SECONDS
+            if seconds > _MAX_INT:
+                seconds = _MAX_INT
             _pack_entry(memory, entries_at + _ENTRY_BYTES * number, hashed, offset, seconds, older)
             _pack_slot(memory, slot_at, number)
             if number == 1:
@@ -140,6 +144,45 @@ class IndexFile:
         self.next_entry, self.slots_used = number, used
         self.end_offset, self.end_ms = offset, stored_at_ms
         _pack_header(memory, 0, begin_ms, stored_at_ms, begin_offset, offset, used, number)
+
+    def put_many(self, hashes: Sequence[int], offsets: Sequence[int], stored_at_ms: Sequence[int]) -> None:
+        """`put` for the keys of many records at once, a hash with its record's offset and time each. There must be room.
+
+        Leaves the very same bytes for a third of the work: all entries in one piece, one header.
+        """
+        first = self.next_entry
+        count = len(hashes)
+        if first + count > self._reserved:
+            self._reserve(first + count)
+        words = self._slot_words
+        numbers = [hashed % self.slots for hashed in hashes]
+        older = _swapped(words[number] for number in numbers)
+        begin_ms = self.begin_ms
+        earliest, latest = min(stored_at_ms), max(stored_at_ms)
+        if (
+            first == 1
+            or len(set(numbers)) < count  # one of them leads to another of them
+            or max(older) >= first  # a slot that makes no sense
+            or not 0 < begin_ms <= earliest
+            or (latest - begin_ms) // 1000 > _MAX_INT
+        ):
+            for hashed, offset, at_ms in zip(hashes, offsets, stored_at_ms, strict=True):
+                self.put((hashed,), offset, at_ms)
+            return
+        if (earliest - begin_ms) // 1000 == (latest - begin_ms) // 1000:
+            seconds = [(latest - begin_ms) // 1000] * count
+        else:
+            seconds = [(at_ms - begin_ms) // 1000 for at_ms in stored_at_ms]
+        entries_at = self._entries_at + _ENTRY_BYTES * first
+        self.memory[entries_at : entries_at + _ENTRY_BYTES * count] = b"".join(
+            map(ENTRY.pack, hashes, offsets, seconds, older)
+        )
+        for number, entry in zip(numbers, _swapped(range(first, first + count)), strict=True):
+            words[number] = entry
+        self.next_entry = first + count
+        self.slots_used += older.count(0)
+        self.end_offset, self.end_ms = offsets[-1], stored_at_ms[-1]
+        self._write_header()
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Key hash, record offset, seconds since begin, next older entry."""
@@ -236,6 +279,14 @@ class IndexFile:
             self.memory, 0,
             self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.next_entry,
         )  # fmt: skip
+
+
+def _swapped(values: Iterable[int]) -> array[int]:
+    """Between this machine's order of bytes and the file's, which is Java's."""
+    swapped = array("I", values)
+    if sys.byteorder == "little":
+        swapped.byteswap()
+    return swapped
 
 
 def infer_slots(memory: memoryview) -> int | None:

@@ -4,6 +4,9 @@ A record gets an entry in its queue (unless it is a half-done or rolled-back tra
 and its keys go into the key index. Fresh records come from the log's `recent`, as they were appended; older ones are decoded
 from the log (`entry_at`), any part of it, as often as one likes, because an index takes nothing twice.
 
+Consumers wait for queues, so those are filled at once; keys wait until there are many of them, which makes each cheaper, and
+until somebody looks for one, or the indexes are flushed.
+
 Readers may see what is indexed, so nothing beyond the confirmed offset is: with synchronous flush, that is what is on disk.
 
 Java: ReputMessageService, CommitLogDispatcherBuildConsumeQueue, CommitLogDispatcherBuildIndex
@@ -12,6 +15,7 @@ Java: ReputMessageService, CommitLogDispatcherBuildConsumeQueue, CommitLogDispat
 from __future__ import annotations
 
 import logging
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import StorageError
@@ -27,10 +31,11 @@ from orbitmq.message.properties import (
     property_finder,
 )
 from orbitmq.message.record import decode_entry
-from orbitmq.message.tags import tag_code
+from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from orbitmq.message.tags import MOST_AT_ONCE, tag_code
 from orbitmq.storage.commit_log import DELAY_TOPIC, LIGHT_QUEUE_ID, LIGHT_QUEUE_PREFIX, NO_QUEUE_ENTRY, LogEntry
 from orbitmq.storage.health import RunningFlags
-from orbitmq.storage.queue_index import QueueIndex
+from orbitmq.storage.queue_index import QueueIndex, QueueRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +43,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.health import Health
-    from orbitmq.storage.key_index import KeyIndex
+    from orbitmq.storage.key_index import KeyedRecord, KeyIndex
     from orbitmq.storage.queue_table import AnyQueue, QueueTable
 
 logger = logging.getLogger(__name__)
@@ -52,13 +57,32 @@ _find_inner_base: Final = property_finder(INNER_BASE)
 _find_multi_dispatch: Final = property_finder(MULTI_DISPATCH)
 _find_multi_queue_offset: Final = property_finder(MULTI_QUEUE_OFFSET)
 _MULTI_QUEUE_OFFSET: Final = MULTI_QUEUE_OFFSET.encode()
+_UNIQUE_KEY: Final = f"{UNIQUE_KEY}\x01".encode()
+_VALUE_END: Final = b"\x02"
 
 NEVER: Final = 2**63  # a log offset that is not reached
-_REMEMBERED_TAGS: Final = 10_000
+_REMEMBERED: Final = 10_000  # tags, and kinds of properties
+
+
+class _Likeness:
+    """Properties that differ in the unique key alone, as those of most messages do: what is found in one holds for all.
+
+    The key stands at [start, end); `code` is what a queue entry keeps of the tag, `keys` the value of KEYS.
+    """
+
+    __slots__ = ("after", "before", "code", "end", "keys", "start")
+
+    def __init__(self, properties: bytes, unique_key: bytes, keys: bytes | None, code: int) -> None:
+        self.start = properties.rindex(_UNIQUE_KEY + unique_key) + len(_UNIQUE_KEY)
+        self.end = self.start + len(unique_key)
+        self.before = properties[: self.start]
+        self.after = properties[self.end :]
+        self.code = code
+        self.keys = keys
 
 
 class Indexer:
-    """Belongs to the thread that appends."""
+    """Belongs to the thread that appends; `enter_waiting_keys` may come from any."""
 
     def __init__(
         self, log: CommitLog, queues: QueueTable, keys: KeyIndex | None, config: StorageConfig, health: Health
@@ -72,7 +96,11 @@ class Indexer:
         self._config = config
         self._health = health
         self._tag_codes: dict[bytes | None, int] = {}  # None: a message without a tag
-        self._keyless: list[LogEntry] = []  # their keys wait for room on the disk
+        self._likenesses: dict[int, _Likeness] = {}  # by length of the properties
+        self._waiting_keys: list[
+            KeyedRecord
+        ] = []  # in the queues already; entered when there are many, or one is sought
+        self._entering_keys = Lock()
 
     def catch_up(self, confirmed: int) -> None:
         """Index what was appended up to the log offset `confirmed`, then wake whoever waits for its queues."""
@@ -94,7 +122,8 @@ class Indexer:
         if not batch:
             return
         touched = self._enter_queues(batch)
-        self.enter_keys(batch)
+        if len(self._waiting_keys) >= MOST_AT_ONCE:
+            self.enter_waiting_keys()
         if self.on_arrival is not None:
             for queue in touched:
                 self.on_arrival(queue.topic, queue.queue_id, queue.next_offset)
@@ -106,10 +135,28 @@ class Indexer:
 
     def retry_keys(self) -> None:
         """Enter the keys that a full disk kept out of the key index. Raises as long as it does so again."""
-        if self._keyless:
-            self._put_keys(self._keyless)
-            self._keyless = []
+        self._put_waiting_keys()
         self._health.clear(RunningFlags.INDEX_ERROR)
+
+    def enter_waiting_keys(self) -> None:
+        """Make every indexed record findable by its keys; a full disk is reported, not raised.
+
+        After that it is for `retry_keys`.
+        """
+        if RunningFlags.INDEX_ERROR in self._health.flags:
+            return
+        try:
+            self._put_waiting_keys()
+        except StorageError as error:
+            # The messages themselves are safe and in their queues. Appending stops until their keys are in as well; those
+            # that are in already will not be entered twice.
+            self._health.report(RunningFlags.INDEX_ERROR, error)
+
+    def enter_keys(self, batch: list[LogEntry]) -> None:
+        """The keys alone, of records that are in their queues already."""
+        for entry in batch:
+            self._keep_keys(entry, *self._look_up(entry)[1:])
+        self.enter_waiting_keys()
 
     @staticmethod
     def entry_at(memory: memoryview, position: int, commit_log_offset: int) -> LogEntry:
@@ -124,57 +171,96 @@ class Indexer:
             record.properties,
         )
 
-    def _enter_queues(self, batch: list[LogEntry]) -> set[AnyQueue]:
-        touched: set[AnyQueue] = set()
-        known, known_codes = self._queues.queues, self._tag_codes
+    def _enter_queues(self, batch: list[LogEntry]) -> list[AnyQueue]:
+        """Their queues, and their keys among those that wait. Nearly every message comes by here."""
+        runs: dict[tuple[str, int], QueueRun] = {}
+        others: dict[AnyQueue, None] = {}
+        known, waiting_keys = self._likenesses, self._waiting_keys
+        has_keys, light_queues = self._keys is not None, self._config.light_queues
         with self._queues.lock:
             for entry in batch:
-                if entry.sys_flag & NO_QUEUE_ENTRY:
-                    continue
-                queue = known.get(entry.queue) or self._queues.open(*entry.queue)
-                code = known_codes.get(_find_tags(entry.properties))
-                if code is None or entry.queue[0] == DELAY_TOPIC:
-                    code = self._tags_code(entry)
-                if type(queue) is QueueIndex:
-                    queue.put(entry.queue_offset, entry.commit_log_offset, entry.size, code)
+                properties, queue = entry.properties, entry.queue
+                like = known.get(len(properties))
+                if (
+                    like is not None
+                    and properties.startswith(like.before)
+                    and properties.endswith(like.after)
+                    and _VALUE_END not in (unique_key := properties[like.start : like.end])
+                    and not entry.sys_flag & NO_QUEUE_ENTRY
+                    and queue[0] != DELAY_TOPIC
+                ):
+                    code = like.code
+                    if has_keys:
+                        waiting_keys.append(
+                            (entry.commit_log_offset, entry.stored_at_ms, queue[0], unique_key, like.keys)
+                        )
                 else:
-                    self._put_batch(queue, entry, code)
-                touched.add(queue)
-                if self._config.light_queues and _MULTI_QUEUE_OFFSET in entry.properties:
-                    touched.update(self._put_light(entry, code))
+                    code, found_key, keys = self._look_up(entry)
+                    if has_keys:
+                        self._keep_keys(entry, found_key, keys)
+                    if entry.sys_flag & NO_QUEUE_ENTRY:
+                        continue
+                run = runs.get(queue)
+                if run is None:
+                    opened = self._queues.open(*queue)
+                    if type(opened) is not QueueIndex:
+                        self._put_batch(opened, entry, code)
+                        others[opened] = None
+                        continue
+                    run = runs[queue] = QueueRun(opened, entry.queue_offset)
+                if run.next != entry.queue_offset:
+                    run.enter()
+                    run.next = entry.queue_offset
+                run.places.append((entry.commit_log_offset, entry.size, code))
+                run.next += 1
+                if light_queues and _MULTI_QUEUE_OFFSET in properties:
+                    for begun in runs.values():
+                        begun.enter()  # a light queue may be among them
+                    others.update(dict.fromkeys(self._put_light(entry, code)))
+            for run in runs.values():
+                run.enter()
+                others[run.queue] = None
+            touched = list(others)
             self._queues.touched(touched)
             last = batch[-1]
             self.indexed_to = last.commit_log_offset + last.size
             self.last_stored_at_ms = last.stored_at_ms
         return touched
 
-    def enter_keys(self, batch: list[LogEntry]) -> None:
-        """The keys alone; a full disk is reported, not raised."""
-        if self._keys is None:
-            return
-        if self._keyless:
-            self._keyless.extend(batch)
-            return
-        try:
-            self._put_keys(batch)
-        except StorageError as error:
-            # The messages themselves are safe and in their queues. Appending stops until their keys are in as well; those
-            # that are in already will not be entered twice.
-            self._health.report(RunningFlags.INDEX_ERROR, error)
-            self._keyless.extend(batch)
-
-    def _tags_code(self, entry: LogEntry) -> int:
+    def _look_up(self, entry: LogEntry) -> tuple[int, bytes | None, bytes | None]:
+        """What a queue entry keeps of the tag, the unique key, and KEYS."""
+        properties = entry.properties
+        unique_key, keys = _find_unique_key(properties), _find_keys(properties)
         if entry.queue[0] == DELAY_TOPIC:
-            level = _find_delay(entry.properties)
+            level = _find_delay(properties)
             if level is not None and level.isdigit() and int(level) > 0:
                 levels = self._config.delay_levels_ms
-                return entry.stored_at_ms + levels[min(int(level), len(levels)) - 1]
-        tags = _find_tags(entry.properties)
-        code = 0 if tags is None else tag_code(tags.decode("utf-8", "replace"))
-        if len(self._tag_codes) >= _REMEMBERED_TAGS:
-            self._tag_codes.clear()
-        self._tag_codes[tags] = code
-        return code
+                return entry.stored_at_ms + levels[min(int(level), len(levels)) - 1], unique_key, keys
+        tags = _find_tags(properties)
+        code = self._tag_codes.get(tags)
+        if code is None:
+            code = 0 if tags is None else tag_code(tags.decode("utf-8", "replace"))
+            if len(self._tag_codes) >= _REMEMBERED:
+                self._tag_codes.clear()
+            self._tag_codes[tags] = code
+        if unique_key is not None and properties.count(_UNIQUE_KEY) == 1:
+            if len(self._likenesses) >= _REMEMBERED:
+                self._likenesses.clear()
+            self._likenesses[len(properties)] = _Likeness(properties, unique_key, keys, code)
+        return code, unique_key, keys
+
+    def _keep_keys(self, entry: LogEntry, unique_key: bytes | None, keys: bytes | None) -> None:
+        is_rolled_back = entry.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+        if (unique_key is not None or keys is not None) and not is_rolled_back:
+            self._waiting_keys.append((entry.commit_log_offset, entry.stored_at_ms, entry.queue[0], unique_key, keys))
+
+    def _put_waiting_keys(self) -> None:
+        with self._entering_keys:
+            count = len(self._waiting_keys)  # the appending thread may add more meanwhile
+            if count:
+                assert self._keys is not None
+                self._keys.put_many(self._waiting_keys[:count])
+                del self._waiting_keys[:count]
 
     def _put_batch(self, queue: AnyQueue, entry: LogEntry, code: int) -> None:
         assert not isinstance(queue, QueueIndex)
@@ -198,18 +284,3 @@ class Indexer:
                     queue.put(int(offset), entry.commit_log_offset, entry.size, code)
                     touched.append(queue)
         return touched
-
-    def _put_keys(self, batch: list[LogEntry]) -> None:
-        assert self._keys is not None
-        put = self._keys.put
-        for entry in batch:
-            unique_key, keys = _find_unique_key(entry.properties), _find_keys(entry.properties)
-            if unique_key is not None or keys is not None:
-                put(
-                    entry.commit_log_offset,
-                    entry.stored_at_ms,
-                    entry.queue[0],
-                    unique_key if unique_key is None or unique_key.isascii() else unique_key.decode("utf-8", "replace"),
-                    None if keys is None else keys.decode("utf-8", "replace"),
-                    entry.sys_flag,
-                )

@@ -21,10 +21,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from orbitmq.message.tags import java_hash, java_hash_after
+from orbitmq.message.tags import MOST_AT_ONCE, java_hash, java_hash_after, java_hashes_after
 from orbitmq.storage.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS, IndexFile, file_bytes, key_hash, positive
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from orbitmq.clock import Clock
@@ -34,6 +35,10 @@ logger = logging.getLogger(__name__)
 
 _NAME_DIGITS: Final = 17
 _REMEMBERED_TOPICS: Final = 10_000
+
+
+# Offset, store time, topic, unique key and KEYS of a record that shall be found by them.
+KeyedRecord = tuple[int, int, str, bytes | None, bytes | None]
 
 
 class KeyMatches(NamedTuple):
@@ -77,14 +82,11 @@ class KeyIndex:
         offset: int,
         stored_at_ms: int,
         topic: str,
-        unique_key: str | bytes | None,
+        unique_key: str | None,
         keys: str | None,
         sys_flag: int = 0,
     ) -> None:
-        """Enter one record; `keys` as in its property, separated by spaces. Records must come in log order.
-
-        A unique key that is ASCII, as all are that clients make, may come as the bytes of the record.
-        """
+        """Enter one record; `keys` as in its property, separated by spaces. Records must come in log order."""
         if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             return
         if not unique_key and not keys:
@@ -100,6 +102,42 @@ class KeyIndex:
             last.put(hashes, offset, stored_at_ms)
         else:
             self._put_carefully(hashes, offset, stored_at_ms)
+
+    def put_many(self, records: Sequence[KeyedRecord]) -> None:
+        """`put` for many records, in log order, none rolled back; the keys as the bytes of their properties."""
+        for at in range(0, len(records), MOST_AT_ONCE):
+            self._put_some(records[at : at + MOST_AT_ONCE])
+
+    def _put_some(self, records: Sequence[KeyedRecord]) -> None:
+        keys: list[bytes] = []
+        topic_hashes: list[int] = []
+        offsets: list[int] = []
+        times: list[int] = []
+        known = self._topic_hashes
+        for offset, stored_at_ms, topic, unique_key, more_keys in records:
+            topic_hash = known.get(topic)
+            if topic_hash is None:
+                topic_hash = self._topic_hash(topic)
+            if unique_key:
+                keys.append(unique_key)
+                topic_hashes.append(topic_hash)
+                offsets.append(offset)
+                times.append(stored_at_ms)
+            if more_keys:
+                for key in more_keys.split(b" "):
+                    if key:
+                        keys.append(key)
+                        topic_hashes.append(topic_hash)
+                        offsets.append(offset)
+                        times.append(stored_at_ms)
+        last = self.files[-1] if self.files else None
+        if last is not None and offsets and last.end_offset < offsets[0] and len(keys) <= min(last.room, MOST_AT_ONCE):
+            hashes = java_hashes_after(topic_hashes, keys)
+            if hashes is not None:
+                last.put_many([positive(hashed) for hashed in hashes], offsets, times)
+                return
+        for offset, stored_at_ms, topic, unique_key, more_keys in records:
+            self.put(offset, stored_at_ms, topic, _text(unique_key), _text(more_keys))
 
     def _put_carefully(self, hashes: list[int], offset: int, stored_at_ms: int) -> None:
         """For a record that may be there already, or that needs another file."""
@@ -234,6 +272,10 @@ class KeyIndex:
                 self._unsynced.remove(file)
         self._disk.remove(file.file.path)
         file.file.close()
+
+
+def _text(key: bytes | None) -> str | None:
+    return None if key is None else key.decode("utf-8", "replace")
 
 
 def find_offsets(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import struct
+from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.storage.entry_log import EntryLog
@@ -69,6 +70,17 @@ class QueueIndex:
         log.tail += ENTRY.pack(physical, size, tags_code)
         self.max_physical = physical + size
         return True
+
+    def put_run(self, queue_offset: int, places: list[tuple[int, int, int]]) -> None:
+        """`put` for messages that follow each other: commit-log offset, size and tag hash of each."""
+        log = self.log
+        if queue_offset == log.next and places[0][0] >= self.max_physical:
+            log.tail += b"".join(starmap(ENTRY.pack, places))
+            physical, size, _ = places[-1]
+            self.max_physical = physical + size
+        else:
+            for number, (physical, size, tags_code) in enumerate(places, queue_offset):
+                self.put(number, physical, size, tags_code)
 
     def entries(self, offset: int, count: int) -> bytes:
         """Up to `count` entries from `offset`, all of one file; nothing where the queue has none."""
@@ -217,6 +229,22 @@ class QueueIndex:
             if size != NOWHERE_SIZE:
                 self.max_physical = physical + size
                 break
+
+
+class QueueRun:
+    """Messages that follow each other in a queue, gathered to be entered at once."""
+
+    __slots__ = ("next", "places", "queue")
+
+    def __init__(self, queue: QueueIndex, queue_offset: int) -> None:
+        self.queue = queue
+        self.next = queue_offset  # what the next message must have to belong here
+        self.places: list[tuple[int, int, int]] = []  # commit-log offset, size, tag hash
+
+    def enter(self) -> None:
+        if self.places:
+            self.queue.put_run(self.next - len(self.places), self.places)
+            self.places = []
 
 
 def valid_entries(data: bytes) -> int:

@@ -80,6 +80,7 @@ def recover(
     # A clean stop left a whole key index, and so did a killed process up to its last record.
     keyed_to = NEVER if exit_ is LastExit.CLEAN else indexer.keyed_to
     recovered = _walk(config, log, queues, indexer, first, keyed_to, unsynced_from_ms)
+    indexer.enter_waiting_keys()
     for damage in recovered.damages:
         logger.error(
             "%d bytes of the log at %d are damaged: %s", damage.end - damage.start, damage.start, damage.reason

@@ -268,6 +268,7 @@ class Store:
         """Records whose KEYS or unique key may hold `key`: only hashes are kept, so the asker compares."""
         if self.keys is None:
             return FoundByKey([], 0, 0)
+        self._indexer.enter_waiting_keys()
         matches = self.keys.find(topic, key, limit, begin_ms, end_ms)
         records = [self.record_at(offset) for offset in sorted(set(matches.offsets))]
         found = [record for record in records if record is not None]
