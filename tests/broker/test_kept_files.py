@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILES = {
-    "consumerOrderInfo.json": b'{"table":{}}',
-    "messageRequestMode.json": b'{"messageRequestModeMap":{}}',
     "topicQueueMapping.json": b'{"dataVersion":{},"topicQueueMappingInfoMap":{}}',
     "lmqConsumerOffset.json": b'{"lmqOffsetTable":{"%LMQ%a":3}}',
 }

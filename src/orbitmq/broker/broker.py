@@ -21,6 +21,13 @@ from orbitmq.broker.filter_servers import FilterServers
 from orbitmq.broker.groups import Groups
 from orbitmq.broker.half_messages import HalfMessages
 from orbitmq.broker.handlers.send import Receipts
+from orbitmq.broker.leases.lease_log import LeaseLog
+from orbitmq.broker.leases.open_leases import OpenLeases
+from orbitmq.broker.leases.ordered import OrderedLeases
+from orbitmq.broker.leases.popping import Popping
+from orbitmq.broker.leases.reviving import Reviving
+from orbitmq.broker.leases.serving import Serving
+from orbitmq.broker.leases.settling import Settling
 from orbitmq.broker.long_poll import BUCKET_SECONDS
 from orbitmq.broker.metrics import Metrics
 from orbitmq.broker.name_servers import NameServers
@@ -60,6 +67,7 @@ logger = logging.getLogger(__name__)
 
 _CLIENT_SCAN_SECONDS: Final = 10.0
 _FAST_PORT_DISTANCE: Final = 2
+_FREE_QUEUES_SECONDS: Final = 0.1
 _PROTECT_SECONDS: Final = 180.0
 _FORGET_TIMERS_SECONDS: Final = 180.0
 _STALL_WATCH_SECONDS: Final = 0.1
@@ -120,12 +128,13 @@ class Broker:
         state = self.state
         await state.registration.stop()
         state.pulling.held.release_all()
+        state.pops.release_all()
         await self._tasks.close()
         await state.cleaning.stop()
         await self._close_ports()
         state.half_messages.record_decisions()
         state.half_messages.save_progress()
-        for part in (state.topics, state.groups, state.offsets, state.delayed):
+        for part in (state.topics, state.groups, state.offsets, state.ordered_leases, state.delayed):
             await part.save()
         if state.timers is not None:
             state.timers.stop()
@@ -178,6 +187,22 @@ class Broker:
         sending = Sending(store, topics, groups, locks, configuration, statistics, clock, unique_ids, self._random)
         timers = self._open_timers(store, sending, statistics) if settings.timer_wheel_enable else None
         registration = Registration(topics, configuration, name_servers)
+        durability = Durability(store, settings.sync_flush_timeout / 1000, settings.send_thread_pool_queue_capacity)
+        self._lease_log = LeaseLog(store, configuration, clock, host)
+        open_leases = OpenLeases()
+        ordered = OrderedLeases(JsonFile(self._disk, folder / tables.ORDERS, tables.OrderTable), topics, groups, clock)
+        popping = Popping(
+            store,
+            topics,
+            offsets,
+            self._lease_log,
+            open_leases,
+            ordered,
+            configuration,
+            statistics,
+            clock,
+            self._random,
+        )
         return State(
             configuration=configuration,
             clock=clock,
@@ -191,7 +216,7 @@ class Broker:
             statistics=statistics,
             sending=sending,
             receipts=Receipts(settings.region_id, trace_on=settings.trace_on),
-            durability=Durability(store, settings.sync_flush_timeout / 1000, settings.send_thread_pool_queue_capacity),
+            durability=durability,
             pulling=Pulling(store, topics, groups, clients, offsets, configuration, statistics),
             delayed=DelayedMessages(
                 JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable), store, sending, clock
@@ -204,6 +229,13 @@ class Broker:
             cleaning=Cleaning(store, configuration, [timers.wheel.log] if timers is not None else []),
             filter_servers=FilterServers(registration),
             cold_data=ColdDataLimits(),
+            open_leases=open_leases,
+            ordered_leases=ordered,
+            pops=Serving(popping, ordered, topics, groups, durability, configuration, clock, self._tasks.start),
+            settling=Settling(offsets, self._lease_log, open_leases, ordered, configuration, statistics, clock),
+            reviving=Reviving(
+                store, topics, groups, offsets, self._lease_log, open_leases, sending, configuration, statistics, clock
+            ),
         )
 
     def _open_timers(self, store: Store, sending: Sending, statistics: Statistics) -> Timers:
@@ -225,6 +257,7 @@ class Broker:
         self.state.store.settle_at(host)
         self.state.receipts.settle_at(host)
         self.state.half_messages.settle_at(host)
+        self._lease_log.settle_at(host)
         ha_port = settings.ha_listen_port or address.port + 1
         self.state.registration.settle_at(address, Address(settings.broker_ip2 or address.host, ha_port))
 
@@ -282,6 +315,8 @@ class Broker:
         state.sending.on_half_message = state.half_messages.taken
         if state.timers is not None:
             state.sending.is_moment_full = state.timers.is_congested
+            state.reviving.timer_is_behind = state.timers.is_behind
+        state.ordered_leases.on_free = state.settling.on_free = state.pops.queue_is_free
 
     def _message_arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
         if topic == names.DELAY_TOPIC:
@@ -289,6 +324,7 @@ class Broker:
         elif topic == names.TIMER_TOPIC and self.state.timers is not None:
             self.state.timers.message_arrived()
         self.state.pulling.held.arrived(topic, queue_id)
+        self.state.pops.arrived(topic, queue_id)
 
     def _wants_notices(self, group: str) -> bool:
         config = self.state.groups.get(group)
@@ -309,15 +345,19 @@ class Broker:
             start(every(settings.timer_flush_interval_ms / 1000, state.timers.save, what), what)
             start(every(_FORGET_TIMERS_SECONDS, self._forget_timers, "counting timers"), "counting timers")
         start(state.half_messages.run(), "asking about open transactions")
+        start(state.reviving.run(), "handing out again what nobody acknowledged")
         start(self._watch_for_stalls(), "watching for stalls")
         for what, seconds, action in (
             ("answering held pulls", BUCKET_SECONDS, state.pulling.held.expire),
+            ("answering held pops", BUCKET_SECONDS, state.pops.expire),
+            ("freeing ordered queues", _FREE_QUEUES_SECONDS, state.ordered_leases.free_due),
             ("sampling statistics", SAMPLE_SECONDS, state.statistics.sample),
             ("sampling totals", totals.SAMPLE_SECONDS, state.totals.sample),
             ("stopping slow readers", _PROTECT_SECONDS, state.progress.protect_broker),
             ("dropping silent clients", _CLIENT_SCAN_SECONDS, self._expire_clients),
             ("cleaning the store", settings.clean_resource_interval / 1000, state.cleaning.round),
             ("saving consumer offsets", settings.flush_consumer_offset_interval / 1000, state.offsets.save),
+            ("saving ordered leases", settings.flush_consumer_offset_interval / 1000, state.ordered_leases.save),
             ("saving delay offsets", settings.flush_delay_offset_interval / 1000, state.delayed.save),
         ):
             start(every(seconds, action, what), what)

@@ -10,6 +10,7 @@ from typing import Final
 
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.lease_texts import retry_topic_v1, retry_topic_v2
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
@@ -48,7 +49,12 @@ def dead_letter_topic(group: str) -> str:
 
 def lease_retry_topics(group: str, topic: str) -> tuple[str, str]:
     """Where a lease consumer's failed messages of one topic go, in the newer and the older spelling."""
-    return f"{RETRY_PREFIX}{group}+{topic}", f"{RETRY_PREFIX}{group}_{topic}"
+    return retry_topic_v2(group, topic), retry_topic_v1(group, topic)
+
+
+def revive_topic(cluster: str) -> str:
+    """What the broker remembers of leases."""
+    return f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}"
 
 
 def group_of_retry_topic(topic: str) -> str:

@@ -15,6 +15,7 @@ from orbitmq.broker.handlers import (
     admin_store,
     admin_topics,
     clients,
+    leases,
     lookup,
     offsets,
     pull,
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.half_messages import HalfMessages
     from orbitmq.broker.handlers.send import Receipts
+    from orbitmq.broker.leases.open_leases import OpenLeases
+    from orbitmq.broker.leases.ordered import OrderedLeases
+    from orbitmq.broker.leases.reviving import Reviving
+    from orbitmq.broker.leases.serving import Serving
+    from orbitmq.broker.leases.settling import Settling
     from orbitmq.broker.progress import Progress
     from orbitmq.broker.pulling import Pulling
     from orbitmq.broker.queue_locks import QueueLocks
@@ -85,10 +91,24 @@ class State:
     cleaning: Cleaning
     filter_servers: FilterServers
     cold_data: ColdDataLimits
+    open_leases: OpenLeases
+    ordered_leases: OrderedLeases
+    pops: Serving
+    settling: Settling
+    reviving: Reviving
 
 
 # What the second port does not serve: a pull held there would starve the sends it exists for.
-NOT_ON_FAST_PORT: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+NOT_ON_FAST_PORT: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+    }
+)
 
 
 def build_express(state: State) -> ExpressRoutes:
@@ -137,7 +157,22 @@ def build_routes(state: State) -> Routes:
             admin_store.register_filter_server, s.filter_servers, s.configuration
         ),
     }
-    return {**table, **_topics_groups_and_clients(state), **_figures_and_care(state)}
+    return {**table, **_leases(state), **_topics_groups_and_clients(state), **_figures_and_care(state)}
+
+
+def _leases(state: State) -> dict[int, Handler]:
+    s = state
+    return {
+        RequestCode.POP_MESSAGE: partial(leases.pop_message, s.pops),
+        RequestCode.PEEK_MESSAGE: partial(leases.peek_message, s.pops),
+        RequestCode.NOTIFICATION: partial(leases.notification, s.pops),
+        RequestCode.POLLING_INFO: partial(leases.polling_info, s.pops),
+        RequestCode.ACK_MESSAGE: partial(leases.ack_message, s.settling, s.topics, s.store, s.durability),
+        RequestCode.BATCH_ACK_MESSAGE: partial(leases.batch_ack_message, s.settling, s.durability),
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME: partial(
+            leases.change_invisible_time, s.settling, s.topics, s.store, s.durability
+        ),
+    }
 
 
 def _topics_groups_and_clients(state: State) -> dict[int, Handler]:

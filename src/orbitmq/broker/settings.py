@@ -97,6 +97,23 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     use_server_side_reset_offset: bool = True
     max_msgs_num_batch: int = 64
     default_query_max_num: int = 32
+    # Leases
+    revive_queue_num: int = 8
+    revive_interval: int = 1000
+    pop_from_retry_probability: int = 20  # percent of pops that look at the retry topic first
+    enable_retry_topic_v2: bool = msgspec.field(name="enableRetryTopicV2", default=False)
+    retrieve_message_from_pop_retry_topic_v1: bool = msgspec.field(
+        name="retrieveMessageFromPopRetryTopicV1", default=True
+    )
+    pop_response_return_actual_retry_topic: bool = False
+    pop_polling_size: int = 1024  # pops that may wait at one place
+    max_pop_polling_size: int = 100_000
+    init_pop_offset_by_check_msg_in_mem: bool = True
+    enable_pop_message_threshold: bool = False
+    pop_inflight_message_threshold: int = 10_000
+    server_load_balancer_enable: bool = True
+    default_message_request_mode: str = "PULL"
+    default_pop_share_queue_num: int = -1
     # Clients
     notify_consumer_ids_changed_enable: bool = True
     channel_expired_timeout: int = 120_000
@@ -265,7 +282,7 @@ AT_NEXT_START: Final = frozenset(
         "maxTransferCountOnMessageInMemory", "maxTransferBytesOnMessageInDisk", "maxTransferCountOnMessageInDisk",
         "accessMessageInMemoryMaxRatio", "cleanResourceInterval", "metricsExporterType", "metricsPromExporterPort",
         "metricsPromExporterHost", "timerWheelEnable", "timerPrecisionMs", "timerRollWindowSlot",
-        "timerFlushIntervalMs", "mappedFileSizeTimerLog",
+        "timerFlushIntervalMs", "mappedFileSizeTimerLog", "reviveQueueNum",
     }
 )  # fmt: skip
 
@@ -291,6 +308,9 @@ _RANGES: Final = (
     ("transaction_check_interval", 10, 86_400_000),
     ("transaction_check_max", 1, 1_000_000),
     ("max_msgs_num_batch", 1, 100_000),
+    ("revive_queue_num", 1, 512),
+    ("revive_interval", 10, 3_600_000),
+    ("pop_from_retry_probability", 0, 100),
     ("default_query_max_num", 1, 100_000),
     ("clean_resource_interval", 10, 3_600_000),
     ("delete_file_batch_max", 1, 100_000),
@@ -304,6 +324,7 @@ _CHOICES: Final = {
     "broker_role": ("ASYNC_MASTER", "SYNC_MASTER"),
     "store_type": ("default",),
     "metrics_exporter_type": ("DISABLE", "PROM"),
+    "default_message_request_mode": ("PULL", "POP"),
 }
 
 

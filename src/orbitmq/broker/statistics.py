@@ -25,6 +25,10 @@ BROKER_GET_MISSES: Final = "BROKER_GET_MISSES"  # pulls that found nothing; Java
 DLQ_PUT_NUMS: Final = "DLQ_PUT_NUMS"
 TIMER_ENQUEUE_NUMS: Final = "TIMER_ENQUEUE_NUMS"  # these two only in Java's metrics
 TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
+GROUP_CK_NUMS: Final = "GROUP_CK_NUMS"  # batches leased
+GROUP_ACK_NUMS: Final = "GROUP_ACK_NUMS"
+BROKER_CK_NUMS: Final = "BROKER_CK_NUMS"
+BROKER_ACK_NUMS: Final = "BROKER_ACK_NUMS"
 
 SAMPLE_SECONDS: Final = 10
 _STEPS_OF_HOUR: Final = 60  # every tenth minute, in samples of ten seconds

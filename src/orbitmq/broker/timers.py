@@ -117,6 +117,10 @@ class Timers:
         """Messages of the timer topic that are not on the wheel yet."""
         return max(0, self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset - self.wheel.queue_offset)
 
+    def is_behind(self) -> bool:
+        """Whether a message that is due may not be delivered yet."""
+        return self.read_behind_ms > 0 or self.queue_behind > 0
+
     def waiting(self) -> int:
         """Messages on the wheel."""
         return sum(count.count for count in self._counts.values())

@@ -27,7 +27,6 @@ _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
 _BENCHMARK_QUEUES: Final = 1024
 _CLUSTER_QUEUES: Final = 16
-_REVIVE_QUEUES: Final = 8
 
 # attribute -> its values; None: any text. Java: TopicAttributes
 _ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {
@@ -204,7 +203,7 @@ class Topics:
             (names.OFFSET_MOVED_TOPIC, 1, _READ_WRITE),
             (names.DELAY_TOPIC, len(settings.delay_levels_ms()), _READ_WRITE),
             (f"{cluster}_REPLY_TOPIC", 1, _READ_WRITE),
-            (f"{names.SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}", _REVIVE_QUEUES, _READ_WRITE),
+            (names.revive_topic(cluster), settings.revive_queue_num, _READ_WRITE),
             (f"{names.SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
             (names.HALF_TOPIC, 1, _READ_WRITE),
             (names.HALF_OP_TOPIC, 1, _READ_WRITE),

@@ -1,0 +1,88 @@
+"""Where leases are kept: checkpoints and acks, written when they happen, read when the lease is over.
+
+Each is a timer message to the revive topic. A checkpoint arrives there a second before its lease ends, its acks when it ends,
+so whoever reads the topic in order meets a checkpoint before its acks, and both about when they matter. What is already due is
+written to the revive topic at once.
+
+Apache's broker can in addition hold both in memory for ten seconds and merge them there (`enablePopBufferMerge`, off by
+default). This one always writes: one record for up to 32 messages is cheap, and then the log alone says what is leased: the
+position of a group may move on as soon as its checkpoint is stored, and a crash loses no lease and no ack.
+
+Java: PopMessageProcessor.buildCkMsg, AckMessageProcessor.appendAck
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.broker import names
+from orbitmq.broker.leases.checkpoints import CHECKPOINT_TAG, Ack, Checkpoint, LeaseKey, read_checkpoint
+from orbitmq.broker.leases.open_leases import Lease
+from orbitmq.broker.timer_requests import park_timer
+from orbitmq.errors import BodyError
+from orbitmq.message import properties as keys
+from orbitmq.message.properties import encode_properties
+from orbitmq.message.record import decode_record
+
+if TYPE_CHECKING:
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.clock import Clock
+    from orbitmq.storage.store import Store
+
+_BEFORE_ACKS_MS: Final = 1000  # how long before the end of its lease a checkpoint arrives
+_MOST_FOUND: Final = 64
+
+
+class LeaseLog:
+    def __init__(self, store: Store, configuration: BrokerConfiguration, clock: Clock, store_host: bytes) -> None:
+        self._store = store
+        self._configuration = configuration
+        self._clock = clock
+        self._store_host = store_host
+        self.topic = names.revive_topic(configuration.settings.broker_cluster_name)
+
+    def settle_at(self, store_host: bytes) -> None:
+        self._store_host = store_host
+
+    def write_checkpoint(self, checkpoint: Checkpoint, revive_queue: int) -> int:
+        """Where the log ends with it."""
+        deliver_ms = checkpoint.revive_ms - _BEFORE_ACKS_MS
+        return self._write(revive_queue, CHECKPOINT_TAG, checkpoint.unique_key(), checkpoint.to_json(), deliver_ms)
+
+    def write_ack(self, ack: Ack, revive_queue: int, revive_ms: int) -> int:
+        return self._write(revive_queue, ack.tag, ack.unique_key(), ack.to_json(), revive_ms)
+
+    def find(self, key: LeaseKey, asked: list[int]) -> Lease | None:
+        """A lease whose checkpoint was written once; None when there never was one, or its record has expired.
+
+        A store that keeps no keys cannot tell, so there a lease of what is `asked` for is believed.
+        """
+        if not self._store.config.key_index:
+            return Lease(key, asked)
+        topic, group, queue_id, start, pop_time, broker = key
+        unique_key = f"{topic}@{queue_id}@{start}@{group}@{pop_time}@{broker}@{CHECKPOINT_TAG}"
+        for where in (names.TIMER_TOPIC, self.topic):
+            for record in self._store.find_by_key(where, unique_key, _MOST_FOUND).records:
+                message = decode_record(record)
+                if message.properties.get(keys.UNIQUE_KEY) != unique_key:
+                    continue
+                try:
+                    return Lease(key, read_checkpoint(message.body).offsets())
+                except BodyError:
+                    continue
+        return None
+
+    def _write(self, revive_queue: int, tag: str, unique_key: str, body: bytes, deliver_ms: int) -> int:
+        properties = {
+            keys.TAGS: tag,
+            keys.UNIQUE_KEY: unique_key,
+            keys.TIMER_DELIVER_MS: str(deliver_ms),
+        }
+        now_ms = self._clock.now_ms()
+        # However full a moment is, what a lease needs to be settled is taken.
+        parked = park_timer(
+            self.topic, revive_queue, properties, self._configuration.settings, now_ms, lambda _due_ms: False
+        )
+        topic, queue_id, text = parked or (self.topic, revive_queue, encode_properties(properties).decode())
+        appended = self._store.append(topic, queue_id, body, text.encode(), now_ms, self._store_host)
+        return appended.end

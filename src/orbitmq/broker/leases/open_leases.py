@@ -1,0 +1,94 @@
+"""The leases of this process in memory: what a handle is checked against, and which messages are acknowledged already.
+
+The log is what counts. This table only spares reading it: a lease that is not here (from before a restart, or one of too many)
+is looked up there.
+
+Java: PopInflightMessageCounter
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.broker.leases.checkpoints import Checkpoint, LeaseKey
+
+MOST_LEASES: Final = 200_000  # of batches; beyond it the oldest are known to the log only
+
+_QueueKey = tuple[str, str, int]  # topic, group, queue
+
+
+class Lease:
+    """One batch. `acked` has a bit for each of its messages."""
+
+    __slots__ = ("acked", "key", "offsets")
+
+    def __init__(self, key: LeaseKey, offsets: list[int]) -> None:
+        self.key = key
+        self.offsets = offsets
+        self.acked = 0
+
+    def bits_of(self, offsets: list[int]) -> int:
+        """Zero when one of them is not of this lease."""
+        bits = 0
+        for offset in offsets:
+            if offset not in self.offsets:
+                return 0
+            bits |= 1 << self.offsets.index(offset)
+        return bits
+
+
+class OpenLeases:
+    def __init__(self) -> None:
+        self._leases: dict[LeaseKey, Lease] = {}  # oldest first
+        self._in_flight: Counter[_QueueKey] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        lease = Lease(checkpoint.key, checkpoint.offsets())
+        self._leases[lease.key] = lease
+        self._in_flight[lease.key[:3]] += len(lease.offsets)
+        if len(self._leases) > MOST_LEASES:
+            self.close(next(iter(self._leases)))
+
+    def get(self, key: LeaseKey) -> Lease | None:
+        return self._leases.get(key)
+
+    def settle(self, lease: Lease, bits: int) -> None:
+        """These of its messages are acknowledged."""
+        new = bits & ~lease.acked
+        lease.acked |= bits
+        if lease.key in self._leases:
+            self._returned(lease.key[:3], new.bit_count())
+
+    def close(self, key: LeaseKey) -> int:
+        """Its time is over; the bits of what was acknowledged."""
+        lease = self._leases.pop(key, None)
+        if lease is None:
+            return 0
+        self._returned(key[:3], len(lease.offsets) - lease.acked.bit_count())
+        return lease.acked
+
+    def in_flight(self, topic: str, group: str, queue_id: int) -> int:
+        """Messages of a queue that a group has leased and not acknowledged."""
+        return self._in_flight.get((topic, group, queue_id), 0)
+
+    def forget_topic(self, topic: str) -> None:
+        self._forget(lambda key: key[0] == topic)
+
+    def forget_group(self, group: str) -> None:
+        self._forget(lambda key: key[1] == group)
+
+    def _forget(self, is_gone: Callable[[LeaseKey], bool]) -> None:
+        for key in [key for key in self._leases if is_gone(key)]:
+            self.close(key)
+
+    def _returned(self, queue: _QueueKey, messages: int) -> None:
+        self._in_flight[queue] -= messages
+        if self._in_flight[queue] <= 0:
+            del self._in_flight[queue]

@@ -1,0 +1,251 @@
+"""What nobody acknowledged in time is handed out again: copied to the group's retry topic, or to its dead letters.
+
+One reader for each revive queue. It reads checkpoints and acks in order and keeps the checkpoints until their time is over for
+sure: the newest entry it has seen was due two seconds after the end of the lease, or nothing came for three seconds and the
+timer is not behind. So a message is back two to four seconds after its lease ended, and an ack counts as long as it is not
+back. The position of the reader is that of the last checkpoint it is done with, saved with the consumer offsets under Java's
+name: a restart, of this broker or of Apache's, goes on behind it.
+
+Apache's broker hands a message out for ever. Here one that was handed out as often as its group allows
+(`retryMaxTimes`) goes to the dead letters, as it does for a consumer that pulls.
+
+Java: PopReviveService
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.broker import names, statistics
+from orbitmq.broker.leases.checkpoints import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, read_ack, read_checkpoint
+from orbitmq.errors import BodyError, MessageError, StorageError
+from orbitmq.message import properties as keys
+from orbitmq.message.properties import encode_properties
+from orbitmq.message.record import decode_record, decode_records
+from orbitmq.protocol.lease_texts import normal_topic, retry_topic_v1, retry_topic_v2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.broker.consumer_offsets import ConsumerOffsets
+    from orbitmq.broker.groups import Groups
+    from orbitmq.broker.leases.checkpoints import Checkpoint, LeaseKey
+    from orbitmq.broker.leases.lease_log import LeaseLog
+    from orbitmq.broker.leases.open_leases import OpenLeases
+    from orbitmq.broker.sending import Sending
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.statistics import Statistics
+    from orbitmq.broker.topics import Topics
+    from orbitmq.clock import Clock
+    from orbitmq.message.message import StoredMessage
+    from orbitmq.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"  # under which the readers' positions are saved, as in Java
+_AFTER_END_MS: Final = 2000
+_SILENCE_MS: Final = 3000
+_BATCH: Final = 32
+_READS_PER_TURN: Final = 32  # then the event loop serves others
+_CHECKPOINTS_PER_TURN: Final = 64
+
+
+class ReviveQueue:
+    """One reader's view: the checkpoints that it has read and is not done with."""
+
+    def __init__(self, queue_id: int, next_offset: int) -> None:
+        self.queue_id = queue_id
+        self.next_offset = next_offset
+        self.checkpoints: dict[LeaseKey, Checkpoint] = {}  # as they lie in the queue
+        self.newest_ms = 0  # when the latest entry seen was due
+
+
+class Reviving:
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        lease_log: LeaseLog,
+        open_leases: OpenLeases,
+        sending: Sending,
+        configuration: BrokerConfiguration,
+        stats: Statistics,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._open_leases = open_leases
+        self._sending = sending
+        self._configuration = configuration
+        self._stats = stats
+        self._clock = clock
+        self._topic = lease_log.topic
+        self.timer_is_behind: Callable[[], bool] = lambda: False
+        self.queues = [
+            ReviveQueue(queue_id, (-1 if (done := offsets.get(GROUP, self._topic, queue_id)) is None else done) + 1)
+            for queue_id in range(configuration.settings.revive_queue_num)
+        ]
+
+    async def run(self) -> None:
+        failing = False
+        while True:
+            await asyncio.sleep(self._configuration.settings.revive_interval / 1000)
+            try:
+                await self.round()
+            except StorageError as error:
+                if not failing:
+                    logger.warning("leases that are over wait: %s", error)
+                failing = True
+            else:
+                failing = False
+
+    async def round(self) -> None:
+        """Read what is new, and hand out again what is over."""
+        for queue in self.queues:
+            for step in (self._read, self._revive):
+                more = True
+                while more:
+                    more = step(queue)
+                    await asyncio.sleep(0)
+
+    def lag(self) -> list[tuple[int, int, int]]:
+        """Of each queue: its id, the messages that are not done, and how late the first of them is in ms."""
+        now_ms = self._clock.now_ms()
+        figures = []
+        for queue in self.queues:
+            high = self._store.queue_range(self._topic, queue.queue_id).max_offset
+            first = next(iter(queue.checkpoints.values()), None)
+            done = first.revive_offset if first is not None else queue.next_offset
+            late_ms = max(0, now_ms - first.revive_ms) if first is not None else 0
+            figures.append((queue.queue_id, max(0, high - done), late_ms))
+        return figures
+
+    # ---- reading
+
+    def _read(self, queue: ReviveQueue) -> bool:
+        """Whether there may be more."""
+        for _ in range(_READS_PER_TURN):
+            result = self._store.read(self._topic, queue.queue_id, queue.next_offset, _BATCH)
+            if not result.count:
+                if result.next_offset <= queue.next_offset or result.max_offset == 0:
+                    self._note_silence(queue)
+                    return False
+                queue.next_offset = result.next_offset  # what lay there was deleted
+                continue
+            for buffer in result.buffers:
+                for message in decode_records(buffer):
+                    self._take(queue, message)
+            queue.next_offset = result.next_offset
+        return True
+
+    def _note_silence(self, queue: ReviveQueue) -> None:
+        now_ms = self._clock.now_ms()
+        if queue.checkpoints and now_ms - queue.newest_ms > _SILENCE_MS and not self.timer_is_behind():
+            queue.newest_ms = now_ms
+
+    def _take(self, queue: ReviveQueue, message: StoredMessage) -> None:
+        tag = message.properties.get(keys.TAGS)
+        try:
+            if tag == CHECKPOINT_TAG:
+                checkpoint = read_checkpoint(message.body)
+                checkpoint.revive_offset = message.queue_offset
+                queue.checkpoints.setdefault(checkpoint.key, checkpoint)
+            elif tag in (ACK_TAG, BATCH_ACK_TAG):
+                ack = read_ack(message.body)
+                known = queue.checkpoints.get(ack.key(self._configuration.settings.broker_name))
+                if known is not None:
+                    offsets = known.offsets()
+                    for offset in ack.offsets():
+                        if offset in offsets:
+                            known.bits |= 1 << offsets.index(offset)
+        except BodyError as error:
+            logger.error("skipped entry %d of revive queue %d: %s", message.queue_offset, queue.queue_id, error)
+        due = message.properties.get(keys.TIMER_DELIVER_MS, "")
+        queue.newest_ms = max(queue.newest_ms, int(due) if due.isdigit() else 0)
+
+    # ---- reviving
+
+    def _revive(self, queue: ReviveQueue) -> bool:
+        """Whether there may be more."""
+        for _ in range(_CHECKPOINTS_PER_TURN):
+            checkpoint = next(iter(queue.checkpoints.values()), None)
+            if checkpoint is None or queue.newest_ms - checkpoint.revive_ms <= _AFTER_END_MS:
+                return False
+            lease = self._open_leases.get(checkpoint.key)
+            # What is acknowledged counts from that moment on, however late its entry comes through the timer.
+            self._hand_out_again(checkpoint, checkpoint.bits | (lease.acked if lease is not None else 0))
+            self._open_leases.close(checkpoint.key)
+            del queue.checkpoints[checkpoint.key]
+            self._offsets.commit(GROUP, self._topic, queue.queue_id, checkpoint.revive_offset)
+        return True
+
+    def _hand_out_again(self, checkpoint: Checkpoint, acked: int) -> None:
+        """StorageError when the store cannot take a message now; what was copied before it is marked, and not copied again."""
+        topic, group = checkpoint.topic, checkpoint.group
+        config = self._groups.get(group)
+        if self._topics.get(normal_topic(topic, group)) is None or config is None:
+            return
+        if checkpoint.broker_name not in ("", self._configuration.settings.broker_name):
+            logger.error("skipped a lease of %s: it is of broker %s", topic, checkpoint.broker_name)
+            return
+        for index, offset in enumerate(checkpoint.offsets()):
+            if acked >> index & 1:
+                continue
+            found = self._store.read(topic, checkpoint.queue_id, offset, 1)
+            if not found.count or found.queue_offsets[0] != offset:
+                continue  # its file has expired
+            message = decode_record(found.buffers[0])
+            try:
+                if 0 <= config.retry_max_times <= message.reconsume_times:
+                    self._put_to_dead_letters(checkpoint, message)
+                else:
+                    self._put_to_retry_topic(checkpoint, message)
+            except MessageError as error:
+                logger.error("gave up a message of %s that cannot be stored again: %s", topic, error)
+            checkpoint.bits |= 1 << index
+
+    def _put_to_retry_topic(self, checkpoint: Checkpoint, message: StoredMessage) -> None:
+        topic, group = checkpoint.topic, checkpoint.group
+        if not topic.startswith(names.RETRY_PREFIX):
+            newer = self._configuration.settings.enable_retry_topic_v2
+            topic = retry_topic_v2(group, topic) if newer else retry_topic_v1(group, topic)
+        if self._topics.get(topic) is None:
+            self._topics.create_internal(topic, 1)
+            if self._offsets.get(group, topic, 0) is None:
+                self._offsets.commit(group, topic, 0, 0)
+        properties = dict(message.properties)
+        if message.reconsume_times == 0:
+            properties.pop(keys.FIRST_POP_TIME, None)
+        properties.setdefault(keys.FIRST_POP_TIME, str(checkpoint.pop_time_ms))
+        self._put(topic, message, properties)
+
+    def _put_to_dead_letters(self, checkpoint: Checkpoint, message: StoredMessage) -> None:
+        origin = normal_topic(checkpoint.topic, checkpoint.group)
+        topic = self._topics.create_internal(names.dead_letter_topic(checkpoint.group), 1).topic_name
+        properties = dict(message.properties)
+        properties.setdefault(keys.RETRY_TOPIC, origin)
+        properties.setdefault(keys.DLQ_ORIGIN_TOPIC, origin)
+        properties.setdefault(keys.ORIGIN_MESSAGE_ID, message.offset_id)
+        properties.setdefault(keys.DLQ_ORIGIN_MESSAGE_ID, message.offset_id)
+        self._stats.counter(statistics.DLQ_PUT_NUMS, f"{origin}@{checkpoint.group}").add(1)
+        self._put(topic, message, properties)
+
+    def _put(self, topic: str, message: StoredMessage, properties: dict[str, str]) -> None:
+        appended = self._store.append(
+            topic,
+            0,
+            message.body,
+            encode_properties(properties),
+            message.born_at_ms,
+            message.born_host,
+            message.flag,
+            message.sys_flag,
+            message.reconsume_times + 1,
+        )
+        self._sending.count(topic, 1, appended.end - appended.commit_log_offset)

@@ -1,0 +1,199 @@
+"""Settling leases: acknowledge a message, or keep it longer.
+
+A handle counts only if the broker once gave it to this group. Apache's broker believes any: an extension with a made-up handle
+makes it hand out a message that was never leased, an ordered ack moves the group to wherever it says.
+
+Java: AckMessageProcessor, ChangeInvisibleTimeProcessor
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orbitmq.broker import statistics
+from orbitmq.broker.leases.checkpoints import Ack, Checkpoint, LeaseKey
+from orbitmq.errors import RequestFailed
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.headers.leases import ChangedInvisibleTime
+from orbitmq.protocol.lease_texts import ORDERED_REVIVE_QUEUE, Handle, real_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.broker.consumer_offsets import ConsumerOffsets
+    from orbitmq.broker.leases.lease_log import LeaseLog
+    from orbitmq.broker.leases.open_leases import Lease, OpenLeases
+    from orbitmq.broker.leases.ordered import OrderedLeases
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.statistics import Statistics
+    from orbitmq.clock import Clock
+    from orbitmq.protocol.bodies.leases import BatchAck
+
+
+class Settling:
+    def __init__(
+        self,
+        offsets: ConsumerOffsets,
+        lease_log: LeaseLog,
+        open_leases: OpenLeases,
+        ordered: OrderedLeases,
+        configuration: BrokerConfiguration,
+        stats: Statistics,
+        clock: Clock,
+    ) -> None:
+        self._offsets = offsets
+        self._lease_log = lease_log
+        self._open_leases = open_leases
+        self._ordered = ordered
+        self._configuration = configuration
+        self._stats = stats
+        self._clock = clock
+        self.on_free: Callable[[str, str, int], None] = lambda topic, group, queue_id: None
+
+    def ack(self, group: str, topic: str, queue_id: int, offset: int, handle: Handle) -> int:
+        """Where the log ends with it; 0 when there was nothing to write. `topic` is the real one."""
+        self._check(handle, queue_id, offset)
+        if handle.is_ordered:
+            self._ack_ordered(group, topic, queue_id, [offset], handle.pop_time_ms)
+            return 0
+        key = (topic, group, queue_id, handle.start_offset, handle.pop_time_ms, handle.broker_name)
+        return self._ack(key, [offset], handle.revive_queue, handle.invisible_ms)
+
+    def ack_batch(self, ack: BatchAck, broker_name: str) -> int:
+        topic = real_topic(ack.topic, ack.group, ack.kind)
+        name = broker_name or self._configuration.settings.broker_name
+        bits = ack.bit_set()
+        if ack.revive_queue == ORDERED_REVIVE_QUEUE:
+            out = self._ordered.offsets(topic, ack.group, ack.queue_id)
+            offsets = [
+                offset for offset in out if offset >= ack.start_offset and bits >> (offset - ack.start_offset) & 1
+            ]
+            self._ack_ordered(ack.group, topic, ack.queue_id, offsets, ack.pop_time_ms)
+            return 0
+        key = (topic, ack.group, ack.queue_id, ack.start_offset, ack.pop_time_ms, name)
+        lease = self._genuine(key, [])
+        if lease is None:
+            raise _unknown(key)
+        offsets = [offset for offset in lease.offsets if bits >> (offset - ack.start_offset) & 1]
+        return self._ack(key, offsets, ack.revive_queue, ack.invisible_ms, batch=True) if offsets else 0
+
+    def extend(
+        self, group: str, topic: str, queue_id: int, offset: int, handle: Handle, invisible_ms: int
+    ) -> tuple[ChangedInvisibleTime, int]:
+        """What makes the new handle, and where the log ends with it."""
+        self._check(handle, queue_id, offset)
+        now_ms = self._clock.now_ms()
+        if handle.is_ordered:
+            if offset < (self._offsets.get(group, topic, queue_id) or 0):
+                return ChangedInvisibleTime(), 0  # acknowledged already
+            self._require_ordered(group, topic, queue_id, offset, handle.pop_time_ms)
+            self._ordered.extend(topic, group, queue_id, offset, now_ms + invisible_ms)
+            left_ms = now_ms + invisible_ms - handle.pop_time_ms
+            return ChangedInvisibleTime(
+                pop_time=handle.pop_time_ms, invisible_time=left_ms, revive_qid=ORDERED_REVIVE_QUEUE
+            ), 0
+        key = (topic, group, queue_id, handle.start_offset, handle.pop_time_ms, handle.broker_name)
+        lease = self._genuine(key, [offset])
+        if lease is None or offset not in lease.offsets:
+            raise _unknown(key)
+        checkpoint = Checkpoint(
+            broker_name=handle.broker_name,
+            group=group,
+            differences=[0],
+            invisible_ms=invisible_ms,
+            count=1,
+            # Never that of the lease it replaces, whose ack would count for both.
+            pop_time_ms=max(now_ms, handle.pop_time_ms + 1),
+            queue_id=queue_id,
+            start_offset=offset,
+            topic=topic,
+        )
+        self._lease_log.write_checkpoint(checkpoint, handle.revive_queue)
+        self._count(statistics.GROUP_CK_NUMS, statistics.BROKER_CK_NUMS, topic, group, 1)
+        self._open_leases.add(checkpoint)
+        end = self._ack(key, [offset], handle.revive_queue, handle.invisible_ms)
+        answer = ChangedInvisibleTime(
+            pop_time=checkpoint.pop_time_ms, invisible_time=invisible_ms, revive_qid=handle.revive_queue
+        )
+        return answer, end
+
+    # ---- one lease
+
+    def _ack(
+        self, key: LeaseKey, offsets: list[int], revive_queue: int, invisible_ms: int, *, batch: bool = False
+    ) -> int:
+        lease = self._genuine(key, offsets)
+        bits = lease.bits_of(offsets) if lease is not None else 0
+        if lease is None or not bits:
+            raise _unknown(key)
+        topic, group, queue_id, start, pop_time_ms, broker_name = key
+        if not bits & ~lease.acked:
+            return 0  # said before
+        ack = Ack(
+            offset=-1 if batch else offsets[0],
+            offset_list=offsets if batch else None,
+            broker_name=broker_name,
+            group=group,
+            pop_time_ms=pop_time_ms,
+            queue_id=queue_id,
+            start_offset=start,
+            topic=topic,
+        )
+        end = self._lease_log.write_ack(ack, revive_queue, pop_time_ms + invisible_ms)
+        self._open_leases.settle(lease, bits)
+        self._count(statistics.GROUP_ACK_NUMS, statistics.BROKER_ACK_NUMS, topic, group, len(offsets))
+        return end
+
+    def _genuine(self, key: LeaseKey, asked: list[int]) -> Lease | None:
+        return self._open_leases.get(key) or self._lease_log.find(key, asked)
+
+    def _check(self, handle: Handle, queue_id: int, offset: int) -> None:
+        settings = self._configuration.settings
+        if handle.broker_name != settings.broker_name:
+            raise RequestFailed(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the handle is of broker {handle.broker_name[:100]!r}, this is {settings.broker_name}",
+                hint="settle a lease at the broker that gave it",
+            )
+        if (handle.queue_id, handle.offset) != (queue_id, offset):
+            raise RequestFailed(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the handle is of message {handle.offset} in queue {handle.queue_id}, not {offset} in {queue_id}",
+            )
+        if not handle.is_ordered and not 0 <= handle.revive_queue < settings.revive_queue_num:
+            raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, f"there is no revive queue {handle.revive_queue}")
+
+    def _count(self, of_group: str, of_broker: str, topic: str, group: str, times: int) -> None:
+        self._stats.counter(of_group, f"{topic}@{group}").add(times)
+        self._stats.counter(of_broker, self._configuration.settings.broker_cluster_name).add(times)
+
+    # ---- ordered
+
+    def _ack_ordered(self, group: str, topic: str, queue_id: int, offsets: list[int], pop_time_ms: int) -> None:
+        for offset in offsets:
+            if offset < (self._offsets.get(group, topic, queue_id) or 0):
+                continue  # acknowledged already
+            self._require_ordered(group, topic, queue_id, offset, pop_time_ms)
+            next_offset = self._ordered.ack(topic, group, queue_id, offset)
+            if self._offsets.pending_reset(group, topic, queue_id) is None:
+                self._offsets.commit(group, topic, queue_id, next_offset)
+        self._count(statistics.GROUP_ACK_NUMS, statistics.BROKER_ACK_NUMS, topic, group, len(offsets))
+        if not self._ordered.is_blocked(topic, group, queue_id):
+            self.on_free(topic, group, queue_id)
+
+    def _require_ordered(self, group: str, topic: str, queue_id: int, offset: int, pop_time_ms: int) -> None:
+        if not self._ordered.holds(topic, group, queue_id, offset, pop_time_ms):
+            raise RequestFailed(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"group {group} does not have message {offset} of {topic}, queue {queue_id}, by this handle",
+                hint="its time may be over, and the message leased to another",
+            )
+
+
+def _unknown(key: LeaseKey) -> RequestFailed:
+    topic, group, queue_id, start, pop_time_ms, _ = key
+    return RequestFailed(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"group {group[:130]} was leased no such message of {topic[:300]}, queue {queue_id}: start {start}, time {pop_time_ms}",
+        hint="show the handle that came with the message, or the one of its last extension",
+    )
