@@ -30,7 +30,7 @@ def bodies(leased: list[Leased]) -> list[bytes]:
 
 async def send(client: Wire, *texts: bytes, topic: str = T, **properties: str) -> None:
     for text in texts:
-        assert (await client.send(topic, text, header=ONE_QUEUE, **properties)).code == 0
+        assert (await client.send(topic, text, 0, header=ONE_QUEUE, **properties)).code == 0
 
 
 async def within_patience(answer: asyncio.Future[Command]) -> Command:

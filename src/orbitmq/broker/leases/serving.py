@@ -25,7 +25,7 @@ from orbitmq.protocol.headers.leases import (
     PopMessage,
     PopResult,
 )
-from orbitmq.transport.connection import failure_answer
+from orbitmq.transport.failures import failure_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
