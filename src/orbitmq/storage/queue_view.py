@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.files import Disk, PlainFile
 
 _CHUNK_ENTRIES = 4096
+_MANY_ENTRIES = 1 << 16
 
 
 class Place(NamedTuple):
@@ -68,6 +69,22 @@ class QueueView:
                 if not place.leads_nowhere:
                     yield place
             number += len(places)
+
+    def entries_between(self, log_start: int, log_end: int) -> Iterator[tuple[int, bytes]]:
+        """The entries, as they stand in the file, of records that begin in [log_start, log_end): for whoever decodes many at
+        once. Each piece comes with the number of its first entry; the last may go on behind the end, and entries that lead
+        nowhere are among them."""
+        number = self._search(lambda place: place.commit_log_offset < log_start)
+        while number < self.next:
+            data = self._bytes(number, min(_MANY_ENTRIES, self.next - number))
+            if not data:
+                number = self._after_gap(number)
+                continue
+            yield number, data
+            number += len(data) // self._entry_bytes
+            last = self._decode(number - 1, data[-self._entry_bytes :])[0]
+            if last.commit_log_offset >= log_end and not last.leads_nowhere:
+                return
 
     def min_offset(self, log_start: int) -> int:
         """The first message whose record the log still holds."""

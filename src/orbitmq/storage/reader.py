@@ -152,6 +152,10 @@ class StoreReader:
             if place.queue_offset + place.messages > start and place.queue_offset < end:
                 yield place
 
+    def unindexed(self, topic: str, queue_id: int) -> list[Place]:
+        """The newest messages of a queue that its files do not have yet; their tag hashes are not known."""
+        return self._unindexed.get((topic, queue_id), [])
+
     def messages(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
         for record in self.slices(topic, queue_id, start, stop):
             with suppress(MessageError):
