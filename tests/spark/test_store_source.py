@@ -16,7 +16,6 @@ from orbitmq.message.sysflags import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from orbitmq.spark.schema import projection
 from orbitmq.spark.store_options import parse_options
 from orbitmq.spark.store_scan import plan, read_range
-from orbitmq.spark.store_source import StoreSource
 from orbitmq.storage.reader import StoreReader
 from tests.golden_stores import VERSIONS, manifest, unpack
 from tests.spark.marks import SPARK
@@ -28,11 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = SPARK
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered(spark: SparkSession) -> None:
-    spark.dataSource.register(StoreSource)
 
 
 def table(spark: SparkSession, directory: Path, **options: Any) -> DataFrame:

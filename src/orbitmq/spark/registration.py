@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orbitmq.spark.source import RocketMQSource
+from orbitmq.spark.store_source import StoreSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def register(spark: SparkSession) -> None:
-    """`format("rocketmq")` works in this session from now on."""
+    """`format("rocketmq")` and `format("rocketmq-store")` work in this session from now on."""
     spark.dataSource.register(RocketMQSource)
+    spark.dataSource.register(StoreSource)

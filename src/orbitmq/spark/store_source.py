@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from orbitmq.spark.failures import plain_errors, plain_errors_in
 from orbitmq.spark.schema import projection, table_schema
 from orbitmq.spark.store_options import parse_options
 from orbitmq.spark.store_scan import Damage, LogRange, check_gaps, plan, read_range
@@ -39,7 +40,9 @@ DAMAGE_SCHEMA: Final = StructType([
 
 
 class RangePartition(InputPartition):
-    def __init__(self, log_range: LogRange) -> None:
+    """None: an empty store. Spark calls a reader without partitions with one of its own."""
+
+    def __init__(self, log_range: LogRange | None) -> None:
         super().__init__(log_range)
         self.log_range = log_range
 
@@ -53,6 +56,7 @@ class GapsPartition(InputPartition):
 
 
 class StoreSource(DataSource):
+    @plain_errors
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._scan, self._what, self._table = parse_options(dict(options))
@@ -61,9 +65,11 @@ class StoreSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
+    @plain_errors
     def schema(self) -> StructType:
         return DAMAGE_SCHEMA if self._what == "damage" else self._table
 
+    @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         return DamageReader(self._scan) if self._what == "damage" else MessageReader(self._scan, projection(schema))
 
@@ -73,15 +79,19 @@ class MessageReader(DataSourceReader):
         self._scan = scan
         self._wanted = wanted
 
+    @plain_errors
     def partitions(self) -> list[InputPartition]:
         ranges, gaps = plan(self._scan)
         check_gaps(self._scan, gaps)
         _report(self._scan, gaps)
-        return [RangePartition(log_range) for log_range in ranges]
+        return _partitions(ranges)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, RangePartition)
-        for batch, damage in read_range(self._scan, partition.log_range, self._wanted):
+        return plain_errors_in(self._batches(partition.log_range)) if partition.log_range else iter(())
+
+    def _batches(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
+        for batch, damage in read_range(self._scan, log_range, self._wanted):
             _report(self._scan, damage)
             if batch.num_rows:
                 yield batch
@@ -92,9 +102,10 @@ class DamageReader(DataSourceReader):
         # Bodies are inflated, too: one that cannot be is damage.
         self._scan = replace(scan, skips_corrupt=True, check_crc=True)
 
+    @plain_errors
     def partitions(self) -> list[InputPartition]:
         ranges, gaps = plan(self._scan)
-        found: list[InputPartition] = [RangePartition(log_range) for log_range in ranges]
+        found = _partitions(ranges)
         return [*found, GapsPartition(gaps)] if gaps else found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -102,10 +113,16 @@ class DamageReader(DataSourceReader):
             yield damage_batch(partition.gaps)
             return
         assert isinstance(partition, RangePartition)
+        if partition.log_range is None:
+            return
         wanted = projection(table_schema("body"))
         for _, damage in read_range(self._scan, partition.log_range, wanted):
             if damage:
                 yield damage_batch(damage)
+
+
+def _partitions(ranges: Sequence[LogRange]) -> list[InputPartition]:
+    return [RangePartition(log_range) for log_range in ranges] or [RangePartition(None)]
 
 
 def damage_batch(damage: Sequence[Damage]) -> pa.RecordBatch:
