@@ -148,6 +148,20 @@ async def test_only_what_a_transaction_commits_is_consumed(client: Client, topic
     assert {message.body for message in seen} == {b"committed", b"undecided, then committed"}
 
 
+async def test_a_request_gets_its_reply(client: Client, topic: str) -> None:
+    async with client.producer("Asker") as asker, client.producer("Responder") as responder:
+        await until_routed(client, topic)
+
+        async def answer(message: ReceivedMessage) -> None:
+            await responder.reply(message, b"re: " + message.body)
+
+        async with client.consumer(topic, group=f"Answers{topic}", start="earliest", handler=answer):
+            replies = await asyncio.gather(
+                *(asker.request(topic, f"{number} " + "x" * 5000, timeout=30) for number in range(5))
+            )
+    assert [reply.body for reply in replies] == [f"re: {n} {'x' * 5000}".encode() for n in range(5)]
+
+
 async def test_broadcasting_members_each_get_everything(client: Client, topic: str, tmp_path: Path) -> None:
     first: list[ReceivedMessage] = []
     second: list[ReceivedMessage] = []

@@ -20,6 +20,7 @@ from tests.client.scripted import eventually
 from tests.client.suite import (  # noqa: F401 - tests that every server must pass
     collecting,
     test_a_failed_message_comes_again_and_then_goes_to_the_dead_letters,
+    test_a_request_gets_its_reply,
     test_broadcasting_members_each_get_everything,
     test_every_way_of_sending_arrives,
     test_members_share_a_topic_and_take_over_when_one_leaves,
@@ -58,6 +59,15 @@ class Servers:
         (self._folder / "nameserver" / "nameserver.out").unlink()
         self.name_server = orbit.start_name_server(self._folder / "nameserver", port=self._ports[0])
 
+    async def create_topic(self, name: str) -> None:
+        """With eight queues."""
+        pool = Pool()
+        header = CreateTopic(topic=name, read_queue_nums=8, write_queue_nums=8, perm=6, topic_filter_type="SINGLE_TAG")
+        command = request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        answer = await pool.call(parse_address(self.broker.address), command, 5)
+        assert answer.code == 0, answer
+        await pool.close()
+
     def kill(self) -> None:
         self.broker.process.kill()
         self.name_server.process.kill()
@@ -80,18 +90,9 @@ async def client(servers: Servers) -> AsyncIterator[Client]:
 async def topic(servers: Servers, client: Client, request: pytest.FixtureRequest) -> str:
     """A topic of its own for each test, with eight queues."""
     name = "".join(part.capitalize() for part in re.split("_", request.node.originalname))[:80]
-    await _create_topic(servers, name)
+    await servers.create_topic(name)
     await until_routed(client, name)
     return name
-
-
-async def _create_topic(servers: Servers, name: str) -> None:
-    pool = Pool()
-    header = CreateTopic(topic=name, read_queue_nums=8, write_queue_nums=8, perm=6, topic_filter_type="SINGLE_TAG")
-    command = request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-    answer = await pool.call(parse_address(servers.broker.address), command, 5)
-    assert answer.code == 0, answer
-    await pool.close()
 
 
 async def test_nothing_acked_is_lost_when_the_broker_is_killed_and_comes_back(

@@ -27,6 +27,11 @@ async def on_order(order: Order) -> None:
     await app.publish("Out", order)
 
 
+@app.responder("Prices", group="g")
+async def price_of(order: Order) -> Order:
+    return Order((await app.request("Other", order, timeout=1)).flag)
+
+
 async def handler(m: mq.ReceivedMessage) -> None:
     use(m.body, m.tag, m.keys, m.queue.broker_name)
 
@@ -55,6 +60,7 @@ async def main() -> None:
             rs = await p.send_batch("Orders", [b"a", b"b"])
             use(rs[0].queue_offset)
             await p.send_oneway("Logs", b"..")
+            use((await p.request("Prices", b"..", timeout=3)).body.decode())
         async with c.transaction_producer("pay", check=is_paid) as tp, tp.begin("Orders", Order(1), tag="x") as tx:
             use(tx.receipt.message_id.lower())
             tx.commit()

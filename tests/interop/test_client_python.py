@@ -1,17 +1,17 @@
 """Our Python client on Apache's brokers, beside Apache's Java client: what one sends the other reads, and they share groups."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
-from orbitmq import Client, Consumer, QueueRef, ReceivedMessage, Sql, connect
+from orbitmq import Client, Consumer, ReceivedMessage, Sql, connect
 from orbitmq.errors import RequestFailed
-from orbitmq.message.tags import java_hash
 from tests.client.scripted import eventually
 from tests.client.suite import (  # noqa: F401 - tests that every server must pass
     collecting,
     test_a_failed_message_comes_again_and_then_goes_to_the_dead_letters,
+    test_a_request_gets_its_reply,
     test_broadcasting_members_each_get_everything,
     test_every_way_of_sending_arrives,
     test_members_share_a_topic_and_take_over_when_one_leaves,
@@ -21,7 +21,14 @@ from tests.client.suite import (  # noqa: F401 - tests that every server must pa
     test_the_first_message_comes_within_a_second,
     until_routed,
 )
-from tests.interop.drivers import JavaClient
+from tests.interop.both_clients import (  # noqa: F401 - what must hold wherever the two clients meet
+    test_a_mixed_group_shares_the_queues,
+    test_both_put_one_order_key_into_one_queue,
+    test_java_asks_and_python_answers,
+    test_java_reads_what_python_sends,
+    test_python_asks_and_java_answers,
+    test_python_reads_what_java_sends,
+)
 from tests.interop.marks import INTEROP
 from tests.interop.world import World
 
@@ -49,118 +56,6 @@ def topic(world: World, release: str, request: pytest.FixtureRequest) -> str:
     )
     assert "success" in made.out, made
     return name
-
-
-async def test_java_reads_what_python_sends(
-    world: World, release: str, name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
-) -> None:
-    sent = {}
-    async with client.producer("PythonProducer") as producer:
-        await until_routed(client, topic)
-        for number in range(10):
-            text = f"message {number} é 标签 🚀"
-            receipt = await producer.send(
-                topic,
-                text,
-                tag=f"tag{number % 2}",
-                keys=[f"key-{number}", "all"],
-                properties={"colour": "blå", "n": str(number)},
-            )
-            sent[receipt.message_id] = text
-        for receipt in await producer.send_batch(topic, ["batch a", "batch b"], tag="tag0"):
-            sent[receipt.message_id] = f"batch {'ab'[receipt.queue_offset % 2]}"
-        await producer.send(topic, "large " * 2000, tag="tag0")
-        await producer.send_oneway(topic, "oneway", tag="tag0")
-    java = java_client(False)
-    await asyncio.to_thread(java.open_push_consumer, "all", name_server, topic)
-    received = await asyncio.to_thread(java.received, "all", 14)
-    assert len(received) == 14
-    by_id = {message.id: message for message in received}
-    for number, (message_id, text) in enumerate(list(sent.items())[:10]):
-        message = by_id[message_id]
-        assert message.body.decode() == text
-        assert (message.tag, message.keys) == (f"tag{number % 2}", f"key-{number} all")
-        assert message.properties["colour"] == "blå"
-    assert {message.body for message in received} >= {b"batch a", b"batch b", b"oneway", b"large " * 2000}
-    await asyncio.to_thread(java.open_push_consumer, "tagged", name_server, topic, tags="tag1")
-    assert len(await asyncio.to_thread(java.received, "tagged", 5)) == 5
-
-
-async def test_python_reads_what_java_sends(
-    name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
-) -> None:
-    java = java_client(False)
-    await asyncio.to_thread(java.open_producer, "producer", name_server)
-    messages = [
-        {
-            "text": f"message {number} é 标签",
-            "tag": f"tag{number % 2}",
-            "keys": f"k{number}",
-            "properties": {"n": str(number)},
-        }
-        for number in range(10)
-    ]
-    receipts = await asyncio.to_thread(java.send, "producer", topic, messages)
-    await asyncio.to_thread(java.send, "producer", topic, [{"text": "x" * 10_000, "tag": "large"}])
-    await asyncio.to_thread(java.send, "producer", topic, [{"text": "a"}, {"text": "b"}], mode="batch")
-    seen: list[ReceivedMessage] = []
-    async with client.consumer(topic, group=f"Reads{topic}", start="earliest", handler=collecting(seen)):
-        await eventually(lambda: len(seen) == 13, 20)
-    texts = {message.body.decode(): message for message in seen}
-    assert set(texts) == {*(str(message["text"]) for message in messages), "x" * 10_000, "a", "b"}
-    one = texts["message 3 é 标签"]
-    assert (one.tag, one.keys, one.properties["n"], one.topic) == ("tag1", ["k3"], "3", topic)
-    assert one.message_id in {receipt["id"] for receipt in receipts}
-    tagged: list[ReceivedMessage] = []
-    async with client.consumer(
-        topic, group=f"Tagged{topic}", filter="tag0 || large", start="earliest", handler=collecting(tagged)
-    ):
-        await eventually(lambda: len(tagged) == 6, 20)
-
-
-async def test_both_put_one_order_key_into_one_queue(
-    name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
-) -> None:
-    java = java_client(False)
-    await asyncio.to_thread(java.open_producer, "producer", name_server)
-    async with client.producer("PythonProducer") as producer:
-        await until_routed(client, topic)
-        keys = ("a1", "标签", "k7", "abc", "polygenelubricants", "user-12345")
-        assert any(java_hash(key) < 0 for key in keys)
-        for key in keys:
-            [theirs] = await asyncio.to_thread(java.send, "producer", topic, [{"text": "x"}], order_key=key)
-            ours = await producer.send(topic, b"x", order_key=key)
-            assert ours.queue.queue_id == theirs["queue"], key
-
-
-async def test_a_mixed_group_shares_thequeues_of(
-    name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
-) -> None:
-    group = f"Mixed{topic}"
-    java = java_client(False)
-    await asyncio.to_thread(java.open_push_consumer, "java", name_server, topic, group=group)
-    seen: list[ReceivedMessage] = []
-    async with (
-        client.producer("PythonProducer") as producer,
-        client.consumer(topic, group=group, start="earliest", handler=collecting(seen)) as consumer,
-    ):
-        await until_routed(client, topic)
-        await eventually(lambda: len(consumer.assigned) == 4, 30)
-        # Java's half is known from what it reads: it needs up to a rebalance to let go of the rest.
-        await asyncio.sleep(2)
-        ours = {queue.queue_id for queue in consumer.assigned}
-        for queue_id in range(8):
-            for number in range(5):
-                await producer.send(
-                    topic, f"{queue_id}-{number}", queue=QueueRef(topic, consumer.assigned[0].broker_name, queue_id)
-                )
-        theirs = await asyncio.to_thread(java.received, "java", 20)
-        await eventually(lambda: len(seen) == 20, 20)
-        assert {message.queue.queue_id for message in seen} == ours
-        assert {message.queue for message in theirs} == set(range(8)) - ours
-        assert len({message.body for message in seen} | {message.body for message in theirs}) == 40
-        await asyncio.to_thread(java.close_one, "java")
-        await eventually(lambda: len(consumer.assigned) == 8, 30)
 
 
 async def test_mqadmin_finds_our_messages_and_our_consumers(

@@ -6,6 +6,9 @@
     async def on_order(order: Order) -> None:
         await app.publish("Invoices", make_invoice(order))
 
+    @app.responder("Prices", group="pricing")
+    async def price_of(article: Article) -> Price: ...
+
 `orbitmq run module:app` runs it, with worker processes and reload; `app.run()` does so from code, `async with app` in tests.
 """
 
@@ -17,6 +20,9 @@ import signal
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar
 
 from orbitmq.client.client import Client, connect
+from orbitmq.client.codecs import JSON
+from orbitmq.client.handlers import adapted
+from orbitmq.client.responding import responding
 from orbitmq.errors import AlreadyClosed, ConfigError
 from orbitmq.transport.loop import run
 
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from orbitmq.client.hooks import ConsumeHook
     from orbitmq.client.producer import Keys, Producer
     from orbitmq.client.receipts import Receipt
+    from orbitmq.message import Message
     from orbitmq.protocol.signing import Credentials
 
 logger = logging.getLogger(__name__)
@@ -109,6 +116,28 @@ class App:
 
         return declare
 
+    def responder(
+        self,
+        topics: str | Sequence[str] | Mapping[str, str | Sql | None],
+        *,
+        group: str,
+        **options: Unpack[SubscriberOptions],
+    ) -> Callable[[H], H]:
+        """The decorated function answers requests to these topics: what it returns is the reply, encoded by the `codec`.
+
+        It takes one request at a time, so `batch_size` has no place here. What it raises delivers the request again.
+        """
+        if options.get("batch_size", 1) != 1:
+            raise ConfigError("a responder takes one request at a time", hint="leave batch_size out")
+        codec = options.get("codec", JSON)
+
+        def declare(handler: H) -> H:
+            answering = responding(adapted(handler, codec), codec, self._running_producer)
+            self._subscribers.append(lambda client: client.consumer(topics, group=group, handler=answering, **options))
+            return handler
+
+        return declare
+
     def on_start(self, function: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """Run before the first message: open a database, say."""
         self._at_start.append(function)
@@ -133,11 +162,30 @@ class App:
         timeout: float | None = None,
     ) -> Receipt:
         """Send a message; see `Producer.send`."""
-        if self._producer is None:
-            raise AlreadyClosed("the app is not running", hint="publish from handlers, or inside `async with app`")
-        return await self._producer.send(
+        return await self._running_producer().send(
             topic, body, tag=tag, keys=keys, properties=properties, order_key=order_key, timeout=timeout
         )
+
+    async def request(
+        self,
+        topic: str,
+        body: object,
+        *,
+        tag: str = "",
+        keys: Keys = (),
+        properties: Mapping[str, str] | None = None,
+        order_key: str | None = None,
+        timeout: float | None = None,
+    ) -> Message:
+        """Send a request and wait for its reply; see `Producer.request`."""
+        return await self._running_producer().request(
+            topic, body, tag=tag, keys=keys, properties=properties, order_key=order_key, timeout=timeout
+        )
+
+    def _running_producer(self) -> Producer:
+        if self._producer is None:
+            raise AlreadyClosed("the app is not running", hint="publish from handlers, or inside `async with app`")
+        return self._producer
 
     # ---- running
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.client.broker_requests import answers_of
 from orbitmq.client.cluster import Cluster
 from orbitmq.client.config import DEFAULT_INSTANCE_NAME, ClientConfig
+from orbitmq.client.requests import Requests
 from orbitmq.client.transaction_checks import TransactionChecks, transaction_asked
 from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.message.ids import UniqueIds
@@ -28,7 +29,7 @@ from orbitmq.tasks import Tasks, every
 from orbitmq.transport.local_address import local_address
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from orbitmq.client.membership import Membership
     from orbitmq.transport.address import Address
@@ -51,16 +52,20 @@ class Instance:
         self.users = 0
         self.reserved: set[str] = set()  # consumer groups that live here, or are about to
         self.consumers: dict[str, Membership] = {}
+        self.requests = Requests(client_id, config.clock)
         self.transaction_checks: dict[str, list[TransactionChecks]] = {}
         self.answers: dict[int, Handler] = {
             **answers_of(self.consumers, config),
             RequestCode.CHECK_TRANSACTION_STATE: partial(transaction_asked, self.transaction_checks),
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self.requests.arrived,
         }
         self.cluster = Cluster(config, answers=self.answers, on_open=self._connected)
         self.unique_ids = UniqueIds(config.clock, _packed(ip), os.getpid(), config.randomness.getrandbits(32))
         self._producers: dict[str, int] = {}
         self._tasks = Tasks()
         self._heartbeats: set[Address] = set()
+        self._greeted: dict[Address, tuple[Connection | None, int]] = {}
+        self._added = 0  # producer groups so far: what a broker was told of is older than what came since
 
     def start(self) -> None:
         config = self.config
@@ -89,11 +94,22 @@ class Instance:
 
     def add_producer(self, group: str) -> None:
         self._producers[group] = self._producers.get(group, 0) + 1
+        self._added += 1
         self._tasks.start(self._heartbeat_quietly(), f"heartbeat for {group}")
 
     def introduce_to_brokers_of(self, topics: Sequence[str]) -> None:
         """Let the brokers of these topics know our groups before anything is sent to them."""
         self._tasks.start(self._heartbeat_quietly(topics), f"heartbeat to brokers of {', '.join(topics)}")
+
+    async def greet(self, broker_names: Iterable[str]) -> None:
+        """Return when the masters of these brokers know our producers, over connections that are still open."""
+        for broker_name in broker_names:
+            address = self.cluster.master(broker_name)
+            if address is not None and self._greeted.get(address) != self._greeting(address):
+                await self.heartbeat_to(address)
+
+    def _greeting(self, address: Address) -> tuple[Connection | None, int]:
+        return self.cluster.open_connection(address), self._added
 
     async def remove_producer(self, group: str) -> None:
         left = self._producers[group] - 1
@@ -147,11 +163,13 @@ class Instance:
             producer_data_set=[ProducerData(group_name=group) for group in self._producers],
             consumer_data_set=[member.heartbeat_data() for member in self.consumers.values()],
         )
+        added = self._added
         self._heartbeats.add(address)  # before it is sent: opening the connection must not send another
         try:
             await self.cluster.ask(
                 address, request(RequestCode.HEART_BEAT, body=body.to_json()), self.config.timeout_seconds
             )
+            self._greeted[address] = self.cluster.open_connection(address), added
         finally:
             self._heartbeats.discard(address)
 

@@ -20,6 +20,7 @@ from orbitmq.client.names import TEMPLATE_TOPIC, check_group, check_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.outgoing import Compression, check_body, check_user_properties, keys_text, properties_text
 from orbitmq.client.receipts import Receipt, batch_receipts_of, receipt_of
+from orbitmq.client.requests import no_reply, reply_to
 from orbitmq.client.stats import ProducerStats
 from orbitmq.errors import AlreadyClosed, MessageError, OrbitError
 from orbitmq.message import Message, QueueRef
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from orbitmq.client.hooks import SendHook
     from orbitmq.client.instance import Instance
     from orbitmq.client.producer_options import ProducerOptions
+    from orbitmq.client.received import ReceivedMessage
 
 Keys = str | list[str] | tuple[str, ...]
 
@@ -216,6 +218,66 @@ class Producer:
         sending = self._prepared(message)
         header, data = await self._encoded(sending, 0)
         await delivery.deliver_oneway(header, data, Destination(queue, order_key), self._options.timeout_seconds)
+
+    # ---- asking and answering
+
+    async def request(
+        self,
+        topic: str,
+        body: object,
+        *,
+        tag: str = "",
+        keys: Keys = (),
+        properties: Mapping[str, str] | None = None,
+        order_key: str | None = None,
+        queue: QueueRef | None = None,
+        timeout: float | None = None,
+    ) -> Message:
+        """Send a request and wait for its reply, which some consumer of the topic sends.
+
+        `timeout` spans everything, in seconds; CallTimeout when it is over, and its text tells whether the request was sent.
+        """
+        delivery, instance = self._running(), self._instance
+        assert instance is not None
+        message = self.message(topic, body, tag=tag, keys=keys, properties=properties)
+        seconds = self._timeout(timeout)
+        correlation_id = next(instance.unique_ids)
+        reply = instance.requests.expect(message, correlation_id, seconds)
+        sent = False
+        try:
+            async with asyncio.timeout(seconds):
+                route = await delivery.route(wrapped(self._config.namespace, topic))
+                await instance.greet(route.brokers)
+                await self.send_message(message, order_key=order_key, queue=queue, timeout=seconds)
+                sent = True
+                return await reply
+        except TimeoutError:
+            raise no_reply(topic, seconds, sent=sent) from None
+        finally:
+            instance.requests.forget(correlation_id)
+
+    async def reply(self, request: ReceivedMessage, body: object, *, timeout: float | None = None) -> Receipt:
+        """Answer a request that a consumer got; RequestFailed when who asked is not there any more."""
+        delivery = self._running()
+        data = body if type(body) is bytes else self._options.codec.encode(body)
+        message = reply_to(request, data)
+        check_body(data, self._options.max_message_bytes)
+        sending = Sending(self.group, message.topic, data, message.properties)
+        assert self._instance is not None
+        sending.properties[names.UNIQUE_KEY] = next(self._instance.unique_ids)
+        header, data = await self._encoded(sending, 0)
+        # The broker that has the request knows who asked; others may not.
+        route = await delivery.route(message.topic)
+        asked_at = request.queue.broker_name
+        near = next((queue for queue in route.writable if queue.broker_name == asked_at), None)
+        to = ANYWHERE if near is None else Destination(near)
+        code, seconds = RequestCode.SEND_REPLY_MESSAGE_V2, self._timeout(timeout)
+        delivered = await self._deliver(code, header, data, to, seconds, [sending])
+        receipt = self._receipt(delivered, message.topic, sending)
+        if self._hooks:
+            sending.receipt = receipt
+            self._tell([sending])
+        return receipt
 
     async def queues(self, topic: str) -> list[QueueRef]:
         """The queues that a message of this topic can go to."""

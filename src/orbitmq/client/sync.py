@@ -160,8 +160,17 @@ class Producer(_Face[AsyncProducer]):
     send_message = _blocking(AsyncProducer.send_message)
     send_batch = _blocking(AsyncProducer.send_batch)
     send_oneway = _blocking(AsyncProducer.send_oneway)
+    request = _blocking(AsyncProducer.request)
     queues = _blocking(AsyncProducer.queues)
     message = _at_once(AsyncProducer.message)
+
+    def reply(
+        self, request: ReceivedMessage | AsyncReceivedMessage, body: object, *, timeout: float | None = None
+    ) -> Receipt:
+        """Answer a request that a consumer got; RequestFailed when who asked is not there any more."""
+        inner = request._inner if isinstance(request, ReceivedMessage) else request
+        here = self._here()
+        return here.portal.run(here.target.reply(inner, body, timeout=timeout))
 
     @property
     def stats(self) -> ProducerStats:

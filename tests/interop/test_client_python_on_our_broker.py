@@ -1,0 +1,52 @@
+"""The Python client and Apache's Java client side by side on OrbitMQ's own servers."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from orbitmq import Client, connect
+from tests.client.suite import until_routed
+from tests.client.test_on_our_broker import Servers
+from tests.interop.both_clients import (  # noqa: F401 - what must hold wherever the two clients meet
+    test_a_mixed_group_shares_the_queues,
+    test_both_put_one_order_key_into_one_queue,
+    test_java_asks_and_python_answers,
+    test_java_reads_what_python_sends,
+    test_python_asks_and_java_answers,
+    test_python_reads_what_java_sends,
+)
+from tests.interop.marks import INTEROP
+
+pytestmark = INTEROP
+
+
+@pytest.fixture(scope="module")
+def release() -> str:
+    """One release of Java's client is enough here: the servers under test are ours."""
+    return "5.3.3"
+
+
+@pytest.fixture(scope="module")
+def servers(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    servers = Servers(tmp_path_factory.mktemp("both-clients"))
+    yield servers
+    servers.kill()
+
+
+@pytest.fixture
+def name_server(servers: Servers) -> str:
+    return servers.address
+
+
+@pytest.fixture
+async def client(name_server: str) -> AsyncIterator[Client]:
+    async with connect(name_server) as client:
+        yield client
+
+
+@pytest.fixture
+async def topic(servers: Servers, client: Client, request: pytest.FixtureRequest) -> str:
+    name = "".join(part[0].upper() + part[1:] for part in request.node.originalname.split("_"))[:60]
+    await servers.create_topic(name)
+    await until_routed(client, name)
+    return name
