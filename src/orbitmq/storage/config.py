@@ -112,7 +112,7 @@ class StorageConfig:
         self._require(self.index_entries > 1, "index_entries must be at least 2: entry 0 is never used")
         self._require(0 < self.max_message_bytes < 1 << 31, "max_message_bytes must be positive and below 2 GiB")
         self._require(self.timer_precision_ms > 0, "timer_precision_ms must be positive")
-        self._require(self.timer_log_file_bytes >= 4096, "timer_log_file_bytes must be at least 4096")
+        self._require(self.timer_log_file_bytes >= 136, "timer_log_file_bytes must hold two units and an end mark")
         self._require(self.write_pool_buffers >= 0, "write_pool_buffers must not be negative")
         self._require(all(0 <= hour < 24 for hour in self.delete_at_hours), "delete_at_hours must be hours of a day")
         self._require(

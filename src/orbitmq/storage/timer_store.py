@@ -208,7 +208,7 @@ class TimerStore:
 
     def _recover_wheel(self) -> None:
         """The wheel as the log tells it. Slots that lead behind the log's end are built anew from their first unit on."""
-        rescan_from = self.checkpoint.log_synced_offset
+        rescan_from = 0 if self.wheel.is_new else self.checkpoint.log_synced_offset
         for slot in self.wheel.used(self.read_tick, self.read_tick + SLOTS):
             if slot.last >= self.log.end:
                 rescan_from = min(rescan_from, slot.first)

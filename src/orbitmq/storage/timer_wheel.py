@@ -53,6 +53,7 @@ class Slot(NamedTuple):
 class TimerWheel:
     def __init__(self, disk: Disk, path: Path) -> None:
         found = disk.stat(path)
+        self.is_new = found is None or found.size == 0
         if found is not None and found.size not in (0, WHEEL_BYTES):
             raise StoreCorrupt(
                 f"{path} has {found.size} bytes where {WHEEL_BYTES} are needed",
@@ -63,7 +64,7 @@ class TimerWheel:
             disk.sync_directory(path.parent)
         else:
             self._file = disk.open(path, writable=True)
-            if found.size == 0:
+            if self.is_new:
                 self._file.truncate(WHEEL_BYTES)
 
     def slot(self, tick: int) -> Slot:

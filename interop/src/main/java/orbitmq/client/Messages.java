@@ -6,6 +6,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
+import orbitmq.release.Timers;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -15,7 +16,7 @@ public final class Messages {
     private Messages() {
     }
 
-    /** The messages of a request: {"topic", "messages": [{"text"|"bytes", "tag", "keys", "delayLevel", "properties"}]}. */
+    /** The messages of a request: {"topic", "messages": [{"text"|"bytes", "tag", "keys", "delayLevel", "properties"}]}; timers: see Timers. */
     public static List<Message> fromRequest(JSONObject request) {
         String topic = request.getString("topic");
         JSONArray list = request.getJSONArray("messages");
@@ -40,6 +41,7 @@ public final class Messages {
         if (json.containsKey("delayLevel")) {
             message.setDelayTimeLevel(json.getIntValue("delayLevel"));
         }
+        Timers.apply(json, message);
         JSONObject properties = json.getJSONObject("properties");
         if (properties != null) {
             properties.forEach((key, value) -> message.putUserProperty(key, String.valueOf(value)));
@@ -70,6 +72,7 @@ public final class Messages {
         json.put("broker", receipt.getMessageQueue().getBrokerName());
         json.put("queue", receipt.getMessageQueue().getQueueId());
         json.put("offset", receipt.getQueueOffset());
+        json.put("recallHandle", Timers.recallHandle(receipt));
         return json;
     }
 }
