@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orbitmq.broker.routes import build_routes
+from orbitmq.clock import ManualClock
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.record import decode_records
 from orbitmq.protocol import command as commands
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 TAGGED = {"UNIQ_KEY": "7F0000010001", "TAGS": "a"}
 UTF8 = {"UNIQ_KEY": "ключ", "KEYS": "k1 k2", "цвет": "красный"}
-SUBJECT_TO_CHANGE = ("msgId", "queueOffset", "transactionId")
+SUBJECT_TO_CHANGE = ("msgId", "queueOffset", "transactionId", "recallHandle")
 
 USUAL: dict[str, tuple[int, Header, bytes]] = {
     "short": (SEND_V2, send_header("T", 1, TAGGED), b"body"),
@@ -75,7 +76,10 @@ class TwoWays:
 async def both(tmp_path: Path, code: int, header: Header, body: bytes, codec: int, **settings: Any) -> list[Any]:
     """What each way answers, and what it left in the log; what must differ is taken out."""
     results = []
-    async with running(tmp_path / "store", regionId="100%region", **settings) as broker, wire(broker) as client:
+    async with (
+        running(tmp_path / "store", clock=ManualClock(), regionId="100%region", **settings) as broker,
+        wire(broker) as client,
+    ):
         await client.send("T", b"the topic is there")
         await client.heartbeat("c", "G")
         ordinary = Server(build_routes(broker.state))
