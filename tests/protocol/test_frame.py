@@ -35,7 +35,7 @@ def decode(*pieces: bytes) -> list[Frame]:
     decoder = FrameDecoder()
     frames = [frame for piece in pieces for frame in decoder.feed(piece)]
     assert decoder.failure is None
-    assert decoder.held_bytes == 0
+    assert not decoder.held
     return frames
 
 
@@ -148,7 +148,7 @@ def test_a_frame_that_arrives_byte_by_byte_costs_no_more_than_its_size() -> None
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert decoder.held_bytes == len(frame) - 1
+    assert len(decoder.held) == len(frame) - 1
     assert held < 2 * size
     assert len(decoder.feed(frame[-1:])) == 1
 

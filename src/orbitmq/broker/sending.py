@@ -243,10 +243,13 @@ class Sending:
 
     def complete(self, properties: str) -> tuple[str, str]:
         """A message's properties with what a broker adds, and the unique key among them."""
-        if properties and not properties.endswith(_SEPARATOR):
+        if properties and properties[-1] != _SEPARATOR:
             properties += _SEPARATOR
-        unique_key = _unique_key(properties)
-        if unique_key is None:
+        at = properties.rfind(_UNIQUE_KEY)  # of two, the later counts
+        while at > 0 and properties[at - 1] != _SEPARATOR:  # the end of a longer name
+            at = properties.rfind(_UNIQUE_KEY, 0, at)
+        unique_key = properties[at + len(_UNIQUE_KEY) : properties.find(_SEPARATOR, at)] if at >= 0 else ""
+        if not unique_key:
             unique_key = next(self._unique_ids)
             properties += f"{_UNIQUE_KEY}{unique_key}{_SEPARATOR}"
         return properties + self._suffix, unique_key
@@ -364,14 +367,3 @@ def wants_to_wait(properties: str) -> bool:
     if not mentions or (mentions == 1 and _WAIT_TRUE in properties):
         return True
     return decode_properties(properties).get(keys.WAIT, "true").lower() == "true"
-
-
-def _unique_key(properties: str) -> str | None:
-    """Of two, the later counts."""
-    at = properties.rfind(_UNIQUE_KEY)
-    while at > 0 and properties[at - 1] != _SEPARATOR:  # the end of a longer name
-        at = properties.rfind(_UNIQUE_KEY, 0, at)
-    if at < 0:
-        return None
-    start = at + len(_UNIQUE_KEY)
-    return properties[start : properties.find(_SEPARATOR, start)] or None

@@ -6,12 +6,12 @@ known by its header without the id, and its answer is the encoded route with the
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import OrbitError
 from orbitmq.protocol import versions
 from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.frame import lengths
 from orbitmq.protocol.headers.nameserver import GetRoute
 from orbitmq.protocol.whole_request import UNREADABLE, reader
 
@@ -27,10 +27,6 @@ _OPAQUE: Final = b'"opaque":'  # inside a text its quotes would be escaped
 _BEFORE_OPAQUE: Final = b'{"code":0,"flag":1,"language":"PYTHON","opaque":'
 _BEHIND_OPAQUE: Final = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % versions.OURS
 _HEADER_BYTES: Final = len(_BEFORE_OPAQUE) + len(_BEHIND_OPAQUE)
-_LENGTHS: Final = struct.Struct(
-    ">I"  # length of everything after this field
-    "I"  # header length; the codec in its top byte is 0, JSON
-)
 _ZERO: Final = ord("0")
 
 _read: Final = reader(GetRoute)
@@ -59,7 +55,7 @@ class RouteExpress:
             if body is None:
                 return None
         length = _HEADER_BYTES + len(opaque)
-        return b"".join((_LENGTHS.pack(4 + length + len(body), length), _BEFORE_OPAQUE, opaque, _BEHIND_OPAQUE, body))
+        return b"".join((lengths(4 + length + len(body), length), _BEFORE_OPAQUE, opaque, _BEHIND_OPAQUE, body))
 
     def _learn(self, header: bytes, question: bytes, opaque: bytes) -> bytes | None:
         """The body of the answer, kept from now on; None for what only the ordinary handler can answer."""

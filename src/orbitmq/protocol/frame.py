@@ -26,6 +26,9 @@ _PREFIX: Final = struct.Struct(
     "I"  # codec in the top byte, header length in the other three
 )
 _unpack_prefix: Final = _PREFIX.unpack_from
+lengths: Final = (
+    _PREFIX.pack
+)  # the eight bytes before a JSON header, for writers who know that the frame is not too large
 _HEADER_LENGTH_MASK: Final = 0xFF_FFFF
 
 
@@ -45,29 +48,32 @@ class FrameDecoder:
     meaningless: whoever feeds must close the connection.
     """
 
-    __slots__ = ("_held", "_max_bytes", "_needed", "failure")
+    __slots__ = ("_max_bytes", "_needed", "failure", "held")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.failure: FrameError | None = None
         self._max_bytes = max_frame_bytes
         # An unfinished frame waits here. One growing buffer, not a list of pieces: a piece of one byte would cost fifty.
-        self._held = bytearray()
+        self.held = bytearray()
         self._needed = _PREFIX.size
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of a frame that is not complete yet."""
-        return len(self._held)
+    def only_json_frame(self, data: bytes) -> int:
+        """The header's length, if `data` is exactly one frame with a JSON header; 0 if `feed` must look at it."""
+        if self.held or len(data) < 8:
+            return 0
+        length, header_length = _unpack_prefix(data)
+        whole = length + 4 == len(data) <= self._max_bytes and header_length + 4 <= length
+        return header_length if whole and self.failure is None else 0
 
     def feed(self, data: bytes) -> list[Frame]:
         if self.failure is not None:
             return []
-        if self._held:
-            self._held += data
-            if len(self._held) < self._needed:
+        if self.held:
+            self.held += data
+            if len(self.held) < self._needed:
                 return []
-            data = bytes(self._held)
-            self._held = bytearray()
+            data = bytes(self.held)
+            self.held = bytearray()
         frames: list[Frame] = []
         at, end = 0, len(data)
         needed = _PREFIX.size
@@ -88,7 +94,7 @@ class FrameDecoder:
                 return frames
             at = next_at
         if at < end:
-            self._held += memoryview(data)[at:]
+            self.held += memoryview(data)[at:]
             self._needed = needed
         return frames
 

@@ -19,7 +19,7 @@ from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.topics import PERM_WRITE
 from orbitmq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from orbitmq.protocol.command import Command, answer, ok, ok_with_raw_fields
-from orbitmq.protocol.frame import frame_prefix
+from orbitmq.protocol.frame import lengths
 from orbitmq.protocol.headers.send import SendBack, SendMessage, SendMessageV2, SendReceipt, SendRefused
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Receipts:
     def frame(self, commit_log_offset: int, queue_id: int, queue_offset: int, unique_key: str, opaque: int) -> bytes:
         """What `stored` says, as the whole frame that answers request `opaque`."""
         header = self._header % (commit_log_offset, queue_id, queue_offset, _json_text(unique_key), opaque)
-        return frame_prefix(len(header), 0) + header
+        return lengths(len(header) + 4, len(header)) + header
 
     def stored(
         self, commit_log_offset: int, queue_id: int, queue_offset: int, unique_key: str, recall_handle: str = ""
@@ -103,7 +103,8 @@ class Receipts:
 
 
 def _json_text(text: str) -> bytes:
-    return b'"%b"' % text.encode() if text.isalnum() else msgspec.json.encode(text)
+    plain = text.encode()
+    return b'"%b"' % plain if plain.isalnum() else msgspec.json.encode(text)
 
 
 async def send_message(
