@@ -4,10 +4,8 @@ import pytest
 
 from orbitmq.client.assignment import (
     Strategy,
-    averagely,
     configured,
     consistent_hash,
-    in_a_circle,
     machine_rooms,
     nearby,
     share_of,
@@ -15,6 +13,7 @@ from orbitmq.client.assignment import (
 )
 from orbitmq.errors import ConfigError
 from orbitmq.message import QueueRef
+from orbitmq.message.shares import averagely, in_a_circle
 
 
 def queues(count: int, broker: str = "b") -> list[QueueRef]:

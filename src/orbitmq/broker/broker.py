@@ -35,10 +35,12 @@ from orbitmq.broker.progress import Progress
 from orbitmq.broker.pulling import Pulling
 from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.registration import Registration
+from orbitmq.broker.request_modes import RequestModes
 from orbitmq.broker.routes import NOT_ON_FAST_PORT, State, build_express, build_routes
 from orbitmq.broker.sending import Sending
 from orbitmq.broker.statistics import SAMPLE_SECONDS, Statistics
 from orbitmq.broker.timers import Timers
+from orbitmq.broker.topic_routes import TopicRoutes
 from orbitmq.broker.topics import Topics
 from orbitmq.broker.totals import Totals
 from orbitmq.clock import Clock, SystemClock
@@ -127,6 +129,7 @@ class Broker:
         """Nothing new comes in, what came in is answered, everything is saved, and the name servers know."""
         state = self.state
         await state.registration.stop()
+        await state.topic_routes.close()
         state.pulling.held.release_all()
         state.pops.release_all()
         await self._tasks.close()
@@ -236,6 +239,8 @@ class Broker:
             reviving=Reviving(
                 store, topics, groups, offsets, self._lease_log, open_leases, sending, configuration, statistics, clock
             ),
+            request_modes=RequestModes(JsonFile(self._disk, folder / tables.REQUEST_MODES, tables.RequestModeTable)),
+            topic_routes=TopicRoutes(topics, name_servers, settings.broker_name),
         )
 
     def _open_timers(self, store: Store, sending: Sending, statistics: Statistics) -> Timers:

@@ -14,6 +14,7 @@ from orbitmq.broker.handlers import (
     admin_stats,
     admin_store,
     admin_topics,
+    assignments,
     clients,
     leases,
     lookup,
@@ -52,10 +53,12 @@ if TYPE_CHECKING:
     from orbitmq.broker.pulling import Pulling
     from orbitmq.broker.queue_locks import QueueLocks
     from orbitmq.broker.registration import Registration
+    from orbitmq.broker.request_modes import RequestModes
     from orbitmq.broker.sending import Sending
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.timers import Timers
+    from orbitmq.broker.topic_routes import TopicRoutes
     from orbitmq.broker.topics import Topics
     from orbitmq.broker.totals import Totals
     from orbitmq.clock import Clock
@@ -96,6 +99,8 @@ class State:
     pops: Serving
     settling: Settling
     reviving: Reviving
+    request_modes: RequestModes
+    topic_routes: TopicRoutes
 
 
 # What the second port does not serve: a pull held there would starve the sends it exists for.
@@ -172,6 +177,13 @@ def _leases(state: State) -> dict[int, Handler]:
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME: partial(
             leases.change_invisible_time, s.settling, s.topics, s.store, s.durability
         ),
+        RequestCode.QUERY_ASSIGNMENT: partial(
+            assignments.query_assignment, s.request_modes, s.topic_routes, s.clients, s.configuration
+        ),
+        RequestCode.SET_MESSAGE_REQUEST_MODE: partial(
+            assignments.set_request_mode, s.request_modes, s.topics, s.groups
+        ),
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: partial(assignments.all_request_modes, s.request_modes),
     }
 
 
@@ -190,6 +202,7 @@ def _topics_groups_and_clients(state: State) -> dict[int, Handler]:
             s.sending,
             s.pulling,
             s.timers,
+            s.open_leases,
             s.statistics,
             s.configuration,
         ),
@@ -203,7 +216,7 @@ def _topics_groups_and_clients(state: State) -> dict[int, Handler]:
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: partial(admin_groups.update_group, s.groups),
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: partial(admin_groups.update_groups, s.groups),
         RequestCode.DELETE_SUBSCRIPTIONGROUP: partial(
-            admin_groups.delete_group, s.groups, s.offsets, s.pulling, s.statistics
+            admin_groups.delete_group, s.groups, s.offsets, s.pulling, s.open_leases, s.statistics
         ),
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: partial(admin_groups.all_groups, s.groups),
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: partial(admin_groups.group_config, s.groups),

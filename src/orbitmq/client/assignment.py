@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from orbitmq.errors import ConfigError
 from orbitmq.message import QueueRef
+from orbitmq.message.shares import averagely, in_a_circle
 
 T = TypeVar("T")
 
@@ -22,19 +23,6 @@ Strategy = Callable[[Sequence[QueueRef], Sequence[str], str], list[QueueRef]]
 """(queues, client ids, own client id) -> own queues"""
 
 _VIRTUAL_NODES: Final = 10
-
-
-def averagely(queues: Sequence[QueueRef], members: Sequence[str], me: str) -> list[QueueRef]:
-    """One block each, the first members taking one more when it does not divide. Java: AllocateMessageQueueAveragely"""
-    share, rest = divmod(len(queues), len(members))
-    index = members.index(me)
-    start = index * share + min(index, rest)
-    return list(queues[start : start + share + (1 if index < rest else 0)])
-
-
-def in_a_circle(queues: Sequence[QueueRef], members: Sequence[str], me: str) -> list[QueueRef]:
-    """Dealt out like cards. Java: AllocateMessageQueueAveragelyByCircle"""
-    return list(queues[members.index(me) :: len(members)])
 
 
 def configured(mine: Sequence[QueueRef]) -> Strategy:

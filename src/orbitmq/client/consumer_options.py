@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal
 
-from orbitmq.client.assignment import Strategy, averagely
 from orbitmq.client.process_queue import CacheLimits
 from orbitmq.errors import ConfigError
+from orbitmq.message.shares import averagely
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from orbitmq.client.assignment import Strategy
 
     from orbitmq.client.hooks import ConsumeHook
 

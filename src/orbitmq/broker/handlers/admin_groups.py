@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.clients import Clients
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
+    from orbitmq.broker.leases.open_leases import OpenLeases
     from orbitmq.broker.pulling import Pulling
     from orbitmq.broker.registration import Registration
     from orbitmq.broker.statistics import Statistics
@@ -62,6 +63,7 @@ async def delete_group(
     groups: Groups,
     offsets: ConsumerOffsets,
     pulling: Pulling,
+    open_leases: OpenLeases,
     stats: Statistics,
     request: Command,
     connection: Connection,
@@ -71,6 +73,7 @@ async def delete_group(
     if header.clean_offset or header.remove_offset:
         offsets.forget_group(header.group_name)
     pulling.forget(header.group_name)
+    open_leases.forget_group(header.group_name)
     stats.forget(header.group_name)
     return ok()
 

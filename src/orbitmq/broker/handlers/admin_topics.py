@@ -23,6 +23,7 @@ from orbitmq.storage.tables import DataVersion, TopicConfig
 if TYPE_CHECKING:
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
+    from orbitmq.broker.leases.open_leases import OpenLeases
     from orbitmq.broker.pulling import Pulling
     from orbitmq.broker.sending import Sending
     from orbitmq.broker.settings import BrokerConfiguration
@@ -132,6 +133,7 @@ async def delete_topic(
     sending: Sending,
     pulling: Pulling,
     timers: Timers | None,
+    open_leases: OpenLeases,
     stats: Statistics,
     configuration: BrokerConfiguration,
     request: Command,
@@ -155,6 +157,7 @@ async def delete_topic(
         store.delete_topic(name)
         sending.forget_topic(name)
         pulling.forget(name)
+        open_leases.forget_topic(name)
         stats.forget(name)
         if timers is not None:
             timers.forget_topic(name)

@@ -1,0 +1,194 @@
+"""Leases that nobody settles: when their messages come back, how often, and where they end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orbitmq.message import properties as keys
+from orbitmq.testing.clock import MovableClock
+from tests.broker.kit import PATIENCE_SECONDS, Wire, running, wire
+from tests.broker.lease_kit import LeaseClient, Leased
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from orbitmq.broker.broker import Broker
+
+T, ONE_QUEUE = "Leases", {"default_topic_queue_nums": 1}
+LEASE_MS = 10_000
+SURELY_BACK_SECONDS = 4  # after the end of a lease
+QUICK: dict[str, Any] = {"reviveInterval": 20}
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, clock: MovableClock) -> AsyncIterator[Broker]:
+    async with running(tmp_path / "store", clock=clock, **QUICK) as running_broker:
+        yield running_broker
+
+
+@pytest.fixture
+def consumer(client: Wire) -> LeaseClient:
+    return LeaseClient(client)
+
+
+def bodies(leased: list[Leased]) -> list[bytes]:
+    return [each.body for each in leased]
+
+
+async def send(client: Wire, *texts: bytes) -> None:
+    for text in texts:
+        assert (await client.send(T, text, 0, header=ONE_QUEUE, TAGS="tag")).code == 0
+
+
+async def pop_some(consumer: LeaseClient, **changes: Any) -> list[Leased]:
+    """What comes, however long it takes to come."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (leased := await consumer.pop(T, invisibleTime=LEASE_MS, **changes)):
+            await asyncio.sleep(0.02)
+    return leased
+
+
+async def settled(broker: Broker) -> None:
+    """Wait until the timer and the readers of the revive topic have done all that is due."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        for _ in range(2):
+            assert broker.state.timers is not None
+            while broker.state.timers.is_behind():
+                await asyncio.sleep(0.02)
+            await broker.state.reviving.round()
+
+
+async def test_what_is_not_acknowledged_comes_back_and_what_is_does_not(
+    broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock
+) -> None:
+    await send(client, b"a", b"b", b"c")
+    leased = await pop_some(consumer)
+    await consumer.ack(leased[1])
+    clock.advance(ms=LEASE_MS)
+    await settled(broker)
+    assert await consumer.pop(T) == []  # an ack that is just in time may be on its way
+    clock.advance(seconds=SURELY_BACK_SECONDS)
+    again = await pop_some(consumer)
+    assert bodies(again) == [b"a", b"c"]
+    for first, second in zip([leased[0], leased[2]], again, strict=True):
+        assert second.message.topic == T
+        assert second.message.reconsume_times == 1
+        assert second.handle.kind == "1"
+        assert second.real_topic == "%RETRY%LG_Leases"
+        told = second.message.properties
+        assert told[keys.FIRST_POP_TIME] == str(first.handle.pop_time_ms)
+        assert told[keys.UNIQUE_KEY] == first.message.properties[keys.UNIQUE_KEY]
+        assert told[keys.TAGS] == "tag"
+    await consumer.ack_batch(again)
+    clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+    await settled(broker)
+    assert await consumer.pop(T) == []
+    assert len(broker.state.open_leases) == 0
+
+
+async def test_an_extended_lease_lasts_longer_and_one_given_back_ends_sooner(
+    broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock
+) -> None:
+    await send(client, b"longer", b"sooner")
+    longer, sooner = await pop_some(consumer)
+    await consumer.extended(longer, 60_000)
+    await consumer.extended(sooner, 1000)
+    clock.advance(seconds=1 + SURELY_BACK_SECONDS)
+    assert bodies(await pop_some(consumer)) == [b"sooner"]
+    clock.advance(ms=LEASE_MS)
+    await settled(broker)
+    assert b"longer" not in bodies(await consumer.pop(T))
+    clock.advance(seconds=60)
+    assert b"longer" in bodies(await pop_some(consumer, exp="tag"))
+
+
+async def test_a_message_that_fails_too_often_is_a_dead_letter(
+    broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock
+) -> None:
+    broker.state.groups.require("LG").retry_max_times = 2
+    await send(client, b"poison", b"fine")
+    for attempt in range(3):
+        leased = await pop_some(consumer)
+        assert leased[0].body == b"poison"
+        assert leased[0].message.reconsume_times == attempt
+        if attempt == 0:
+            await consumer.ack(leased[1])
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while broker.state.topics.get("%DLQ%LG") is None:
+            await asyncio.sleep(0.02)
+    (dead,) = await client.messages("%DLQ%LG")
+    assert (dead.body, dead.reconsume_times) == (b"poison", 3)
+    assert dead.properties[keys.DLQ_ORIGIN_TOPIC] == T
+    assert await consumer.pop(T) == []
+
+
+async def test_a_waiting_pop_hears_of_a_message_that_comes_back(
+    client: Wire, consumer: LeaseClient, clock: MovableClock
+) -> None:
+    await send(client, b"a")
+    await pop_some(consumer)
+    held = await consumer.hold_pop(T)
+    clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+    answer = await asyncio.wait_for(held, PATIENCE_SECONDS)
+    assert bodies(consumer.leased(T, answer)) == [b"a"]
+
+
+@pytest.mark.parametrize("settings", [{"enableRetryTopicV2": True}, {"popResponseReturnActualRetryTopic": True}])
+async def test_retry_topics_have_the_name_and_show_it_as_configured(
+    tmp_path: Path, clock: MovableClock, settings: dict[str, Any]
+) -> None:
+    async with running(tmp_path, clock=clock, **QUICK, **settings) as broker, wire(broker) as client:
+        consumer = LeaseClient(client)
+        await send(client, b"a")
+        await pop_some(consumer)
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (answer := await consumer.ask_pop(T)).code != 0:
+                await asyncio.sleep(0.02)
+        if "enableRetryTopicV2" in settings:
+            (again,) = consumer.leased(T, answer)
+            assert (again.real_topic, again.message.topic) == ("%RETRY%LG+Leases", T)
+            assert answer.fields["startOffsetInfo"] == "2 0 0"
+            assert (await consumer.ack(again)).code == 0
+        else:
+            ((message),) = await client.messages("%RETRY%LG_Leases")
+            assert message.body == b"a"
+            assert answer.fields["startOffsetInfo"] == "1 0 0"
+
+
+async def test_leases_and_acks_survive_a_restart(tmp_path: Path, clock: MovableClock) -> None:
+    async with running(tmp_path, clock=clock, **QUICK) as broker, wire(broker) as client:
+        await send(client, b"acked", b"open", b"acked later")
+        consumer = LeaseClient(client)
+        leased = await pop_some(consumer)
+        await consumer.ack(leased[0])
+    async with running(tmp_path, clock=clock, **QUICK) as broker, wire(broker) as client:
+        consumer = LeaseClient(client)
+        await consumer.ack(leased[2])
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        assert bodies(await pop_some(consumer)) == [b"open"]
+    async with running(tmp_path, clock=clock, **QUICK) as broker, wire(broker) as client:
+        await settled(broker)  # what was handed out again is not once more
+        assert await LeaseClient(client).pop(T) == []
+
+
+async def test_leases_of_what_is_gone_are_dropped(
+    broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock
+) -> None:
+    await send(client, b"a")
+    await pop_some(consumer)
+    assert (await client.ask(215, {"topic": T})).code == 0
+    assert len(broker.state.open_leases) == 0
+    clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+    await settled(broker)
+    assert broker.state.topics.get("%RETRY%LG_Leases") is None
