@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.client.assignment import Strategy
-
     from orbitmq.client.hooks import ConsumeHook
 
 Start = Literal["earliest", "latest"] | datetime
