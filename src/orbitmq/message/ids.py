@@ -62,14 +62,22 @@ class UniqueIds:
         return self
 
     def __next__(self) -> str:
+        tail = _TAIL.pack(self._since_month_ms(), next(self._counter) & 0xFFFF)
+        return self._prefix + tail.hex().upper()
+
+    def take(self, count: int) -> list[str]:
+        """Many at once, up to 65,536: they share their moment."""
+        head = self._prefix + f"{self._since_month_ms():08X}"
+        return [head + f"{number & 0xFFFF:04X}" for number in itertools.islice(self._counter, count)]
+
+    def _since_month_ms(self) -> int:
         now_ms = self._clock.now_ms()
         if now_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = _local_month(now_ms)
         since_ms = now_ms - self._month_start_ms
         if -_CLOCK_STEP_BACK_MS < since_ms < 0:
             since_ms = 0
-        tail = _TAIL.pack(since_ms & 0xFFFFFFFF, next(self._counter) & 0xFFFF)
-        return self._prefix + tail.hex().upper()
+        return since_ms & 0xFFFFFFFF
 
 
 def _local_month(at_ms: int) -> tuple[int, int]:

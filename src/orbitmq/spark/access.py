@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from orbitmq.client import portal
 from orbitmq.client.cluster import Cluster
 from orbitmq.client.config import ClientConfig, name_server_source
-from orbitmq.errors import ConfigError, TransportError
+from orbitmq.errors import ConfigError
 from orbitmq.protocol.signing import Credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Hashable
     from concurrent.futures import Future
 
+    from orbitmq.client.producer import Producer
     from orbitmq.spark.options import Options
 
 T = TypeVar("T")
@@ -123,6 +124,7 @@ class Link:
         self.config = access.client_config()
         self.portal = portal.enter()
         self.cluster = self.portal.run(self._open())
+        self._kept: dict[Hashable, Producer] = {}
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self.portal.run(coroutine)
@@ -130,7 +132,15 @@ class Link:
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return self.portal.submit(coroutine)
 
+    def kept(self, key: Hashable, make: Callable[[], Producer]) -> Producer:
+        """The producer that is kept under this key, for the tasks that this process will yet run."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
     def close(self) -> None:
+        for producer in self._kept.values():
+            self.portal.run(producer.close())
         self.portal.run(self.cluster.close())
         portal.leave(self.portal)
 
@@ -147,13 +157,6 @@ def link(access: Access) -> Link:
     if found is None:
         found = _links[access] = Link(access)
     return found
-
-
-def unreachable(access: Access, error: TransportError) -> TransportError:
-    """The same failure, saying which cluster it was about."""
-    return TransportError(
-        f"the cluster behind {access.name_servers} cannot be reached: {error.message}", hint=error.hint
-    )
 
 
 @atexit.register

@@ -17,7 +17,7 @@ from orbitmq.spark.queue_offsets import named
 from orbitmq.spark.range_reading import RangeReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import pyarrow as pa
 
@@ -32,12 +32,12 @@ class BatchReader(DataSourceReader):
         self.projection = projection
 
     @plain_errors
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> list[RangesPartition]:
         here = link(self.options.access)
         seconds = self.options.access.timeout_seconds
         ranges = here.run(patiently(here.cluster, self.options.topics, seconds, lambda: self._ranges(here.cluster)))
         # Spark calls a reader without partitions with one of its own, which is None.
-        return list(plan(ranges, self.options.min_partitions, self.options.max_partitions)) or [RangesPartition(())]
+        return plan(ranges, self.options.min_partitions, self.options.max_partitions) or [RangesPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangesPartition)

@@ -9,16 +9,27 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from orbitmq.errors import ConfigError
 from orbitmq.spark.batch_reader import BatchReader
 from orbitmq.spark.failures import plain_errors
 from orbitmq.spark.pushdown import FilteringBatchReader
 from orbitmq.spark.schema import projection
+from orbitmq.spark.sink import BatchWriter, StreamWriter
+from orbitmq.spark.sink_columns import sink_columns
+from orbitmq.spark.sink_options import sink_options
 from orbitmq.spark.source_options import source_options, source_schema
 from orbitmq.spark.stream_reader import StreamReader
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
+
+    from orbitmq.spark.sink_options import SinkOptions
 
 
 class RocketMQSource(DataSource):
@@ -40,3 +51,19 @@ class RocketMQSource(DataSource):
     @plain_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return StreamReader(source_options(self.options, streaming=True), projection(schema))
+
+    @plain_errors
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BatchWriter(*self._sink(schema, overwrite))
+
+    @plain_errors
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return StreamWriter(*self._sink(schema, overwrite))
+
+    def _sink(self, schema: StructType, overwrite: bool) -> tuple[SinkOptions, dict[str, str]]:
+        if overwrite:
+            raise ConfigError(
+                "a topic cannot be overwritten", hint='write with .mode("append") or outputMode("append")'
+            )
+        options = sink_options(self.options)
+        return options, sink_columns(schema, has_topic_option=bool(options.topic))

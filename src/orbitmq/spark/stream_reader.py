@@ -37,7 +37,7 @@ from orbitmq.spark.range_reading import RangeReader
 from orbitmq.spark.rate_limits import TriggerPace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import pyarrow as pa
 
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- reading
 
     @plain_errors
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangesPartition]:
         begin, until = from_json(start), from_json(end)
         here = self._link()
         from_here = self._known_starts(here, begin, until)

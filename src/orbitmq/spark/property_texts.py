@@ -1,0 +1,85 @@
+r"""Columns of a frame as the property text of messages, `name \x01 value \x02` repeated: all rows at once.
+
+The inverse of property_columns.py. See message/properties.py for the form.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orbitmq.message.properties import KEY_SEPARATOR, RESERVED
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+NAME_END: Final = "\x01"
+VALUE_END: Final = "\x02"
+DEDUP_ID: Final = "ORBITMQ_DEDUP_ID"
+
+# Made anew for each message, or given by columns of their own.
+_LEFT_OUT: Final = pa.array(sorted(RESERVED | {DEDUP_ID}), pa.string())
+
+
+def entry(name: str, values: pa.Array) -> pa.Array:
+    """The property of each row; null where it has none."""
+    return pc.binary_join_element_wise(f"{name}{NAME_END}", values, VALUE_END, "")
+
+
+def joined(entries: list[pa.Array]) -> pa.Array:
+    """All properties of each row, as bytes."""
+    texts = pc.binary_join_element_wise(*entries, "", null_handling="replace", null_replacement="")
+    return texts.cast(pa.binary())
+
+
+def map_entries(properties: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """The text of a map column, and which rows hold what cannot be a property.
+
+    Names that belong to the system are left out: a map that was read from a topic has them, and they are not its user's.
+    """
+    lists = properties.cast(_AS_LIST)
+    names, values = lists.flatten().flatten()
+    rows = np.asarray(pc.list_parent_indices(lists), np.int64)
+    keep = pc.invert(pc.is_in(names, value_set=_LEFT_OUT)).to_numpy(zero_copy_only=False)
+    bad = np.zeros(len(properties), bool)
+    wrong = pc.or_kleene(
+        pc.or_kleene(_is_empty(names), _is_empty(values)),
+        pc.or_kleene(
+            pc.match_substring_regex(names, f"[{NAME_END}{VALUE_END}]"), pc.match_substring(values, VALUE_END)
+        ),
+    )
+    bad[rows[pc.fill_null(wrong, True).to_numpy(zero_copy_only=False) & keep]] = True
+    texts = pc.binary_join_element_wise(names, NAME_END, values, VALUE_END, "", null_handling="replace")
+    counts = np.bincount(rows[keep], minlength=len(properties))
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), texts.filter(pa.array(keep))), ""), bad
+
+
+def keys_text(keys: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """Keys as one text, separated by blanks, null for none; and the rows whose list holds what cannot be a key."""
+    if pa.types.is_string(keys.type):
+        return _or_null(keys), np.zeros(len(keys), bool)
+    rows = np.asarray(pc.list_parent_indices(keys), np.int64)
+    wrong = pc.or_kleene(_is_empty(keys.flatten()), pc.match_substring(keys.flatten(), KEY_SEPARATOR))
+    bad = np.zeros(len(keys), bool)
+    bad[rows[pc.fill_null(wrong, True).to_numpy(zero_copy_only=False)]] = True
+    return _or_null(pc.binary_join(keys, KEY_SEPARATOR)), bad
+
+
+def holds_separator(texts: pa.Array) -> npt.NDArray[np.bool_]:
+    found = pc.match_substring_regex(texts, f"[{NAME_END}{VALUE_END}]")
+    return pc.fill_null(found, False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def _or_null(texts: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.string()), texts)
+
+
+def _is_empty(texts: pa.Array) -> pa.Array:
+    return pc.equal(pc.binary_length(texts), 0)
+
+
+_AS_LIST: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))

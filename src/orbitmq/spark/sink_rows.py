@@ -1,0 +1,247 @@
+"""Rows of a frame as members of message batches, encoded all at once, and what is wrong with those that cannot be sent.
+
+    columns ─> checks ─> property text ─> header + body + properties of every row in one buffer ─> cut into requests
+
+A member is drawn in message/batch.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orbitmq.client.delays import LEVEL_SECONDS
+from orbitmq.client.names import check_topic
+from orbitmq.errors import MessageError
+from orbitmq.message import properties as names
+from orbitmq.spark.property_texts import DEDUP_ID, entry, holds_separator, joined, keys_text, map_entries
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from orbitmq.spark.sink_options import SinkOptions
+
+_HEAD_BYTES: Final = 20
+_LEVEL_MS: Final = np.array(LEVEL_SECONDS, np.int64) * 1000
+_MS_PER_SECOND: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """The rows of one frame batch that can be sent. All arrays have one entry a row."""
+
+    topics: pa.Array
+    members: pa.Array  # binary: the row as a member of a batch
+    bodies: pa.Array
+    properties: pa.Array  # binary: for rows that cannot travel in a batch
+    order_keys: pa.Array | None
+    travels_alone: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRows:
+    """The rows that cannot, by their number in the frame batch, and why."""
+
+    rows: npt.NDArray[np.int64]
+    reasons: list[str]
+
+
+class _Verdicts:
+    """The first thing that is wrong with each row."""
+
+    def __init__(self, count: int) -> None:
+        self.codes = np.zeros(count, np.int32)
+        self.reasons: list[str] = [""]
+
+    def refuse(self, rows: npt.NDArray[np.bool_], reason: str) -> None:
+        if rows.any():
+            self.reasons.append(reason)
+            self.codes[rows & (self.codes == 0)] = len(self.reasons) - 1
+
+
+def encode_rows(
+    batch: pa.RecordBatch, columns: dict[str, str], options: SinkOptions, ids: list[str], dedup_ids: pa.Array | None
+) -> tuple[EncodedRows, RefusedRows]:
+    """`columns`: column of the sink -> name in the batch. `ids` and `dedup_ids` are one a row."""
+    verdicts = _Verdicts(batch.num_rows)
+    given = {column: _plain(batch.column(name)) for column, name in columns.items()}
+    bodies = _bodies(given["body"], options.max_message_bytes, verdicts)
+    topics = _topics(given.get("topic"), batch.num_rows, options.topic, verdicts)
+    entries = [entry(names.UNIQUE_KEY, pa.array(ids, pa.string()))]
+    if dedup_ids is not None:
+        entries.append(entry(DEDUP_ID, dedup_ids))
+    entries += _user_entries(given, verdicts)
+    delays, travels_alone = _delay_entries(given, verdicts)
+    properties = joined(entries + delays)
+    too_long = pc.greater(pc.binary_length(properties), names.MAX_PROPERTIES_BYTES).to_numpy(zero_copy_only=False)
+    verdicts.refuse(too_long, f"its properties take more than {names.MAX_PROPERTIES_BYTES:,} bytes")
+    good = verdicts.codes == 0
+    encoded = EncodedRows(
+        topics, _members(bodies, properties, good), bodies, properties, given.get("orderKey"), travels_alone
+    )
+    if good.all():
+        return encoded, RefusedRows(np.empty(0, np.int64), [])
+    refused = np.flatnonzero(~good)
+    reasons = [verdicts.reasons[code] for code in verdicts.codes[refused]]
+    return _chosen(encoded, pa.array(good), good), RefusedRows(refused, reasons)
+
+
+def cut(sizes: npt.NDArray[np.int64], max_bytes: int, max_rows: int) -> list[tuple[int, int]]:
+    """Consecutive rows, `(from, to)`, that fit a request; one that is too large by itself is a request of its own."""
+    ends = np.cumsum(sizes)
+    pieces = []
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + max_bytes, side="right"))
+        stop = min(max(stop, start + 1), start + max_rows)
+        pieces.append((start, stop))
+        start = stop
+    return pieces
+
+
+# ---- columns
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Spark uses 64-bit offsets when it is told to; nothing in one batch needs them."""
+    small = {
+        pa.large_string(): pa.string(),
+        pa.large_binary(): pa.binary(),
+        pa.large_list(pa.string()): pa.list_(pa.string()),
+    }
+    return column.cast(small[column.type]) if column.type in small else column
+
+
+def _bodies(given: pa.Array, max_bytes: int, verdicts: _Verdicts) -> pa.Array:
+    bodies = given if pa.types.is_binary(given.type) else given.cast(pa.binary())
+    lengths = pc.fill_null(pc.binary_length(bodies), 0).to_numpy(zero_copy_only=False)
+    verdicts.refuse(pc.is_null(bodies).to_numpy(zero_copy_only=False), "its body is null")
+    verdicts.refuse(lengths == 0, "its body is empty, which brokers refuse")
+    verdicts.refuse(lengths > max_bytes, f"its body has more than {max_bytes:,} bytes (maxMessageBytes)")
+    return bodies
+
+
+def _topics(given: pa.Array | None, count: int, default: str, verdicts: _Verdicts) -> pa.Array:
+    if given is None:
+        return pa.repeat(pa.scalar(default), count)
+    topics = pc.fill_null(given, default) if default else given
+    verdicts.refuse(pc.is_null(topics).to_numpy(zero_copy_only=False), "its topic is null, and no option says another")
+    for topic in topics.unique().to_pylist():
+        if topic is None:
+            continue
+        try:
+            check_topic(topic)
+        except MessageError as error:
+            is_it = pc.fill_null(pc.equal(topics, topic), False).to_numpy(zero_copy_only=False)
+            verdicts.refuse(is_it, str(error))
+    return topics
+
+
+def _user_entries(given: dict[str, pa.Array], verdicts: _Verdicts) -> list[pa.Array]:
+    entries = []
+    for column, name in (("tags", names.TAGS), ("orderKey", names.SHARDING_KEY)):
+        if column in given:
+            texts = given[column]
+            verdicts.refuse(holds_separator(texts), f"its {column} hold a character that separates properties")
+            empty = pc.equal(pc.binary_length(texts), 0)
+            entries.append(entry(name, pc.if_else(empty, pa.scalar(None, pa.string()), texts)))
+    if "keys" in given:
+        texts, bad = keys_text(given["keys"])
+        verdicts.refuse(bad, "one of its keys is empty, null, or has a blank in it")
+        verdicts.refuse(holds_separator(texts), "its keys hold a character that separates properties")
+        entries.append(entry(names.KEYS, texts))
+    if "properties" in given:
+        texts, bad = map_entries(given["properties"])
+        verdicts.refuse(bad, "one of its properties has no name, no value, or holds a character that separates them")
+        entries.append(texts)
+    return entries
+
+
+def _delay_entries(given: dict[str, pa.Array], verdicts: _Verdicts) -> tuple[list[pa.Array], npt.NDArray[np.bool_]]:
+    """What delays a row, and which rows are delayed: brokers take none of those in a batch."""
+    column = next((name for name in ("delay", "deliverAt", "delayLevel") if name in given), None)
+    if column is None:
+        return [], np.zeros(len(given["body"]), bool)
+    values = given[column]
+    there = pc.is_valid(values).to_numpy(zero_copy_only=False)
+    if column == "delayLevel":
+        levels = _numbers(values)
+        verdicts.refuse(
+            there & ((levels < 0) | (levels > len(LEVEL_SECONDS))), "its delayLevel is none of the broker's"
+        )
+        return [_number_entry(names.DELAY, levels, there & (levels > 0))], there & (levels > 0)
+    if column == "deliverAt":
+        times = _numbers(values.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()))
+        return [_number_entry(names.TIMER_DELIVER_MS, times, there)], there
+    delays = _delay_ms(values)
+    verdicts.refuse(there & (delays < 0), "its delay is negative")
+    delayed = there & (delays > 0)
+    # A broker's own levels are known to every release; other delays only to those with timers.
+    at = np.minimum(np.searchsorted(_LEVEL_MS, delays), len(_LEVEL_MS) - 1)
+    is_level = delayed & (_LEVEL_MS[at] == delays)
+    entries = [
+        _number_entry(names.DELAY, at + 1, is_level),
+        _number_entry(names.TIMER_DELAY_MS, delays, delayed & ~is_level),
+    ]
+    return entries, delayed
+
+
+def _delay_ms(values: pa.Array) -> npt.NDArray[np.int64]:
+    if pa.types.is_duration(values.type):
+        return _numbers(values.cast(pa.duration("ms"), safe=False).cast(pa.int64()))
+    seconds = pc.fill_null(values.cast(pa.float64(), safe=False), 0.0).to_numpy(zero_copy_only=False)
+    milliseconds: npt.NDArray[np.int64] = np.rint(seconds * _MS_PER_SECOND).astype(np.int64)
+    return milliseconds
+
+
+def _numbers(values: pa.Array) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = pc.fill_null(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _number_entry(name: str, numbers: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> pa.Array:
+    return entry(name, pa.array(numbers, mask=~there).cast(pa.string()))
+
+
+# ---- members
+
+
+def _members(bodies: pa.Array, properties: pa.Array, good: npt.NDArray[np.bool_]) -> pa.Array:
+    """Every row as bytes; rows that will not be sent may be anything."""
+    count = len(bodies)
+    body_lengths = pc.fill_null(pc.binary_length(bodies), 0).to_numpy(zero_copy_only=False)
+    property_lengths = np.where(good, pc.binary_length(properties).to_numpy(zero_copy_only=False), 0)
+    heads = np.zeros((count, _HEAD_BYTES // 4), ">i4")  # size, magic, CRC, flag, body length
+    heads[:, 0] = _HEAD_BYTES + body_lengths + 2 + property_lengths
+    heads[:, 4] = body_lengths
+    return pc.binary_join_element_wise(
+        _fixed(heads.tobytes(), _HEAD_BYTES, count),
+        bodies,
+        _fixed(property_lengths.astype(">i2").tobytes(), 2, count),
+        properties,
+        b"",
+        null_handling="replace",
+    )
+
+
+def _fixed(data: bytes, width: int, count: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(data)]).cast(pa.binary())
+
+
+def _chosen(rows: EncodedRows, mask: pa.Array, good: npt.NDArray[np.bool_]) -> EncodedRows:
+    def some(column: Any) -> Any:
+        return column.filter(mask) if column is not None else None
+
+    return EncodedRows(
+        some(rows.topics),
+        some(rows.members),
+        some(rows.bodies),
+        some(rows.properties),
+        some(rows.order_keys),
+        rows.travels_alone[good],
+    )

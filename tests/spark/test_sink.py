@@ -1,0 +1,274 @@
+"""Writing rows as messages: columns, order, delays, ids of repeats, and rows that cannot be sent. On our broker."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DoubleType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from orbitmq.errors import ConfigError, MessageError, RequestFailed
+from orbitmq.message.properties import DELAY, SHARDING_KEY, TIMER_DELAY_MS, TIMER_DELIVER_MS, decode_properties
+from orbitmq.spark.property_texts import DEDUP_ID
+from orbitmq.spark.sink import BatchWriter, RowWriter, TaskName, Written
+from orbitmq.spark.sink_columns import sink_columns
+from orbitmq.spark.sink_options import sink_options
+from orbitmq.spark.sink_rows import cut, encode_rows
+from orbitmq.spark.source import RocketMQSource
+from orbitmq.testing import Server
+from tests.spark.direct import bodies, read, send, wait_for_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PROPERTIES = pa.map_(pa.string(), pa.string())
+TASK = TaskName("query", "7", 3)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as running:
+        yield running
+
+
+def frame(**columns: Any) -> pa.RecordBatch:
+    types = {"properties": PROPERTIES, "body": pa.binary()}
+    arrays = [
+        values if isinstance(values, pa.Array) else pa.array(values, types.get(name))
+        for name, values in columns.items()
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def write(server: Server, *batches: pa.RecordBatch, task: TaskName = TASK, **options: str) -> Written:
+    made = sink_options({"nameServer": server.address, **options})
+    columns = {name: name for name in batches[0].schema.names}
+    written = RowWriter(made, columns).write_rows(iter(batches), task)
+    wait_for_topic(server, options.get("topic") or "Good")
+    return written
+
+
+def test_rows_arrive_with_everything_their_columns_said(server: Server) -> None:
+    batch = frame(
+        topic=["Sunk", "Sunk", "Sunk-too"],
+        body=[b"one", b"two", b"three"],
+        tags=["A", None, ""],
+        keys=pa.array([["k1", "k2"], None, []], pa.list_(pa.string())),
+        properties=[[("colour", "blå"), ("TAGS", "not this"), ("UNIQ_KEY", "nor this")], None, []],
+    )
+    written = write(server, batch, topic="Sunk-too")
+    assert (written.sent, written.refused) == (3, {})
+    rows = {row["body"]: row for row in read(server, subscribe="Sunk,Sunk-too")}
+    one = rows[b"one"]
+    assert (one["topic"], one["tags"], one["keys"]) == ("Sunk", "A", "k1 k2")
+    assert dict(one["properties"])["colour"] == "blå"
+    assert dict(one["properties"])[DEDUP_ID] == "query:7:3:0"
+    assert one["msgId"] != "nor this"
+    assert (rows[b"two"]["tags"], rows[b"two"]["keys"]) == (None, None)
+    assert (rows[b"three"]["topic"], rows[b"three"]["tags"]) == ("Sunk-too", None)
+    assert len({row["msgId"] for row in rows.values()}) == 3
+
+
+def test_many_rows_travel_in_few_requests_and_all_arrive_once(server: Server) -> None:
+    batches = [frame(body=[b"%06d" % number for number in range(start, start + 9000)]) for start in (0, 9000)]
+    written = write(server, *batches, topic="Many", batchBytes="64kb")
+    assert written.sent == 18_000
+    rows = read(server, subscribe="Many")
+    assert sorted(row["body"] for row in rows) == [b"%06d" % number for number in range(18_000)]
+    ids = {dict(row["properties"])[DEDUP_ID] for row in rows}
+    assert ids == {f"query:7:3:{number}" for number in range(18_000)}
+
+
+def test_rows_with_one_order_key_keep_their_order_in_one_queue(server: Server) -> None:
+    keys = [None if number % 5 == 4 else f"user-{number % 5}" for number in range(3000)]
+    batch = frame(body=[b"%d" % number for number in range(3000)], orderKey=pa.array(keys, pa.string()))
+    write(server, batch, topic="Ordered", batchBytes="4kb")
+    rows = sorted(read(server, subscribe="Ordered"), key=lambda row: (row["queueId"], row["queueOffset"]))
+    assert len(rows) == 3000
+    for key in ("user-0", "user-1", "user-2", "user-3"):
+        mine = [row for row in rows if dict(row["properties"]).get(SHARDING_KEY) == key]
+        assert len({row["queueId"] for row in mine}) == 1
+        numbers = [int(row["body"]) for row in mine]
+        assert numbers == sorted(numbers)
+        assert len(numbers) == 600
+    # The client's own ordered sends go where the sink's go.
+    send(server, "Ordered", ["by hand"], order_key="user-2")
+    by_hand = next(row for row in read(server, subscribe="Ordered") if row["body"] == b"by hand")
+    sunk = next(row for row in rows if dict(row["properties"]).get(SHARDING_KEY) == "user-2")
+    assert by_hand["queueId"] == sunk["queueId"]
+
+
+def test_a_task_that_is_run_again_repeats_its_ids(server: Server) -> None:
+    batch = frame(body=[b"a", b"b"])
+    for _ in range(2):
+        write(server, batch, topic="Repeated")
+    rows = read(server, subscribe="Repeated")
+    assert bodies(rows) == ["a", "a", "b", "b"]
+    ids = {(row["body"], dict(row["properties"])[DEDUP_ID]) for row in rows}
+    assert ids == {(b"a", "query:7:3:0"), (b"b", "query:7:3:1")}
+    write(server, batch, topic="Unnamed", dedupIds="false")
+    assert all(DEDUP_ID not in dict(row["properties"]) for row in read(server, subscribe="Unnamed"))
+
+
+def test_delays_become_levels_where_there_is_one_and_timers_elsewhere() -> None:
+    def properties(**columns: Any) -> list[dict[str, str]]:
+        batch = frame(body=[b"x"] * len(next(iter(columns.values()))), **columns)
+        options = sink_options({"nameServer": "n:1", "topic": "T"})
+        ids = [f"id{number}" for number in range(batch.num_rows)]
+        rows, refused = encode_rows(batch, {name: name for name in batch.schema.names}, options, ids, None)
+        assert refused.reasons == []
+        return [decode_properties(text.as_py()) for text in rows.properties]
+
+    seconds = properties(delay=pa.array([10.0, 12.5, None, 0.0]))
+    assert seconds[0] == {"UNIQ_KEY": "id0", DELAY: "3"}
+    assert seconds[1] == {"UNIQ_KEY": "id1", TIMER_DELAY_MS: "12500"}
+    assert seconds[2:] == [{"UNIQ_KEY": "id2"}, {"UNIQ_KEY": "id3"}]
+    intervals = properties(delay=pa.array([timedelta(minutes=1), timedelta(days=2)], pa.duration("us")))
+    assert [row.get(DELAY, row.get(TIMER_DELAY_MS)) for row in intervals] == ["5", "172800000"]
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    assert properties(deliverAt=pa.array([at], pa.timestamp("us", "UTC")))[0][TIMER_DELIVER_MS] == "1893456000000"
+    assert properties(delayLevel=pa.array([2, 0], pa.int32()))[0][DELAY] == "2"
+
+
+def test_delayed_rows_are_sent_and_come_when_their_time_has_come(server: Server) -> None:
+    write(server, frame(body=[b"now", b"later"], delayLevel=pa.array([0, 5], pa.int32())), topic="Delayed")
+    assert bodies(read(server, subscribe="Delayed")) == ["now"]
+
+
+BAD = frame(
+    topic=["Good", "Good", "Good", "bad topic", None, "Good", "Good", "Good", "Good"],
+    body=[b"fine", None, b"", b"x", b"x", b"x", b"x", b"x" * 2000, b"fine too"],
+    keys=pa.array([["k"], [], [], [], [], ["two words"], [], [], []], pa.list_(pa.string())),
+    properties=[None, None, None, None, None, None, [("a", "")], None, None],
+)
+REASONS = [
+    "body is null",
+    "body is empty",
+    "not a valid name",
+    "topic is null",
+    "keys is empty",
+    "no value",
+    "more than",
+]
+
+
+def test_a_bad_row_fails_the_task_with_its_number_and_reason(server: Server) -> None:
+    with pytest.raises(MessageError, match=r"row 1 of task 3 cannot be sent: its body is null.*badRows=drop"):
+        write(server, BAD, maxMessageBytes="1000")
+
+
+def test_bad_rows_can_be_dropped_and_are_counted_by_reason(server: Server) -> None:
+    written = write(server, BAD, badRows="drop", maxMessageBytes="1000")
+    assert (written.sent, sum(written.refused.values())) == (2, 7)
+    for reason in REASONS:
+        assert any(reason in told for told in written.refused), (reason, written.refused)
+    assert bodies(read(server, subscribe="Good")) == ["fine", "fine too"]
+
+
+def test_bad_rows_can_be_kept_and_a_second_attempt_keeps_them_once(server: Server, tmp_path: Path) -> None:
+    for _ in range(2):
+        written = write(server, BAD, deadLetterPath=str(tmp_path / "bad"), maxMessageBytes="1000")
+    assert written.dead_letters == str(tmp_path / "bad" / "query-7-00003.parquet")
+    kept = pq.read_table(tmp_path / "bad").to_pylist()
+    assert len(kept) == 7
+    assert kept[2]["topic"] == "bad topic"
+    assert "not a valid name" in kept[2]["error"]
+    assert dict(kept[5]["properties"]) == {"a": ""}
+
+
+def test_a_topic_that_nobody_makes_is_an_error_that_says_so() -> None:
+    told = r"topic 'Nowhere' does not exist.*create"
+    with Server(settings={"autoCreateTopicEnable": "false"}) as strict, pytest.raises(RequestFailed, match=told):
+        write(strict, frame(body=[b"x"]), topic="Nowhere")
+
+
+def test_a_broker_that_is_busy_for_a_while_loses_nothing(server: Server) -> None:
+    server.refuse_sends()
+    timer = threading.Timer(0.5, server.accept_sends)
+    timer.start()
+    try:
+        written = write(server, frame(body=[b"patient"]), topic="Busy", timeoutMs="2000")
+    finally:
+        timer.join()
+    assert written.sent == 1
+    assert bodies(read(server, subscribe="Busy")) == ["patient"]
+
+
+def test_requests_are_cut_by_size_and_number() -> None:
+    assert cut(np.array([10, 10, 10]), 20, 100) == [(0, 2), (2, 3)]
+    assert cut(np.array([50, 1, 50]), 20, 100) == [(0, 1), (1, 2), (2, 3)]
+    assert cut(np.array([1] * 5), 100, 2) == [(0, 2), (2, 4), (4, 5)]
+    assert cut(np.array([], np.int64), 100, 2) == []
+
+
+# ---- frames that cannot be written
+
+
+def schema(**columns: Any) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"topic": StringType()}, "no column body"),
+        ({"body": BinaryType()}, "to which topic"),
+        ({"topic": StringType(), "bodyy": BinaryType()}, "no column 'bodyy'.*did you mean body"),
+        ({"topic": StringType(), "body": DoubleType()}, "body is double.*binary or string.*CAST"),
+        ({"topic": IntegerType(), "body": BinaryType()}, "topic is int"),
+        ({"topic": StringType(), "body": BinaryType(), "value": BinaryType()}, "are the same"),
+        (
+            {"topic": StringType(), "body": BinaryType(), "properties": MapType(StringType(), IntegerType())},
+            "map<string",
+        ),
+        ({"topic": StringType(), "body": BinaryType(), "delay": DoubleType(), "delayLevel": IntegerType()}, "exclude"),
+    ],
+)
+def test_a_frame_that_cannot_be_written_is_refused_before_anything_runs(columns: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        sink_columns(schema(**columns), has_topic_option=False)
+
+
+def test_what_the_source_reads_the_sink_takes_as_it_is() -> None:
+    source = RocketMQSource(CaseInsensitiveDict({"nameServer": "n:1", "subscribe": "T", "columns": "all"}))
+    found = sink_columns(source.schema(), has_topic_option=False)
+    assert found.keys() == {"topic", "body", "tags", "keys", "properties"}
+    wanted = schema(value=StringType(), tag=StringType(), keys=ArrayType(StringType()), order_key=StringType())
+    assert sink_columns(wanted, has_topic_option=True)["orderKey"] == "order_key"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"badRow": "drop"}, "did you mean badRows"),
+        ({"badRows": "ignore"}, "one of fail, drop, deadLetter"),
+        ({"badRows": "deadLetter"}, "go together"),
+        ({"topic": "no good"}, "not a valid name"),
+    ],
+)
+def test_wrong_sink_options_are_named(options: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        sink_options({"nameServer": "n:1", **options})
+
+
+def test_a_topic_cannot_be_overwritten() -> None:
+    source = RocketMQSource(CaseInsensitiveDict({"nameServer": "n:1", "topic": "T"}))
+    with pytest.raises(ConfigError, match=r'mode\("append"\)'):
+        source.writer(schema(body=BinaryType()), overwrite=True)
+    assert isinstance(source.writer(schema(body=BinaryType()), overwrite=False), BatchWriter)

@@ -1,0 +1,344 @@
+"""Reading topics: which queues, which messages, from where to where. On our broker, through the parts that Spark calls."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from orbitmq.errors import ConfigError, MessageError, RequestFailed, StorageError, TransportError
+from orbitmq.spark.planning import RangesPartition
+from orbitmq.spark.queue_offsets import from_json
+from orbitmq.spark.schema import COLUMNS
+from orbitmq.sync import connect
+from orbitmq.testing import Server
+from tests.spark.direct import batch_reader, bodies, read, rows_of, send, source, stream_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orbitmq.message import QueueRef, StoredMessage
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(settings={"enablePropertyFilter": "true"}) as running:
+        yield running
+
+
+def stored(server: Server, topic: str) -> dict[tuple[int, int], StoredMessage]:
+    """What the broker holds, by queue and offset, as the client's own reader sees it."""
+    found = {}
+    with connect(server.address) as client, client.pull_consumer("checker") as reader:
+        for queue in reader.queues(topic):
+            for message in reader.fetch(queue, offset=0, max=100_000):
+                found[queue.queue_id, message.queue_offset] = message.stored
+    return found
+
+
+def queues_of(server: Server, topic: str) -> list[QueueRef]:
+    with connect(server.address) as client, client.pull_consumer("checker") as reader:
+        return reader.queues(topic)
+
+
+# ---- rows
+
+
+def test_every_column_says_what_the_broker_holds(server: Server) -> None:
+    with connect(server.address) as client, client.producer(group="tests", compress_over_bytes=500) as producer:
+        producer.send("Columns", "plain", tag="A", keys=["k1", "k2"], properties={"colour": "blå"}, flag=7)
+        producer.send("Columns", "x" * 5000)
+        producer.send_batch("Columns", [f"batch {number}" for number in range(300)], tag="B")
+    want = stored(server, "Columns")
+    got = read(server, subscribe="Columns", columns="all")
+    assert list(got[0]) == list(COLUMNS)
+    assert {(row["queueId"], row["queueOffset"]) for row in got} == want.keys()
+    assert len(got) == len(want) == 302
+    for row in got:
+        message = want[row["queueId"], row["queueOffset"]]
+        assert row["topic"] == "Columns"
+        assert row["brokerName"] == "test"
+        assert row["body"] == (b"x" * 5000 if len(row["body"]) == 5000 else message.body)
+        assert dict(row["properties"]) == message.properties
+        assert (row["tags"] or "") == message.tags
+        assert (row["keys"] or "") == " ".join(message.keys)
+        assert (row["msgId"], row["offsetMsgId"]) == (message.message_id, message.offset_id)
+        assert round(row["bornTimestamp"].timestamp() * 1000) == message.born_at_ms
+        assert round(row["storeTimestamp"].timestamp() * 1000) == message.stored_at_ms
+        assert (row["bornHost"], row["storeHost"]) == (message.born_address, message.store_address)
+        assert (row["flag"], row["sysFlag"], row["storeSize"]) == (message.flag, message.sys_flag, message.size)
+        assert row["commitLogOffset"] == message.commit_log_offset
+
+
+def test_queues_keep_their_order_inside_a_task_and_large_messages_their_bytes(server: Server) -> None:
+    with connect(server.address) as client, client.producer(group="tests", compression=None) as producer:
+        for number in range(30):
+            producer.send("Large", bytes([number]) * 1_000_000, order_key="one")
+    rows = read(server, subscribe="Large")
+    assert [row["queueOffset"] for row in rows] == list(range(30))
+    assert all(row["body"] == bytes([number]) * 1_000_000 for number, row in enumerate(rows))
+
+
+# ---- which messages
+
+
+def test_filters_work_in_the_broker_and_again_by_the_tags_themselves(server: Server) -> None:
+    send(server, "Filtered", ["one"], tag="Aa", properties={"n": "1"})
+    send(server, "Filtered", ["two"], tag="BB", properties={"n": "2"})  # the same hash as Aa
+    send(server, "Filtered", ["three"], tag="C", properties={"n": "3"})
+    assert bodies(read(server, subscribe="Filtered", tags="Aa || C")) == ["one", "three"]
+    assert bodies(read(server, subscribe="Filtered", tags="Aa", columns="body")) == ["one"]
+    assert bodies(read(server, subscribe="Filtered", filterSql="n > 1 AND n IS NOT NULL")) == ["three", "two"]
+    assert read(server, subscribe="Filtered", tags="nobody") == []
+
+
+def test_topics_come_from_a_list_a_pattern_or_queue_by_queue(server: Server) -> None:
+    send(server, "Way-one", ["1"], order_key="a")
+    send(server, "Way-two", ["2"], order_key="a")
+    assert bodies(read(server, subscribe="Way-one, Way-two")) == ["1", "2"]
+    assert bodies(read(server, subscribePattern="Way-.*")) == ["1", "2"]
+    assert {row["topic"] for row in read(server, subscribePattern=".*")} >= {"Way-one", "Way-two"}
+    row = read(server, subscribe="Way-one")[0]
+    there = json.dumps({"Way-one": {"test": [row["queueId"]]}})
+    elsewhere = json.dumps({"Way-one": {"test": [(row["queueId"] + 1) % 4]}})
+    assert bodies(read(server, assign=there)) == ["1"]
+    assert read(server, assign=elsewhere) == []
+
+
+# ---- from where to where
+
+
+def test_offsets_and_times_bound_a_batch(server: Server) -> None:
+    send(server, "Bounds", [f"{number}" for number in range(5)], order_key="k")
+    server.clock.advance(hours=1)
+    send(server, "Bounds", [f"{number}" for number in range(5, 10)], order_key="k")
+    rows = read(server, subscribe="Bounds")
+    queue_id, later = rows[0]["queueId"], rows[5]["storeTimestamp"]
+    others = {str(number): -2 for number in range(4) if number != queue_id}
+
+    def at(offset: Any) -> str:
+        return json.dumps({"Bounds": {"test": {str(queue_id): offset}}})
+
+    def numbers(**options: str) -> list[int]:
+        return [int(text) for text in bodies(read(server, subscribe="Bounds", **options))]
+
+    assert numbers(startingOffsets=at(3)) == list(range(3, 10))
+    assert numbers(startingOffsets=at(3), endingOffsets=at(6)) == [3, 4, 5]
+    assert numbers(startingOffsets=json.dumps({"Bounds": {"test": {str(queue_id): 9, **others}}})) == [9]
+    assert numbers(endingOffsets=at(-1)) == list(range(10))
+    assert numbers(startingTimestamp=later.isoformat()) == list(range(5, 10))
+    assert numbers(endingTimestamp=str(round(later.timestamp() * 1000))) == list(range(5))
+    assert numbers(startingOffsetsByTimestamp=at(later.isoformat()), endingOffsets=at(7)) == [5, 6]
+    too_late = str(round(later.timestamp() * 1000) + 3_600_000)
+    with pytest.raises(ConfigError, match=f"no message was stored at.*queue {queue_id} of Bounds"):
+        numbers(startingTimestamp=too_late)
+    assert numbers(startingTimestamp=too_late, startingOffsetsByTimestampStrategy="latest") == []
+
+
+def test_offsets_that_a_queue_does_not_have_are_an_error_or_moved(server: Server) -> None:
+    send(server, "Outside", ["only"], order_key="k")
+    queue_id = read(server, subscribe="Outside")[0]["queueId"]
+    beyond = json.dumps({"Outside": {"test": {str(queue_id): 900}}})
+    with pytest.raises(ConfigError, match=r"startingOffsets says 900 for queue .* holds 0 to 1"):
+        read(server, subscribe="Outside", startingOffsets=beyond)
+    with pytest.raises(ConfigError, match=r"endingOffsets says 900"):
+        read(server, subscribe="Outside", endingOffsets=beyond)
+    assert bodies(read(server, subscribe="Outside", endingOffsets=beyond, failOnDataLoss="false")) == ["only"]
+    unknown = '{"Outside":{"elsewhere":{"0":1}}}'
+    with pytest.raises(ConfigError, match="queue 0 of Outside on elsewhere"):
+        read(server, subscribe="Outside", startingOffsets=unknown)
+
+
+def test_a_missing_topic_or_cluster_is_named(server: Server) -> None:
+    with pytest.raises(RequestFailed, match="topic 'Nowhere' does not exist"):
+        read(server, subscribe="Nowhere")
+    with pytest.raises(ConfigError, match="no topic matches"):
+        read(server, subscribePattern="Nowhere.*")
+    with pytest.raises(ConfigError, match="queue 9 of Outside on test"):
+        read(server, assign='{"Outside":{"test":[9]}}')
+    with pytest.raises(TransportError, match=r"no name server answers: nothing listens on 127\.0\.0\.1:1"):
+        source(server, subscribe="X", nameServer="127.0.0.1:1", timeoutMs="300").reader(
+            source(server, subscribe="X").schema()
+        ).partitions()
+
+
+def test_queues_are_split_and_packed_into_the_tasks_asked_for(server: Server) -> None:
+    send(server, "Tasks", [f"{number}" for number in range(12)])
+    want = sorted(str(number) for number in range(12))
+    for options, tasks in (
+        ({}, 1),
+        ({"minPartitions": "3"}, 3),
+        ({"minPartitions": "8"}, 8),
+        ({"maxPartitions": "2"}, 1),
+    ):
+        reader = batch_reader(server, subscribe="Tasks", **options)
+        partitions = reader.partitions()
+        assert len(partitions) == tasks
+        assert bodies(rows_of(reader, partitions)) == want
+
+
+def test_an_empty_topic_is_an_empty_table(server: Server) -> None:
+    send(server, "Emptied", ["x"], order_key="k")
+    row = read(server, subscribe="Emptied")[0]
+    end = json.dumps({"Emptied": {"test": {str(row["queueId"]): 0}}})
+    reader = batch_reader(server, subscribe="Emptied", endingOffsets=end)
+    partitions = reader.partitions()
+    assert [type(partition) for partition in partitions] == [RangesPartition], "Spark needs one"
+    assert rows_of(reader, partitions) == []
+
+
+# ---- streams
+
+
+def step(reader: Any, start: Any, limit: Any = ALL) -> tuple[Any, list[str]]:
+    """One micro-batch, as Spark runs it: the offsets it ends at, and the bodies read."""
+    end = json.loads(json.dumps(reader.latestOffset(start, limit)))
+    return end, bodies(rows_of(reader, reader.partitions(start, end)))
+
+
+def test_a_stream_reads_what_comes_and_finds_new_queues_and_topics(server: Server) -> None:
+    send(server, "Live-one", ["old"])
+    reader = stream_reader(server, subscribePattern="Live-.*")
+    start = reader.initialOffset()
+    assert start == reader.initialOffset(), "Spark asks twice"
+    end, got = step(reader, start)
+    assert (end, got) == (start, [])
+    send(server, "Live-one", ["new"])
+    end, got = step(reader, end)
+    assert got == ["new"]
+    send(server, "Live-two", ["first", "second"])
+    end, got = step(reader, end)
+    assert got == ["first", "second"], "a topic that comes later is read from its beginning"
+    assert step(reader, end) == (end, [])
+    assert {queue.topic for queue in from_json(reader.reportLatestOffset() or {})} == {"Live-one", "Live-two"}
+
+
+def test_a_micro_batch_that_is_run_again_reads_the_same(server: Server) -> None:
+    send(server, "Again", [f"{number}" for number in range(9)])
+    reader = stream_reader(server, subscribe="Again", startingOffsets="earliest", minPartitions="3")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    planned = [partition.ranges for partition in reader.partitions(start, end)]
+    send(server, "Again", ["later"])
+    after_restart = stream_reader(server, subscribe="Again", startingOffsets="earliest", minPartitions="3")
+    again = after_restart.partitions(start, end)
+    assert [partition.ranges for partition in again] == planned
+    assert len(rows_of(after_restart, again)) == 9
+
+
+def test_limits_hold_and_available_now_ends_where_it_began(server: Server) -> None:
+    send(server, "Limited", [f"{number}" for number in range(20)])
+    reader = stream_reader(server, subscribe="Limited", startingOffsets="earliest", maxOffsetsPerTrigger="8")
+    limit = reader.getDefaultReadLimit()
+    reader.prepareForTriggerAvailableNow()
+    send(server, "Limited", ["too late"])
+    position, sizes = reader.initialOffset(), []
+    while True:
+        end, got = step(reader, position, limit)
+        if end == position:
+            break
+        assert "too late" not in got
+        sizes.append(len(got))
+        position = end
+    assert sizes == [8, 8, 4]
+
+
+def test_bytes_limit_a_micro_batch_about(server: Server) -> None:
+    noise = random.Random(1)
+    send(server, "Heavy", [noise.randbytes(5_000).hex() for _ in range(40)], order_key="k")
+    reader = stream_reader(server, subscribe="Heavy", startingOffsets="earliest", maxBytesPerTrigger="60kb")
+    _, got = step(reader, reader.initialOffset(), reader.getDefaultReadLimit())
+    assert 5 <= len(got) <= 15
+    _, everything = step(reader, reader.initialOffset(), ALL)
+    assert len(everything) == 40, "a trigger that ignores limits says so"
+
+
+def test_too_little_waits_for_more(server: Server) -> None:
+    send(server, "Patient", ["1"])
+    options = {"subscribe": "Patient", "startingOffsets": "earliest", "minOffsetsPerTrigger": "3"}
+    reader = stream_reader(server, **options)
+    start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+    assert step(reader, start, limit) == (start, [])
+    send(server, "Patient", ["2", "3"])
+    assert step(reader, start, limit)[1] == ["1", "2", "3"]
+    hasty = stream_reader(server, maxTriggerDelay="0ms", **{**options, "minOffsetsPerTrigger": "99"})
+    assert step(hasty, start, limit)[1] == ["1", "2", "3"]
+
+
+def test_offsets_of_a_group_move_only_on_commit_and_are_a_place_to_begin(server: Server) -> None:
+    send(server, "Grouped", ["1", "2"], order_key="k")
+    options = {"subscribe": "Grouped", "groupId": "lake", "commitOffsets": "true", "startingOffsets": "group"}
+    reader = stream_reader(server, **options)
+    start = reader.initialOffset()
+    end, got = step(reader, start)
+    assert got == ["1", "2"], "a new group begins with the earliest"
+    with pytest.raises(ConfigError, match="has committed no offset"):
+        stream_reader(server, **options, newGroupOffsets="error").initialOffset()
+    reader.commit(end)
+    send(server, "Grouped", ["3"], order_key="k")
+    after_restart = stream_reader(server, **options)
+    assert after_restart.initialOffset() == end
+    assert step(after_restart, end)[1] == ["3"]
+    assert bodies(read(server, subscribe="Grouped", groupId="lake", startingOffsets="group")) == ["3"]
+
+
+def test_without_being_asked_nothing_is_committed(server: Server) -> None:
+    send(server, "Quiet", ["1"], order_key="k")
+    reader = stream_reader(server, subscribe="Quiet", groupId="quiet", startingOffsets="earliest")
+    end, _ = step(reader, reader.initialOffset())
+    reader.commit(end)
+    with connect(server.address) as client, client.pull_consumer("quiet") as checker:
+        assert [checker.committed(queue) for queue in checker.queues("Quiet")] == [None] * 4
+
+
+# ---- loss
+
+
+def test_a_topic_that_was_made_anew_fails_or_is_read_from_its_beginning(server: Server) -> None:
+    send(server, "Anew", ["1", "2"], order_key="k")
+    options = {"subscribe": "Anew", "startingOffsets": "earliest"}
+    end, _ = step(stream_reader(server, **options), stream_reader(server, **options).initialOffset())
+    ahead = json.loads(json.dumps(end).replace(": 2", ": 50"))
+    with pytest.raises(StorageError, match=r"ends at 2, but the query has read it up to 50.*failOnDataLoss"):
+        stream_reader(server, **options).latestOffset(ahead, ALL)
+    reader = stream_reader(server, **options, failOnDataLoss="false")
+    assert step(reader, ahead) == (end, ["1", "2"])
+
+
+def test_a_broken_record_is_an_error_or_left_out(server: Server) -> None:
+    send(server, "Broken", ["fine"], order_key="k")
+    reader = batch_reader(server, subscribe="Broken")
+    (partition,) = reader.partitions()
+    assert isinstance(partition, RangesPartition)
+    from orbitmq.spark.access import link
+    from orbitmq.spark.range_reading import RangeReader, Segment
+
+    for fail, outcome in ((True, MessageError), (False, None)):
+        options = batch_reader(server, subscribe="Broken", failOnDataLoss=str(fail)).options
+        ranges = RangeReader(link(options.access), options, reader.projection)
+        segment = Segment(partition.ranges[0], b"\x00\x00\x00\x60 this is no record", None)
+        if outcome is not None:
+            with pytest.raises(outcome, match=r"a record between 0 and 1 of queue \d of Broken"):
+                ranges._batch(segment)
+        else:
+            assert ranges._batch(segment).num_rows == 0
+
+
+def test_a_schema_of_the_user_is_what_is_read(server: Server) -> None:
+    from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+    send(server, "Projected", ["x"])
+    wanted = StructType([StructField("queueOffset", LongType()), StructField("body", BinaryType(), nullable=False)])
+    reader = source(server, subscribe="Projected").reader(wanted)
+    (partition,) = reader.partitions()
+    (batch,) = reader.read(partition)
+    assert isinstance(batch, pa.RecordBatch)
+    assert batch.to_pylist() == [{"queueOffset": 0, "body": b"x"}]
+    with pytest.raises(ConfigError, match="did you mean body"):
+        source(server, subscribe="Projected").reader(StructType([StructField("boddy", BinaryType())]))
