@@ -6,22 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orbitmq.broker.routes import build_routes
 from orbitmq.clock import ManualClock
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.record import decode_records
 from orbitmq.protocol import command as commands
-from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON
-from orbitmq.transport.server import Server
 from tests.broker.kit import SEND, SEND_BATCH, SEND_V2, long_send_header, running, send_header, wire
-from tests.raw_client import raw_client
+from tests.broker.two_ways import WAYS, two_ways
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
-    from orbitmq.broker.broker import Broker
     from orbitmq.protocol.headers.base import Header
 
 TAGGED = {"UNIQ_KEY": "7F0000010001", "TAGS": "a"}
@@ -59,20 +54,6 @@ UNUSUAL: dict[str, tuple[int, Header, bytes]] = {
 }
 
 
-class TwoWays:
-    """One broker behind two ports: one with express handlers, one without."""
-
-    def __init__(self, broker: Broker, ordinary: Server, ports: Mapping[str, Any]) -> None:
-        self.broker = broker
-        self.ordinary = ordinary
-        self.ports = ports
-
-    async def send(self, way: str, code: int, header: Header, body: bytes, codec: int = CODEC_JSON) -> Command:
-        async with raw_client(self.ports[way]) as client:
-            client.send(commands.encode(Command(code, opaque=77, fields=header.to_fields(), body=body), codec))
-            return await client.answer()
-
-
 async def both(tmp_path: Path, code: int, header: Header, body: bytes, codec: int, **settings: Any) -> list[Any]:
     """What each way answers, and what it left in the log; what must differ is taken out."""
     results = []
@@ -82,26 +63,25 @@ async def both(tmp_path: Path, code: int, header: Header, body: bytes, codec: in
     ):
         await client.send("T", b"the topic is there")
         await client.heartbeat("c", "G")
-        ordinary = Server(build_routes(broker.state))
-        two = TwoWays(broker, ordinary, {"ordinary": await ordinary.start("127.0.0.1", 0), "express": broker.address})
         puts = broker.state.statistics.counter("TOPIC_PUT_NUMS", "T")
-        for way in ("express", "ordinary"):
-            log, counted = broker.state.store.log, puts.value
-            before = log.end
-            answer = await two.send(way, code, header, body, codec)
-            segment = log.files.segment_of(before)
-            assert segment is not None
-            stored = [
-                (m.topic, m.queue_id, m.body, m.flag, m.sys_flag, m.born_at_ms, m.reconsume_times, m.store_host, own(m))
-                for m in decode_records(bytes(segment.memory[before - segment.start : log.end - segment.start]))
-            ]
-            fields = {key: value for key, value in answer.fields.items() if key not in SUBJECT_TO_CHANGE}
-            given = answer.fields.get("transactionId", "")
-            key = given if given in str(header.to_fields()) else len(given)
-            results.append(
-                (answer.code, answer.remark, answer.opaque, answer.flag, fields, key, stored, puts.value - counted)
-            )
-        await ordinary.stop()
+        async with two_ways(broker) as two:
+            for way in WAYS:
+                log, counted = broker.state.store.log, puts.value
+                before = log.end
+                answer = commands.decode(await two.frame(way, code, header.to_fields(), body, codec))
+                segment = log.files.segment_of(before)
+                assert segment is not None
+                records = decode_records(bytes(segment.memory[before - segment.start : log.end - segment.start]))
+                stored = [
+                    (m.topic, m.queue_id, m.body, m.flag, m.sys_flag, m.born_at_ms, m.reconsume_times, own(m))
+                    for m in records
+                ]
+                fields = {key: value for key, value in answer.fields.items() if key not in SUBJECT_TO_CHANGE}
+                given = answer.fields.get("transactionId", "")
+                key = given if given in str(header.to_fields()) else len(given)
+                results.append(
+                    (answer.code, answer.remark, answer.opaque, answer.flag, fields, key, stored, puts.value - counted)
+                )
     return results
 
 

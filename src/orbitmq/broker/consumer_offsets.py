@@ -81,6 +81,10 @@ class ConsumerOffsets:
         self._resets[topic, group, queue_id] = offset
         self.commit(group, topic, queue_id, offset)
 
+    @property
+    def has_resets(self) -> bool:
+        return bool(self._resets)
+
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         return self._resets.get((topic, group, queue_id)) if self._resets else None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import statistics
 from orbitmq.broker.long_poll import HeldPull, HeldPulls
-from orbitmq.broker.subscriptions import Wanted, wanted
+from orbitmq.broker.subscriptions import ALL, TAG, Wanted, wanted
 from orbitmq.errors import OrbitError, RequestFailed
 from orbitmq.protocol.bodies.topics import PERM_READ
 from orbitmq.protocol.codes import ResponseCode
@@ -50,6 +50,7 @@ _CODES: Final = {
 }
 _EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
 _NOT_FOUND: Final = 19
+_EVERYTHING: Final = Wanted()
 
 # Java: ForbiddenType
 _BROKER_FORBIDDEN: Final = 1
@@ -119,6 +120,23 @@ class Pulling:
             return None
         return self._answer(header, result, topic, group)
 
+    def find(self, header: PullMessage) -> tuple[ReadResult, TopicConfig, GroupConfig] | None:
+        """What a pull finds at once. None if there is nothing, or anything to say about it: then nothing was done."""
+        if self._offsets.has_resets:
+            return None
+        try:
+            group, topic, wishes = self._check(header)
+        except RequestFailed:
+            return None
+        result = self._read(header, header.queue_offset, wishes)
+        if result.status is not ReadStatus.FOUND:
+            return None
+        if header.sys_flag & PULL_COMMIT_OFFSET:
+            self._commit(header)
+        self._offsets.note_pull(header.consumer_group, header.topic, header.queue_id, result.next_offset)
+        self._count(header, result)
+        return result, topic, group
+
     def forget(self, name: str) -> None:
         """A topic or group is gone: stop counting for it."""
         for key in [key for key in self._gets if name in key]:
@@ -147,6 +165,8 @@ class Pulling:
             expression, expression_type = header.subscription, header.expression_type
         else:
             expression, expression_type = self._known_subscription(header, group)
+        if expression == ALL and expression_type == TAG:
+            return group, topic, _EVERYTHING
         return group, topic, wanted(expression, expression_type, filters_enabled=settings.enable_property_filter)
 
     def _known_subscription(self, header: PullMessage, group: GroupConfig) -> tuple[str, str]:

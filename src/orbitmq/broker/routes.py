@@ -25,6 +25,7 @@ from orbitmq.broker.handlers import (
     timers,
     transactions,
 )
+from orbitmq.broker.handlers.pull_express import PullExpress
 from orbitmq.broker.handlers.send_express import SendExpress
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.frame import CODEC_JSON
@@ -124,6 +125,8 @@ def build_express(state: State) -> ExpressRoutes:
         (RequestCode.SEND_MESSAGE, CODEC_JSON): send_with(RequestCode.SEND_MESSAGE, reader(SendMessage)),
         (RequestCode.SEND_MESSAGE_V2, CODEC_JSON): send_with(RequestCode.SEND_MESSAGE_V2, read_short),
         (RequestCode.SEND_BATCH_MESSAGE, CODEC_JSON): send_with(RequestCode.SEND_BATCH_MESSAGE, read_short),
+        (RequestCode.PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, RequestCode.PULL_MESSAGE),
+        (RequestCode.LITE_PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, RequestCode.LITE_PULL_MESSAGE),
     }
 
 

@@ -249,9 +249,10 @@ class Connection(asyncio.Protocol):
         if was_full:
             self._go_on_reading()
 
-    def queue_pieces(self, pieces: list[bytes | memoryview]) -> None:
+    def queue_pieces(self, pieces: list[bytes | memoryview], size: int) -> None:
         """For express handlers: an answer too large to be copied together. It leaves with the others of the chunk."""
-        self._queue(pieces)
+        self._out += pieces
+        self._out_bytes += size
 
     def close(self) -> None:
         """Send what is waiting, then close."""
