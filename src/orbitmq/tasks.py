@@ -68,3 +68,16 @@ async def every(
             if failing:
                 logger.info("%s works again", what)
             failing = False
+
+
+async def set_within(event: asyncio.Event, seconds: float | None) -> bool:
+    """Whether it is set by then; None: wait for it.
+
+    Unlike `asyncio.wait_for` of Python 3.11, a cancellation that meets the event is not lost: whoever cancels waits for it.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

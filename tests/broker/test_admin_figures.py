@@ -151,6 +151,7 @@ async def test_a_master_without_slaves(broker: Broker, client: Wire) -> None:
         "inSyncSlaveNums": 0,
         "haConnectionInfo": [],
         "haClientRuntimeInfo": {
+            "activated": False,
             "lastReadTimestamp": 0,
             "lastWriteTimestamp": 0,
             "masterFlushOffset": 0,
@@ -160,7 +161,7 @@ async def test_a_master_without_slaves(broker: Broker, client: Wire) -> None:
     }
     asked = await client.ask(RequestCode.EXCHANGE_BROKER_HA_INFO)
     assert asked.fields["masterAddress"] == str(broker.address)
-    assert asked.fields["masterHaAddress"].endswith(f":{broker.address.port + 1}" if broker.address else "")
+    assert asked.fields["masterHaAddress"] == str(broker.state.registration.ha_address)
     told = await client.ask(RequestCode.EXCHANGE_BROKER_HA_INFO, {"masterHaAddress": "1.2.3.4:1"})
     assert (told.code, dict(told.fields)) == (0, {})
     assert (await client.ask(RequestCode.RESET_MASTER_FLUSH_OFFSET, {"masterFlushOffset": 0})).code == 0

@@ -35,6 +35,9 @@ from orbitmq.broker.progress import Progress
 from orbitmq.broker.pulling import Pulling
 from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.registration import Registration
+from orbitmq.broker.replication.master import Slaves
+from orbitmq.broker.replication.metadata import MasterTables
+from orbitmq.broker.replication.slave import Copying
 from orbitmq.broker.request_modes import RequestModes
 from orbitmq.broker.routes import NOT_ON_FAST_PORT, State, build_express, build_routes
 from orbitmq.broker.sending import Sending
@@ -56,6 +59,7 @@ from orbitmq.storage.timer_store import TimerStore
 from orbitmq.tasks import Tasks, every
 from orbitmq.transport.address import Address
 from orbitmq.transport.limits import Limits
+from orbitmq.transport.pool import Pool
 from orbitmq.transport.server import Server
 
 if TYPE_CHECKING:
@@ -98,6 +102,7 @@ class Broker:
         self._tasks = Tasks()
         self._servers: list[Server] = []
         self._exporter: Exporter | None = None
+        self._master_tables: MasterTables | None = None  # of a slave
 
     async def start(self) -> Address:
         settings = self.configuration.settings
@@ -108,9 +113,10 @@ class Broker:
         try:
             self._connect_parts()  # before anyone can send: what is appended unheard would stay unseen
             routes, express = build_routes(self.state), build_express(self.state)
+            ha_port = await self._open_ha_port()
             listening = await self._listen(routes, express, settings.bind_address, settings.listen_port)
             self.address = Address(advertised.host, listening.port)
-            self._settle_at(self.address)
+            self._settle_at(self.address, ha_port)
             logger.info("advertising %s: %s", self.address, advertised.reason)
             await self._open_fast_port(routes, express, settings.bind_address, listening.port - _FAST_PORT_DISTANCE)
             if settings.metrics_exporter_type == "PROM":
@@ -135,8 +141,12 @@ class Broker:
         await self._tasks.close()
         await state.cleaning.stop()
         await self._close_ports()
-        state.half_messages.record_decisions()
-        state.half_messages.save_progress()
+        if state.copying is not None:
+            state.copying.disconnect()
+            await self._master_pool.close()
+        else:
+            state.half_messages.record_decisions()
+            state.half_messages.save_progress()
         for part in (state.topics, state.groups, state.offsets, state.ordered_leases, state.delayed):
             await part.save()
         if state.timers is not None:
@@ -146,6 +156,7 @@ class Broker:
         state.store.close()
 
     async def _close_ports(self) -> None:
+        self.state.slaves.stop()
         if self._exporter is not None:
             await self._exporter.stop()
         for server in self._servers:
@@ -156,6 +167,7 @@ class Broker:
         for server in self._servers:
             for connection in list(server.connections):
                 connection.abort()
+        self.state.slaves.drop_connections()
 
     async def __aenter__(self) -> Broker:
         await self.start()
@@ -189,8 +201,16 @@ class Broker:
         unique_ids = UniqueIds(clock, host[:-4], os.getpid(), self._random.getrandbits(32))
         sending = Sending(store, topics, groups, locks, configuration, statistics, clock, unique_ids, self._random)
         timers = self._open_timers(store, sending, statistics) if settings.timer_wheel_enable else None
-        registration = Registration(topics, configuration, name_servers)
-        durability = Durability(store, settings.sync_flush_timeout / 1000, settings.send_thread_pool_queue_capacity)
+        copying = self._copying(store) if settings.is_slave else None
+        registration = Registration(topics, configuration, name_servers, copying.follow if copying else None)
+        slaves = Slaves(store, configuration, self._network)
+        durability = Durability(
+            store,
+            settings.sync_flush_timeout / 1000,
+            settings.send_thread_pool_queue_capacity,
+            slaves,
+            settings.copies_awaited,
+        )
         self._lease_log = LeaseLog(store, configuration, clock, host)
         open_leases = OpenLeases()
         ordered = OrderedLeases(JsonFile(self._disk, folder / tables.ORDERS, tables.OrderTable), topics, groups, clock)
@@ -220,6 +240,8 @@ class Broker:
             sending=sending,
             receipts=Receipts(settings.region_id, trace_on=settings.trace_on),
             durability=durability,
+            slaves=slaves,
+            copying=copying,
             pulling=Pulling(store, topics, groups, clients, offsets, configuration, statistics),
             delayed=DelayedMessages(
                 JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable), store, sending, clock
@@ -255,15 +277,18 @@ class Broker:
         file = JsonFile(self._disk, config.config_path / tables.TIMER_COUNTS, tables.TimerCountTable)
         return Timers(wheel, file, store, sending, self.configuration, statistics, clock, self._random)
 
-    def _settle_at(self, address: Address) -> None:
-        """Now that the port is known, every record and answer can say where this broker is."""
+    def _copying(self, store: Store) -> Copying:
+        self._master_pool = Pool(network=self._network)
+        return Copying(store, self.configuration, self._clock, self._master_pool, self._network)
+
+    def _settle_at(self, address: Address, ha_port: int) -> None:
+        """Now that the ports are known, every record and answer can say where this broker is."""
         settings = self.configuration.settings
         host = pack_host(*address)
         self.state.store.settle_at(host)
         self.state.receipts.settle_at(host)
         self.state.half_messages.settle_at(host)
         self._lease_log.settle_at(host)
-        ha_port = settings.ha_listen_port or address.port + 1
         self.state.registration.settle_at(address, Address(settings.broker_ip2 or address.host, ha_port))
 
     async def _listen(self, routes: Routes, express: ExpressRoutes, host: str, port: int) -> Address:
@@ -281,6 +306,14 @@ class Broker:
         address = await server.start(host, port)
         self._servers.append(server)
         return address
+
+    async def _open_ha_port(self) -> int:
+        """Where slaves copy the log from: next to a port that was asked for, anywhere if that is free to choose."""
+        settings = self.configuration.settings
+        port = settings.ha_listen_port or (settings.listen_port and settings.listen_port + 1)
+        if settings.is_slave:  # nobody copies a copy
+            return port
+        return (await self.state.slaves.start(settings.bind_address, port)).port
 
     async def _open_fast_port(self, routes: Routes, express: ExpressRoutes, host: str, port: int) -> None:
         """Old clients send to listenPort - 2 unasked. Where it is taken, the others still work."""
@@ -307,11 +340,17 @@ class Broker:
     def _connect_parts(self) -> None:
         state, loop = self.state, asyncio.get_running_loop()
 
+        def dispatch() -> None:
+            state.store.dispatch()
+            state.slaves.push()
+            if state.copying is not None:
+                state.copying.report()
+
         def dispatch_soon() -> None:
-            loop.call_soon(state.store.dispatch)
+            loop.call_soon(dispatch)
 
         def dispatch_from_flusher() -> None:
-            loop.call_soon_threadsafe(state.store.dispatch)
+            loop.call_soon_threadsafe(dispatch)
 
         state.store.listen(self._message_arrived)
         state.store.on_appended = dispatch_soon
@@ -330,6 +369,8 @@ class Broker:
             self.state.timers.message_arrived()
         self.state.pulling.held.arrived(topic, queue_id)
         self.state.pops.arrived(topic, queue_id)
+        if self._master_tables is not None:
+            self._master_tables.message_arrived(topic)
 
     def _wants_notices(self, group: str) -> bool:
         config = self.state.groups.get(group)
@@ -343,14 +384,23 @@ class Broker:
         state, settings, start = self.state, self.configuration.settings, self._tasks.start
         start(state.registration.run(), "registering with name servers")
         start(state.registration.follow_name_servers(), "following name servers")
-        start(state.delayed.run(), "delivering delayed messages")
-        if state.timers is not None:
-            start(state.timers.run(), "delivering timer messages")
-            what = "saving timers"
-            start(every(settings.timer_flush_interval_ms / 1000, state.timers.save, what), what)
-            start(every(_FORGET_TIMERS_SECONDS, self._forget_timers, "counting timers"), "counting timers")
-        start(state.half_messages.run(), "asking about open transactions")
-        start(state.reviving.run(), "handing out again what nobody acknowledged")
+        if state.copying is None:
+            start(state.slaves.watch(), "watching slaves")
+            start(state.delayed.run(), "delivering delayed messages")
+            if state.timers is not None:
+                start(state.timers.run(), "delivering timer messages")
+                what = "saving timers"
+                start(every(settings.timer_flush_interval_ms / 1000, state.timers.save, what), what)
+                start(every(_FORGET_TIMERS_SECONDS, self._forget_timers, "counting timers"), "counting timers")
+            start(state.half_messages.run(), "asking about open transactions")
+            start(state.reviving.run(), "handing out again what nobody acknowledged")
+        else:
+            self._master_tables = MasterTables(
+                state.copying, self._master_pool, state.topics, state.groups, state.offsets, state.delayed
+            )
+            state.copying.before_copying = self._master_tables.sync
+            start(state.copying.run(), "copying the master's log")
+            start(self._master_tables.run(), "copying the master's tables")
         start(self._watch_for_stalls(), "watching for stalls")
         for what, seconds, action in (
             ("answering held pulls", BUCKET_SECONDS, state.pulling.held.expire),

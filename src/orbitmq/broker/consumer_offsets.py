@@ -57,6 +57,11 @@ class ConsumerOffsets:
         if queues is not None:
             self._offsets[f"{topic}{_AT}{target}"] = dict(queues)
 
+    def take_over(self, table: OffsetTable) -> None:
+        """A slave has the offsets of its master; the next regular save writes them."""
+        self._offsets.update(table.offset_table)
+        self.version = table.data_version
+
     def forget_topic(self, topic: str) -> None:
         for key in [key for key in self._offsets if _parts(key)[0] == topic]:
             del self._offsets[key]

@@ -8,7 +8,6 @@ Java: ScheduleMessageService
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 from typing import TYPE_CHECKING, Final
@@ -20,6 +19,7 @@ from orbitmq.message import properties as keys
 from orbitmq.message.record import decode_records
 from orbitmq.storage.reading import ReadStatus
 from orbitmq.storage.tables import DataVersion, DelayTable
+from orbitmq.tasks import set_within
 
 if TYPE_CHECKING:
     from orbitmq.broker.sending import Sending
@@ -57,6 +57,10 @@ class DelayedMessages:
         """A message was parked."""
         self._arrived.set()
 
+    def take_over(self, table: DelayTable) -> None:
+        """A slave delivers nothing, but knows how far its master has come."""
+        self._offsets.update((level, offset) for level, offset in table.offset_table.items() if level in self._offsets)
+
     def progress(self) -> dict[int, tuple[int, int]]:
         """Of each level in use: the next offset to deliver, and where its queue ends."""
         ends = {level: self._store.queue_range(names.DELAY_TOPIC, level - 1).max_offset for level in self._offsets}
@@ -70,8 +74,7 @@ class DelayedMessages:
         while True:
             wait_seconds = self.deliver_due()
             longest = None if wait_seconds is None else min(wait_seconds, _LONGEST_SLEEP_SECONDS)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), longest)
+            await set_within(self._arrived, longest)
             self._arrived.clear()
 
     def deliver_due(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Waiting until messages are as safe as the broker promises, many waiters per flush, none of them on the event loop.
+"""Waiting until messages are as safe as the broker promises: on its disk, many waiters per flush, and on its slaves.
 
 All sends of one turn of the event loop are a group: one question to the flushing thread, one timer, however many they are.
 
@@ -18,6 +18,7 @@ from orbitmq.storage.config import FlushMode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orbitmq.broker.replication.master import Slaves
     from orbitmq.errors import StorageError
     from orbitmq.storage.store import Store
 
@@ -27,19 +28,25 @@ class _Group:
 
     def __init__(self) -> None:
         self.end = 0
-        self.waiting: list[Callable[[bool], None]] = []
+        self.waiting: list[tuple[int, Callable[[ResponseCode], None]]] = []
         self.timer: asyncio.TimerHandle | None = None
 
 
 class Durability:
-    def __init__(self, store: Store, timeout_seconds: float, most_waiting: int) -> None:
+    def __init__(
+        self, store: Store, timeout_seconds: float, most_waiting: int, slaves: Slaves | None = None, copies: int = 0
+    ) -> None:
+        """`copies` is how many slaves must have a message before its sender is told that it is safe."""
         self._store = store
+        self._slaves = slaves if copies else None
+        self._copies = copies
+        self._flushes = store.config.flush_mode is FlushMode.SYNC
         self._most_waiting = most_waiting
         self._unanswered = 0
         self._timeout_seconds = timeout_seconds
         self._loop = asyncio.get_running_loop()
         self._group = _Group()
-        self.is_immediate = store.config.flush_mode is FlushMode.ASYNC
+        self.is_immediate = not self._flushes and self._slaves is None
 
     @property
     def has_room(self) -> bool:
@@ -50,26 +57,27 @@ class Durability:
         if not self.has_room:
             raise RequestFailed(
                 ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD] {self._unanswered} messages wait for the disk already",
+                f"[OVERLOAD] {self._unanswered} messages wait for the disk or for slaves already",
                 hint="send more slowly; sendThreadPoolQueueCapacity is the limit",
             )
 
     async def wait(self, end: int) -> ResponseCode:
-        """Until the log is flushed to `end`. The message is stored in any case: a time-out says only "not known"."""
-        if self.is_immediate:
-            return ResponseCode.SUCCESS
-        waiter: asyncio.Future[bool] = self._loop.create_future()
+        """Until the log is safe up to `end`. The message is stored in any case: a time-out says only "not known"."""
+        waiter: asyncio.Future[ResponseCode] = self._loop.create_future()
         self.tell(end, partial(_resolve, waiter))
-        return ResponseCode.SUCCESS if await waiter else ResponseCode.FLUSH_DISK_TIMEOUT
+        return await waiter
 
-    def tell(self, end: int, told: Callable[[bool], None]) -> None:
-        """As `wait`, without a task: `told` hears once, from the event loop, whether it is flushed in time."""
+    def tell(self, end: int, told: Callable[[ResponseCode], None]) -> None:
+        """As `wait`, without a task: `told` hears once, from the event loop."""
+        self._unanswered += 1
+        if not self._flushes:
+            self._tell_of_slaves(end, told)
+            return
         group = self._group
         if not group.waiting:
             self._loop.call_soon(self._ask)
-        group.waiting.append(told)
+        group.waiting.append((end, told))
         group.end = max(group.end, end)
-        self._unanswered += 1
 
     def _ask(self) -> None:
         group, self._group = self._group, _Group()
@@ -83,11 +91,23 @@ class Durability:
         waiting, group.waiting = group.waiting, []  # the flusher and the timer both come; the first counts
         if group.timer is not None:
             group.timer.cancel()
-        self._unanswered -= len(waiting)
-        for told in waiting:
-            told(is_safe)
+        for end, told in waiting:
+            if is_safe:
+                self._tell_of_slaves(end, told)
+            else:
+                self._answer(told, ResponseCode.FLUSH_DISK_TIMEOUT)
+
+    def _tell_of_slaves(self, end: int, told: Callable[[ResponseCode], None]) -> None:
+        if self._slaves is None:
+            self._answer(told, ResponseCode.SUCCESS)
+        else:
+            self._slaves.tell(end, self._copies, partial(self._answer, told))
+
+    def _answer(self, told: Callable[[ResponseCode], None], verdict: ResponseCode) -> None:
+        self._unanswered -= 1
+        told(verdict)
 
 
-def _resolve(waiter: asyncio.Future[bool], is_safe: bool) -> None:
+def _resolve(waiter: asyncio.Future[ResponseCode], verdict: ResponseCode) -> None:
     if not waiter.done():
-        waiter.set_result(is_safe)
+        waiter.set_result(verdict)

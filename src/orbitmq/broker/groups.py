@@ -90,6 +90,15 @@ class Groups:
         self._bump()
         await self._saved.save()
 
+    async def take_over(self, table: GroupTable) -> None:
+        """A slave has the groups of its master, in the version they have there."""
+        if table.data_version == self.version:
+            return
+        self._groups = table.subscription_group_table
+        self._forbidden = table.forbidden_table
+        self.version = table.data_version
+        await self._saved.save()
+
     async def delete(self, group: str) -> None:
         if self._groups.pop(group, None) is not None:
             self._forbidden.pop(group, None)

@@ -16,16 +16,24 @@ from orbitmq.protocol.bodies.route import KvTable
 from orbitmq.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
-from orbitmq.protocol.headers.nameserver import DataVersionVerdict, QueryDataVersion, RegisterBroker, UnregisterBroker
-from orbitmq.transport.address import Address
+from orbitmq.protocol.headers.nameserver import (
+    BrokerRegistered,
+    DataVersionVerdict,
+    QueryDataVersion,
+    RegisterBroker,
+    UnregisterBroker,
+)
+from orbitmq.tasks import set_within
+from orbitmq.transport.address import Address, parse_address
 from orbitmq.transport.pool import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from orbitmq.broker.name_servers import NameServers
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.topics import Topics
+    from orbitmq.protocol.command import Command
     from orbitmq.storage import tables
     from orbitmq.transport.connection import Connection
 
@@ -38,11 +46,19 @@ _UNREGISTER_SECONDS: Final = 3.0
 
 
 class Registration:
-    def __init__(self, topics: Topics, configuration: BrokerConfiguration, name_servers: NameServers) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        configuration: BrokerConfiguration,
+        name_servers: NameServers,
+        follow: Callable[[Address | None, Address | None], None] | None = None,
+    ) -> None:
+        """`follow`, of a slave, is told who the master is and where it sends its log from."""
         self._name_servers = name_servers
         self.filter_servers: list[str] = []
         self._topics = topics
         self._configuration = configuration
+        self._follow = follow
         self._address = self._ha_address = _NOWHERE
         self._pool = Pool(on_close=self._connection_lost)
         self._changed: dict[str, tables.TopicConfig] = {}
@@ -73,9 +89,7 @@ class Registration:
         """Go on registering: periodically, at once when a topic changes, and soon after a name server came back."""
         while True:
             period_ms = min(max(self._configuration.settings.register_name_server_period, 10_000), 60_000)
-            try:
-                await asyncio.wait_for(self._wake.wait(), period_ms / 1000)
-            except TimeoutError:
+            if not await set_within(self._wake, period_ms / 1000):
                 await self._register_everywhere(None)
                 continue
             self._wake.clear()
@@ -151,6 +165,8 @@ class Registration:
         if server not in self._reachable:
             self._reachable.add(server)
             logger.info("registered with name server %s", server)
+        if self._follow is not None:
+            self._learn_master(answer, self._follow)
         if answer.body:
             try:
                 ordered = KvTable.from_json(answer.body).table
@@ -158,6 +174,13 @@ class Registration:
                 logger.warning("what name server %s says of ordered topics cannot be read: %s", server, error)
             else:
                 self._topics.mark_ordered(ordered)
+
+    @staticmethod
+    def _learn_master(answer: Command, follow: Callable[[Address | None, Address | None], None]) -> None:
+        """A name server that knows no master says nothing: one that is away for a moment is still the master."""
+        registered = answer.read(BrokerRegistered)
+        if registered.master_addr and registered.ha_server_addr:
+            follow(parse_address(registered.master_addr), parse_address(registered.ha_server_addr))
 
     async def _is_outdated(self, server: Address, timeout_seconds: float) -> bool:
         """Whether the name server knows something else of us than what is so now."""

@@ -22,6 +22,7 @@ from orbitmq.broker.handlers import (
     pull,
     replies,
     send,
+    slaves,
     timers,
     transactions,
 )
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from orbitmq.broker.pulling import Pulling
     from orbitmq.broker.queue_locks import QueueLocks
     from orbitmq.broker.registration import Registration
+    from orbitmq.broker.replication.master import Slaves
+    from orbitmq.broker.replication.slave import Copying
     from orbitmq.broker.request_modes import RequestModes
     from orbitmq.broker.sending import Sending
     from orbitmq.broker.settings import BrokerConfiguration
@@ -85,6 +88,8 @@ class State:
     sending: Sending
     receipts: Receipts
     durability: Durability
+    slaves: Slaves
+    copying: Copying | None  # of a slave
     pulling: Pulling
     delayed: DelayedMessages
     timers: Timers | None  # None: timerWheelEnable=false
@@ -119,6 +124,8 @@ NOT_ON_FAST_PORT: Final = frozenset(
 
 def build_express(state: State) -> ExpressRoutes:
     s = state
+    if s.copying is not None:
+        return {}  # nothing is sent to a slave
     send_with = partial(SendExpress, s.sending, s.durability, s.receipts)
     read_short = reader(SendMessageV2)
     return {
@@ -165,7 +172,8 @@ def build_routes(state: State) -> Routes:
             admin_store.register_filter_server, s.filter_servers, s.configuration
         ),
     }
-    return {**table, **_leases(state), **_topics_groups_and_clients(state), **_figures_and_care(state)}
+    table |= {**_leases(state), **_topics_groups_and_clients(state), **_figures_and_care(state)}
+    return table if s.copying is None else {**table, **slaves.refusals(s.configuration)}
 
 
 def _leases(state: State) -> dict[int, Handler]:
@@ -278,7 +286,7 @@ def _figures_and_care(state: State) -> dict[int, Handler]:
         RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: partial(admin_store.unlimit_cold_data, s.cold_data),
         RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: partial(admin_store.cold_data_info, s.cold_data, s.configuration),
         RequestCode.SET_COMMITLOG_READ_MODE: partial(admin_store.set_read_ahead, s.store),
-        RequestCode.EXCHANGE_BROKER_HA_INFO: partial(admin_store.ha_addresses, s.registration, s.store),
-        RequestCode.RESET_MASTER_FLUSH_OFFSET: admin_store.reset_master_flush_offset,
-        RequestCode.GET_BROKER_HA_STATUS: partial(admin_store.ha_status, s.store),
+        RequestCode.EXCHANGE_BROKER_HA_INFO: partial(slaves.ha_addresses, s.registration, s.store),
+        RequestCode.RESET_MASTER_FLUSH_OFFSET: slaves.reset_master_flush_offset,
+        RequestCode.GET_BROKER_HA_STATUS: partial(slaves.ha_status, s.store, s.slaves, s.copying),
     }

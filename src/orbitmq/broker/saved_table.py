@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from orbitmq.errors import StorageError
@@ -25,13 +26,18 @@ class SavedTable(Generic[T]):
         self._file = file
         self._snapshot = snapshot
         self._writing = asyncio.Lock()
+        self._in_thread = Lock()  # a save whose task was cancelled goes on, and the next must not meet it
         self._changed = False
         self._soon: asyncio.Task[None] | None = None
 
     async def save(self) -> None:
         """On disk on return, with everything that was so when it was called. StorageError when it cannot be."""
         async with self._writing:
-            await asyncio.to_thread(self._file.save, self._snapshot())
+            await asyncio.to_thread(self._write, self._snapshot())
+
+    def _write(self, table: T) -> None:
+        with self._in_thread:
+            self._file.save(table)
 
     def save_soon(self) -> None:
         """Many changes in a row are written once; a failure is logged, and the next save tries again."""

@@ -60,6 +60,16 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     region_id: str = "DefaultRegion"
     config_black_list: str = "configBlackList;brokerConfigPath"
     rocketmq_home: str = msgspec.field(default_factory=lambda: os.environ.get("ROCKETMQ_HOME", ""))
+    # Copies on slaves
+    ha_send_heartbeat_interval: int = 5000
+    ha_housekeeping_interval: int = 20_000  # ms without a word, and the connection is closed
+    ha_transfer_batch_size: int = 32 << 10
+    ha_max_gap_not_in_sync: int = 256 << 20
+    ha_flow_control_enable: bool = False
+    max_ha_transfer_byte_in_second: int = 100 << 20
+    in_sync_replicas: int = 1  # the master counts: 2 is one slave
+    slave_timeout: int = 3000
+    sync_from_last_file: bool = False
     # Registration
     register_name_server_period: int = 30_000
     register_broker_timeout_mills: int = 24_000
@@ -200,7 +210,21 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
                 raise ConfigError(f"{_JAVA_NAMES[name]}={value} cannot be", hint=f"one of {', '.join(choices)}")
         if not self.broker_name:
             raise ConfigError("brokerName is empty")
+        if self.is_slave != (self.broker_id > 0):
+            raise ConfigError(
+                f"brokerId={self.broker_id} cannot be with brokerRole={self.broker_role}",
+                hint="a master has brokerId=0, a slave (brokerRole=SLAVE) a greater one and the brokerName of its master",
+            )
         self.storage_config()  # checks itself
+
+    @property
+    def is_slave(self) -> bool:
+        return self.broker_role == "SLAVE"
+
+    @property
+    def copies_awaited(self) -> int:
+        """How many slaves must have a message before its sender is told that it is safe."""
+        return max(0, self.in_sync_replicas - 1) if self.broker_role == "SYNC_MASTER" else 0
 
     def delay_levels_ms(self) -> tuple[int, ...]:
         """What delay level 1, 2, ... means."""
@@ -211,6 +235,12 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
                 raise ConfigError(f"messageDelayLevel has {part!r}", hint="write each level as 10s, 5m, 2h or 1d")
             levels.append(int(match[1]) * _DELAY_UNITS_MS[match[2]])
         return tuple(levels)
+
+    @property
+    def _has_write_pool(self) -> bool:
+        return (
+            self.transient_store_pool_enable and not self.is_slave
+        )  # as in Java: a slave writes no records of its own
 
     def storage_config(self) -> StorageConfig:
         hours = tuple(int(hour) for hour in self.delete_when.split(";") if hour.strip().isdigit())
@@ -240,7 +270,7 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
             queue_flush_every_ms=self.flush_interval_consume_queue,
             queue_flush_least_pages=self.flush_consume_queue_least_pages,
             queue_flush_thorough_every_ms=self.flush_consume_queue_thorough_interval,
-            write_pool_buffers=self.transient_store_pool_size if self.transient_store_pool_enable else 0,
+            write_pool_buffers=self.transient_store_pool_size if self._has_write_pool else 0,
             commit_every_ms=self.commit_interval_commit_log,
             check_crc_on_recover=self.check_crc_on_recover,
             verify_record_crc=self.force_verify_prop_crc,
@@ -269,7 +299,7 @@ BrokerConfiguration = Configuration[Settings]
 AT_NEXT_START: Final = frozenset(
     {
         "namesrvAddr", "fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup", "brokerIP1", "brokerIP2",
-        "haListenPort", "regionId", "traceOn", "traceTopicEnable", "msgTraceTopicName", "messageDelayLevel",
+        "haListenPort", "inSyncReplicas", "regionId", "traceOn", "traceTopicEnable", "msgTraceTopicName", "messageDelayLevel",
         "clusterTopicEnable", "brokerTopicEnable", "flushConsumerOffsetInterval", "flushDelayOffsetInterval",
         "serverChannelMaxIdleTimeSeconds", "serverSocketBacklog", "storeType", "maxMessageSize",
         "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mappedFileSizeConsumeQueueExt",
@@ -293,6 +323,12 @@ _RANGES: Final = (
     ("broker_permission", 0, 7),
     ("default_topic_queue_nums", 1, 65535),
     ("max_message_size", 1, 512 << 20),
+    ("ha_send_heartbeat_interval", 1, 3_600_000),
+    ("ha_housekeeping_interval", 1, 3_600_000),
+    ("ha_transfer_batch_size", 1, 4 << 20),  # Java's slaves take pieces of up to 4 MB
+    ("max_ha_transfer_byte_in_second", 1, 1 << 40),
+    ("in_sync_replicas", 1, 64),
+    ("slave_timeout", 1, 3_600_000),
     ("short_polling_time_mills", 10, 3_600_000),
     ("register_broker_timeout_mills", 1, 3_600_000),
     ("server_channel_max_idle_time_seconds", 1, 86_400),
@@ -321,7 +357,7 @@ _RANGES: Final = (
 )
 _CHOICES: Final = {
     "flush_disk_type": ("ASYNC_FLUSH", "SYNC_FLUSH"),
-    "broker_role": ("ASYNC_MASTER", "SYNC_MASTER"),
+    "broker_role": ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
     "store_type": ("default",),
     "metrics_exporter_type": ("DISABLE", "PROM"),
     "default_message_request_mode": ("PULL", "POP"),

@@ -12,7 +12,6 @@ Java: TimerMessageStore, TimerMetrics
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 from copy import copy
@@ -27,6 +26,7 @@ from orbitmq.message.tags import java_hash
 from orbitmq.storage.commit_log import LIGHT_QUEUE_PREFIX
 from orbitmq.storage.tables import TimerCountTable, TopicCount
 from orbitmq.storage.timer_log import RECALL, ROLL, TimerUnit
+from orbitmq.tasks import set_within
 
 if TYPE_CHECKING:
     import random
@@ -157,8 +157,7 @@ class Timers:
             if wait_seconds == 0:
                 await asyncio.sleep(0)  # more is to be done, but others want the event loop too
                 continue
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), wait_seconds)
+            await set_within(self._arrived, wait_seconds)
 
     def turn(self) -> float | None:
         """A piece of the work; seconds until there is more, None when nothing waits."""

@@ -129,6 +129,17 @@ class Topics:
         self._on_change(changed)
         await self._saved.save()
 
+    async def take_over(self, table: TopicTable) -> None:
+        """A slave has the topics of its master, in the version they have there."""
+        if table.data_version == self.version:
+            return
+        self._topics.clear()
+        self._topics.update(table.topic_config_table)
+        self._create_system_topics()
+        self.version = table.data_version
+        self._on_change(list(self._topics.values()))
+        await self._saved.save()
+
     def announce_all(self) -> None:
         """What the name servers know of all topics has changed, though the topics have not: the broker's permission."""
         self._bump()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
-from orbitmq.errors import MessageError
+from orbitmq.errors import MessageError, StorageError
 from orbitmq.message.ids import offset_message_id
 from orbitmq.message.properties import (
     INNER_BASE,
@@ -343,6 +343,26 @@ class CommitLog:
         self.recent.extend(entries)
         return AppendedBatch([entry.commit_log_offset for entry in entries], offset, first, stored_at_ms)
 
+    def append_copied(self, offset: int, data: bytes | memoryview) -> None:
+        """Write bytes of another broker's log where they stand there: any piece, but of one file. See replica.py"""
+        if not self.files.segments:
+            self.end = offset
+            self._write_to(self.files.start_at(offset))
+        elif offset != self.end:
+            raise StorageError(f"bytes for offset {offset} cannot follow a log that ends at {self.end}")
+        elif self._unreserved is not None:
+            self._reserve(self._unreserved)
+        if self.end == self._segment_end:
+            self._write_to(self.files.roll())
+        position = offset - self._segment_start
+        if position + len(data) > len(self._memory):
+            raise StorageError(
+                f"{len(data)} bytes for offset {offset} reach over the end of a file of {len(self._memory)}",
+                hint="give this broker the mappedFileSizeCommitLog of its master",
+            )
+        self._memory[position : position + len(data)] = data
+        self.end = offset + len(data)
+
     def read(self, offset: int, size: int) -> memoryview | None:
         """The bytes of a record that begins at `offset`; None if they are deleted, or not there yet."""
         if offset + size > self.readable_end:
@@ -392,9 +412,7 @@ class CommitLog:
                 code=AppendCode.MESSAGE_ILLEGAL,
             )
         if self._unreserved is not None:
-            self._unreserved.file.reserve(0, self._unreserved.file.size)
-            self._segment_end = self._unreserved.end
-            self._unreserved = None
+            self._reserve(self._unreserved)
             if self.end + size + BLANK_BYTES <= self._segment_end:
                 return self.end
         left = self._segment_end - self.end
@@ -405,6 +423,11 @@ class CommitLog:
         self._write_to(segment)
         self.end = segment.start
         return segment.start
+
+    def _reserve(self, segment: Segment) -> None:
+        segment.file.reserve(0, segment.file.size)
+        self._segment_end = segment.end
+        self._unreserved = None
 
     def _write_to(self, segment: Segment) -> None:
         self._memory = segment.memory if self._pool is None else self._pool.write_to(segment, self.end)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+from contextlib import contextmanager
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from orbitmq.storage.files import PAGE_BYTES
 from orbitmq.storage.health import RunningFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from orbitmq.storage.checkpoint import Checkpoint, CheckpointFile
     from orbitmq.storage.commit_log import CommitLog
@@ -98,6 +99,13 @@ class LogFlusher:
             self._checkpoint.log_synced_ms = max(self._checkpoint.log_synced_ms, stored_at_ms)
         self._answer()
         self._on_flushed()
+
+    @contextmanager
+    def cutting_back(self, end: int) -> Iterator[None]:
+        """While the log is cut back to `end`, nothing is flushed; what comes behind it afterwards is not flushed yet."""
+        with self._flushing:
+            yield
+            self.flushed = min(self.flushed, end)
 
     def stop(self) -> None:
         """End the thread; what is not flushed stays so."""

@@ -85,7 +85,7 @@ def recover(
         logger.error(
             "%d bytes of the log at %d are damaged: %s", damage.end - damage.start, damage.start, damage.reason
         )
-    _cut(log, recovered.end)
+    clear_behind(log, recovered.end)
     queues.truncate(recovered.end)
     for damage in recovered.damages:
         queues.lead_nowhere(damage.start, damage.end)
@@ -199,7 +199,7 @@ def _first_stored_at_ms(run: Run) -> int:
     return stored_at_ms(run.segment.memory, run.positions[0])
 
 
-def _cut(log: CommitLog, end: int) -> None:
+def clear_behind(log: CommitLog, end: int) -> None:
     """Drop the files behind `end`, and clear what stands behind it in its own: no reader may take it for a record."""
     files = log.files
     files.truncate(max(end, files.start + 1))

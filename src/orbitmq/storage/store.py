@@ -37,6 +37,7 @@ from orbitmq.storage.queue_extension import QueueExtensions
 from orbitmq.storage.queue_table import QueueTable
 from orbitmq.storage.reading import MAX_READ_BYTES, QueueReader
 from orbitmq.storage.recovery import recover
+from orbitmq.storage.replica import Replica
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,6 +122,7 @@ class Store:
         self._index_flusher = IndexFlusher(
             self.queues, self.keys, self._indexer, config, self.checkpoint, self._checkpoint_file, self.health
         )
+        self.replica: Replica | None = None  # of a slave's store
         self._recent = self.log.recent
         self._synchronous = config.flush_mode is FlushMode.SYNC
         self._closed = False
@@ -133,6 +135,11 @@ class Store:
         """Start the threads that flush. Without them nothing reaches the device but by `flush` and `close`."""
         self._log_flusher.start()
         self._index_flusher.start()
+
+    def follow(self) -> Replica:
+        """From now on the log is written by copying another broker's, and by nothing else."""
+        self.replica = Replica(self.disk, self.log, self.queues, self.keys, self._indexer, self._log_flusher)
+        return self.replica
 
     # Appending
 
@@ -192,7 +199,10 @@ class Store:
 
     def dispatch(self) -> None:
         """Index what was appended and may be seen: it can be read afterwards, and whoever waits for a queue is woken."""
-        self._indexer.catch_up(self.confirmed_offset)
+        if self.replica is None:
+            self._indexer.catch_up(self.confirmed_offset)
+        else:
+            self.replica.index(self.confirmed_offset)
 
     def listen(self, on_arrival: Callable[[str, int, int], None] | None) -> None:
         """Call `on_arrival(topic, queue_id, next_offset)` once for each queue that a `dispatch` adds messages to."""
@@ -348,6 +358,8 @@ class Store:
         self._index_flusher.stop()
         clean = False
         try:
+            if self.replica is not None:
+                self.replica.cut_partial_record()
             self._log_flusher.flush()
             self.dispatch()
             self._index_flusher.flush(thorough=True)

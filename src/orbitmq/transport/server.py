@@ -79,7 +79,8 @@ class Server:
         if self.connections:
             self._all_gone = asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._all_gone.wait()
         return not self.connections
 
     def _new_connection(self) -> Connection:

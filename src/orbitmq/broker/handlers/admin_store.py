@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
 from orbitmq.errors import BodyError, ConfigError, RequestFailed
-from orbitmq.protocol.bodies.admin import ColdDataInfo, HaStatus, QueueEntries, QueueEntry
+from orbitmq.protocol.bodies.admin import ColdDataInfo, QueueEntries, QueueEntry
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
 from orbitmq.protocol.headers.admin import (
     FilterServerRegistered,
-    HaAddresses,
-    MasterFlushOffset,
     QueryConsumeQueue,
     ReadAheadMode,
     RegisterFilterServer,
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from orbitmq.broker.clients import Clients
     from orbitmq.broker.cold_data import ColdDataLimits
     from orbitmq.broker.filter_servers import FilterServers
-    from orbitmq.broker.registration import Registration
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Connection
@@ -114,33 +111,6 @@ async def set_read_ahead(store: Store, request: Command, connection: Connection)
     for segment in store.log.files.segments:
         segment.file.read_ahead(enabled=mode == _NORMAL)
     return answer(ResponseCode.SUCCESS, f"set commitlog readahead mode success, mode: {mode}")
-
-
-# ---- what a master says to slaves and about them
-
-
-async def ha_addresses(registration: Registration, store: Store, request: Command, connection: Connection) -> Command:
-    """A slave asks where its master is; a request that names a master is for slaves, and changes nothing here."""
-    if request.read(HaAddresses).master_ha_address is not None:
-        return ok()
-    return ok(
-        HaAddresses(
-            master_ha_address=str(registration.ha_address),
-            master_flush_offset=store.flushed_offset,
-            master_address=str(registration.address),
-        )
-    )
-
-
-async def reset_master_flush_offset(request: Command, connection: Connection) -> Command:
-    """What a slave should believe of its master; a master has none, and says so by doing nothing."""
-    request.read(MasterFlushOffset)
-    return ok()
-
-
-async def ha_status(store: Store, request: Command, connection: Connection) -> Command:
-    """A master without slaves."""
-    return ok(body=HaStatus(master_commit_log_max_offset=store.log.end).to_json())
 
 
 def _utf8(body: bytes) -> str:

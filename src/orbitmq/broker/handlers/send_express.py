@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.broker.sending import is_special, packed_host, wants_to_wait
 from orbitmq.errors import OrbitError
 from orbitmq.message.sysflags import INNER_BATCH
+from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.frame import frame_prefix
 from orbitmq.protocol.whole_request import UNREADABLE
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from orbitmq.transport.connection import Connection
 
 _SUCCESS: Final = b'{"code":0,'
-_FLUSH_TIMEOUT: Final = b'{"code":10,'
 _PREFIX_BYTES: Final = 8
 
 
@@ -93,11 +93,11 @@ class SendExpress:
         return b""
 
 
-def _pay(connection: Connection, receipt: bytes, is_safe: bool) -> None:
-    connection.pay(receipt if is_safe else _as_timed_out(receipt))
+def _pay(connection: Connection, receipt: bytes, verdict: ResponseCode) -> None:
+    connection.pay(receipt if verdict is ResponseCode.SUCCESS else _with_code(receipt, verdict))
 
 
-def _as_timed_out(receipt: bytes) -> bytes:
-    """The message is stored; whether it would survive a power cut is not known."""
-    header = receipt[_PREFIX_BYTES:].replace(_SUCCESS, _FLUSH_TIMEOUT, 1)
+def _with_code(receipt: bytes, verdict: ResponseCode) -> bytes:
+    """The message is stored; whether it would survive what the broker promises it survives is not known."""
+    header = receipt[_PREFIX_BYTES:].replace(_SUCCESS, b'{"code":%d,' % verdict, 1)
     return frame_prefix(len(header), 0) + header

@@ -84,9 +84,22 @@ class GroupReadable(Body):
     readable: bool
 
 
+class HaConnection(Body):
+    """Java: HARuntimeInfo.HAConnectionRuntimeInfo"""
+
+    addr: str = ""
+    slave_ack_offset: int = 0
+    diff: int = 0
+    in_sync: bool = False
+    transferred_byte_in_second: int = 0
+    transfer_from_where: int = 0
+
+
 class HaClientStatus(Body):
     """Java: HARuntimeInfo.HAClientRuntimeInfo"""
 
+    activated: bool = False
+    master_addr: str | None = None
     last_read_timestamp: int = 0
     last_write_timestamp: int = 0
     master_flush_offset: int = 0
@@ -100,7 +113,7 @@ class HaStatus(Body):
     master: bool = True
     master_commit_log_max_offset: int = 0
     in_sync_slave_nums: int = 0
-    ha_connection_info: list[dict[str, str]] = []
+    ha_connection_info: list[HaConnection] = []
     ha_client_runtime_info: HaClientStatus = msgspec.field(default_factory=HaClientStatus)
 
 

@@ -1,0 +1,131 @@
+"""What master and slave say to each other and about each other. Java: AdminBrokerProcessor"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.errors import RequestFailed
+from orbitmq.protocol.bodies.admin import HaClientStatus, HaConnection, HaStatus
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import Command, ok
+from orbitmq.protocol.headers.admin import HaAddresses, MasterFlushOffset
+
+if TYPE_CHECKING:
+    from orbitmq.broker.registration import Registration
+    from orbitmq.broker.replication.master import Slaves
+    from orbitmq.broker.replication.slave import Copying
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.storage.store import Store
+    from orbitmq.transport.connection import Connection, Handler
+
+_WRITES: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+)
+_CHANGES: Final = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+)
+_READS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+
+def refusals(configuration: BrokerConfiguration) -> dict[int, Handler]:
+    """What a slave does not do: its log and its tables are its master's."""
+    to_the_master = partial(
+        _refuse,
+        RequestFailed(
+            ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]this broker is a slave", hint="send to its master, brokerId 0"
+        ),
+    )
+    change = partial(
+        _refuse,
+        RequestFailed(
+            ResponseCode.SYSTEM_ERROR,
+            "topics and groups of a slave are its master's",
+            hint="make this change on the master; it is here a few seconds later",
+        ),
+    )
+    end = partial(_refuse, RequestFailed(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave decides no transactions"))
+    table: dict[int, Handler] = dict.fromkeys(_WRITES, to_the_master)
+    table |= dict.fromkeys(_CHANGES, change)
+    table[RequestCode.END_TRANSACTION] = end
+    if not configuration.settings.slave_read_enable:
+        read = RequestFailed(
+            ResponseCode.SYSTEM_BUSY,
+            "[REJECTREQUEST]this broker is a slave that is not read from",
+            hint="start it with slaveReadEnable=true",
+        )
+        table |= {code: partial(_refuse, read) for code in _READS}
+    return table
+
+
+async def _refuse(refusal: RequestFailed, request: Command, connection: Connection) -> Command:
+    # A new one each time: an exception that is raised again keeps every frame it passed through.
+    raise RequestFailed(ResponseCode(refusal.code), refusal.message, hint=refusal.hint)
+
+
+async def ha_addresses(registration: Registration, store: Store, request: Command, connection: Connection) -> Command:
+    """A slave asks where its master is; a request that names a master is for slaves, and changes nothing here."""
+    if request.read(HaAddresses).master_ha_address is not None:
+        return ok()
+    return ok(
+        HaAddresses(
+            master_ha_address=str(registration.ha_address),
+            master_flush_offset=store.flushed_offset,
+            master_address=str(registration.address),
+        )
+    )
+
+
+async def reset_master_flush_offset(request: Command, connection: Connection) -> Command:
+    """What a slave should believe its master has flushed. Ours compares the logs themselves, so it changes nothing."""
+    request.read(MasterFlushOffset)
+    return ok()
+
+
+async def ha_status(
+    store: Store, slaves: Slaves, copying: Copying | None, request: Command, connection: Connection
+) -> Command:
+    if copying is not None:
+        return ok(body=HaStatus(master=False, ha_client_runtime_info=_as_client(store, copying)).to_json())
+    in_sync = {state.address for state in slaves.in_sync()}
+    connections = [
+        HaConnection(
+            addr=state.address,
+            slave_ack_offset=state.acked,
+            diff=store.log.end - state.acked,
+            in_sync=state.address in in_sync,
+            transferred_byte_in_second=state.bytes_per_second,
+            transfer_from_where=state.next_offset,
+        )
+        for state in slaves.states()
+    ]
+    status = HaStatus(
+        master_commit_log_max_offset=store.log.end, in_sync_slave_nums=len(in_sync), ha_connection_info=connections
+    )
+    return ok(body=status.to_json())
+
+
+def _as_client(store: Store, copying: Copying) -> HaClientStatus:
+    return HaClientStatus(
+        master_addr=str(copying.ha_address) if copying.ha_address is not None else None,
+        last_read_timestamp=copying.heard_at_ms,
+        last_write_timestamp=copying.told_at_ms,
+        max_offset=store.log.end,
+        transferred_byte_in_second=copying.bytes_per_second,
+        activated=copying.is_connected,
+    )

@@ -1,0 +1,70 @@
+"""Where a slave's log stops being its master's.
+
+The copying protocol knows offsets only. A master that lost its tail in a power cut and went on writing has other messages at the
+same offsets, and a slave that believed it had them would serve what never was. So before it copies on, a slave compares: its last
+record with the master's at that place, by the request that looks up a message by its id, which Apache's brokers answer too. Two
+logs that agree in one record agree in all before it, so if the last differs, the first that does is found by halving.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import request as new_request
+from orbitmq.protocol.headers.admin import ViewMessage
+
+if TYPE_CHECKING:
+    from orbitmq.storage.replica import Replica
+    from orbitmq.storage.store import Store
+    from orbitmq.transport.address import Address
+    from orbitmq.transport.pool import Pool
+
+_CALL_SECONDS: Final = 5.0
+
+
+async def master_record(pool: Pool, master: Address, offset: int) -> bytes | None:
+    """The record at a log offset of the master; None if it has none there. TransportError if it cannot be asked."""
+    answer = await pool.call(
+        master, new_request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset=offset)), _CALL_SECONDS
+    )
+    return bytes(answer.body) if answer.code == ResponseCode.SUCCESS and answer.body else None
+
+
+class Agreement(NamedTuple):
+    end: int  # of the last record that both logs have
+    is_whole: bool  # nothing but a piece of a record, or the blank end of a file, stands behind it
+
+
+async def agreement(store: Store, replica: Replica, pool: Pool, master: Address) -> Agreement | None:
+    """None if no record here is the master's."""
+    is_whole = True
+    for segment in reversed(store.log.files.segments):
+        starts = replica.record_starts(segment)
+        if not starts:
+            continue
+        if await _agrees(store, pool, master, starts[-1]):
+            return Agreement(_end_of(store, starts[-1]), is_whole)
+        is_whole = False
+        if not await _agrees(store, pool, master, starts[0]):
+            continue
+        agreeing, differing = 0, len(starts) - 1
+        while differing - agreeing > 1:
+            middle = (agreeing + differing) // 2
+            if await _agrees(store, pool, master, starts[middle]):
+                agreeing = middle
+            else:
+                differing = middle
+        return Agreement(_end_of(store, starts[agreeing]), is_whole)
+    return None
+
+
+async def _agrees(store: Store, pool: Pool, master: Address, offset: int) -> bool:
+    own = store.record_at(offset)
+    return own is not None and await master_record(pool, master, offset) == bytes(own)
+
+
+def _end_of(store: Store, offset: int) -> int:
+    record = store.record_at(offset)
+    assert record is not None, "it was there a moment ago"
+    return offset + len(record)

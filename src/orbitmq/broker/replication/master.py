@@ -1,0 +1,279 @@
+"""The slaves of this broker: each is sent the log as it grows, and says how much of it it has.
+
+A slave that lags is sent as much as its socket takes, a megabyte a turn, so that messages can be taken in between. A send that
+must reach slaves waits here until enough of them have it.
+
+Java: DefaultHAService, DefaultHAConnection, GroupTransferService
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from orbitmq.broker.replication.wire import PIECE, Reports
+from orbitmq.errors import FrameError
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.transport.address import Address
+from orbitmq.transport.network import TcpNetwork
+from orbitmq.transport.server import cannot_listen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.storage.store import Store
+    from orbitmq.transport.network import Listener, Network
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG: Final = 64
+_MOST_SLAVES: Final = 64
+_BURST_BYTES: Final = 1 << 20
+_UNSENT_BYTES: Final = 4 << 20  # in a connection's buffer; then the slave has to take some first
+_WATCH_SECONDS: Final = 1.0
+
+
+class SlaveState(NamedTuple):
+    address: str
+    acked: int
+    next_offset: int  # what it is sent next
+    bytes_per_second: int
+
+
+class _Waiting(NamedTuple):
+    end: int  # of the log, as it was when the message was stored
+    until: float  # the loop's time
+    told: Callable[[ResponseCode], None]
+
+
+class Slaves:
+    """Everyone who copies this broker's log."""
+
+    def __init__(self, store: Store, configuration: BrokerConfiguration, network: Network | None = None) -> None:
+        self._store = store
+        self._configuration = configuration
+        self._network = network or TcpNetwork()
+        self._listener: Listener | None = None
+        self._connections: set[_Slave] = set()
+        self._waiting: deque[_Waiting] = deque()  # by log offset, ascending
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def start(self, host: str, port: int) -> Address:
+        """Port 0 takes a free one. ConfigError when it cannot be had."""
+        try:
+            self._listener = await self._network.listen(self._accept, host or None, port, _BACKLOG)
+        except OSError as error:
+            raise cannot_listen(host, port, error) from None
+        return Address(*self._listener.addresses()[0])
+
+    def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self.drop_connections()
+
+    def drop_connections(self) -> None:
+        for slave in list(self._connections):
+            slave.abort()
+
+    async def watch(self) -> None:
+        """Signs of life for slaves that have everything; an end for those that give none."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            settings = self._configuration.settings
+            for slave in list(self._connections):
+                slave.watch(settings.ha_send_heartbeat_interval / 1000, settings.ha_housekeeping_interval / 1000)
+
+    def push(self) -> None:
+        """The log has grown."""
+        for slave in self._connections:
+            slave.push()
+
+    def states(self) -> list[SlaveState]:
+        return [slave.state() for slave in self._connections if slave.acked is not None]
+
+    def in_sync(self) -> list[SlaveState]:
+        """Those that lag so little that they count."""
+        gap = self._configuration.settings.ha_max_gap_not_in_sync
+        return [state for state in self.states() if self._store.log.end - state.acked < gap]
+
+    # ---- sends that wait for slaves
+
+    def tell(self, end: int, copies: int, told: Callable[[ResponseCode], None]) -> None:
+        """`told` hears once so many slaves have the log up to `end`, or that they do not. The message is stored here in any case.
+
+        Apache 5.x lets each send wait for its time limit even when no slave is there; 4.x says so at once, and so do we.
+        """
+        if len(self.states()) < copies:
+            told(ResponseCode.SLAVE_NOT_AVAILABLE)
+        elif self._copied(copies) >= end:
+            told(ResponseCode.SUCCESS)
+        else:
+            limit_seconds = self._configuration.settings.slave_timeout / 1000
+            self._waiting.append(_Waiting(end, self._loop.time() + limit_seconds, told))
+            if self._timer is None:
+                self._timer = self._loop.call_later(limit_seconds, self._give_up)
+
+    def acked(self) -> None:
+        """Some slave has more: whoever waited for that goes on."""
+        waiting = self._waiting
+        if waiting:
+            copied = self._copied(self._configuration.settings.copies_awaited)
+            while waiting and waiting[0].end <= copied:
+                waiting.popleft().told(ResponseCode.SUCCESS)
+
+    def _give_up(self) -> None:
+        """One timer for all: who came first has waited longest."""
+        self._timer = None
+        waiting, now = self._waiting, self._loop.time()
+        while waiting and waiting[0].until <= now:
+            waiting.popleft().told(ResponseCode.FLUSH_SLAVE_TIMEOUT)
+        if waiting:
+            self._timer = self._loop.call_at(waiting[0].until, self._give_up)
+
+    def _copied(self, copies: int) -> int:
+        """At least so many slaves have the log up to here."""
+        acks = sorted((state.acked for state in self.states()), reverse=True)
+        return acks[copies - 1] if 0 < copies <= len(acks) else -1
+
+    # ---- connections
+
+    def _accept(self) -> asyncio.Protocol:
+        return _Slave(self, self._store, self._configuration)
+
+    def joined(self, slave: _Slave) -> bool:
+        if len(self._connections) >= _MOST_SLAVES:
+            logger.warning("refused a slave: %d are connected already", len(self._connections))
+            return False
+        self._connections.add(slave)
+        return True
+
+    def left(self, slave: _Slave) -> None:
+        self._connections.discard(slave)
+
+
+class _Slave(asyncio.Protocol):
+    def __init__(self, slaves: Slaves, store: Store, configuration: BrokerConfiguration) -> None:
+        self.acked: int | None = None  # None: it has not said yet what it has
+        self._slaves = slaves
+        self._log = store.log
+        self._configuration = configuration
+        self._reports = Reports()
+        self._next = 0
+        self._is_full = False
+        self._is_scheduled = False
+        self._sent_this_second = self._sent_last_second = 0
+        self._loop = asyncio.get_running_loop()
+        self._heard = self._told = self._loop.time()
+
+    # ---- what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
+        self._peer = str(Address(*self._transport.get_extra_info("peername")[:2]))
+        if not self._slaves.joined(self):
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._loop.time()
+        try:
+            offset = self._reports.feed(data)
+        except FrameError as error:
+            self._end(f"what it says makes no sense: {error}")
+            return
+        if offset is None:
+            return
+        if self.acked is None:
+            if not self._begin(offset):
+                return
+        elif offset > self._next:
+            self._end(f"it says it has the log up to {offset}, and was sent {self._next}")
+            return
+        self.acked = offset
+        self._slaves.acked()
+        self.push()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self.push()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._slaves.left(self)
+        if self.acked is not None:
+            logger.info("slave %s left; it has the log up to %d of %d", self._peer, self.acked, self._log.end)
+
+    # ---- sending
+
+    def push(self) -> None:
+        """Send what there is, within reason."""
+        if self.acked is None or self._is_full or self._transport.is_closing():
+            return
+        settings = self._configuration.settings
+        end, most = self._log.readable_end, settings.ha_transfer_batch_size
+        left = _BURST_BYTES
+        if settings.ha_flow_control_enable:
+            left = min(left, settings.max_ha_transfer_byte_in_second - self._sent_this_second)
+        parts: list[bytes | memoryview] = []
+        while self._next < end and left > 0:
+            piece = self._log.files.slice(self._next, min(most, left, end - self._next))
+            if piece is None:
+                self._end(f"what it needs, from {self._next} on, is deleted here: its store has to be made anew")
+                return
+            parts += (PIECE.pack(self._next, len(piece)), piece)
+            self._next += len(piece)
+            left -= len(piece)
+            self._sent_this_second += len(piece)
+        if not parts:
+            return
+        self._told = self._loop.time()
+        self._transport.writelines(parts)
+        if self._next < end and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._push_again)
+
+    def watch(self, heartbeat_seconds: float, patience_seconds: float) -> None:
+        now = self._loop.time()
+        self._sent_last_second, self._sent_this_second = self._sent_this_second, 0
+        if now - self._heard > patience_seconds:
+            self._end(f"nothing heard from it for {now - self._heard:.0f} seconds")
+        elif self.acked is not None:
+            self.push()
+            if now - self._told > heartbeat_seconds and not self._is_full:
+                self._told = now
+                self._transport.write(PIECE.pack(self._next, 0))
+
+    def state(self) -> SlaveState:
+        return SlaveState(self._peer, self.acked or 0, self._next, self._sent_last_second)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _push_again(self) -> None:
+        self._is_scheduled = False
+        self.push()
+
+    def _begin(self, offset: int) -> bool:
+        """Where its copy goes on. One that has nothing begins with the last file, as Java's slaves expect it."""
+        log = self._log
+        if offset > log.end:
+            self._end(f"it has {offset - log.end} bytes more than this master: one of the two logs went another way")
+            return False
+        self._next = offset or log.end - log.end % log.files.segment_bytes
+        logger.info(
+            "slave %s joined: it has the log up to %d and is sent it from %d on", self._peer, offset, self._next
+        )
+        return True
+
+    def _end(self, reason: str) -> None:
+        logger.error("closing the connection of slave %s: %s", self._peer, reason)
+        self._transport.abort()

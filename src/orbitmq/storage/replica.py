@@ -1,0 +1,150 @@
+"""A copy of another broker's log: bytes come in pieces that end anywhere; records and indexes are made of them here.
+
+    append    a piece, at the offset it has in the master's log
+    index     every whole record that has come
+    cut       forget everything behind an offset, in log and indexes: the master has something else there
+
+Belongs to the thread that owns the store.
+
+Java: CommitLog.appendData, ReputMessageService
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.message.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, valid_run
+from orbitmq.storage.log_walk import Run, next_record, walk_runs
+from orbitmq.storage.recovery import clear_behind
+from orbitmq.storage.segmented_log import segment_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orbitmq.storage.commit_log import CommitLog
+    from orbitmq.storage.files import Disk
+    from orbitmq.storage.flush import LogFlusher
+    from orbitmq.storage.indexer import Indexer
+    from orbitmq.storage.key_index import KeyIndex
+    from orbitmq.storage.queue_table import QueueTable
+    from orbitmq.storage.segmented_log import Segment
+
+logger = logging.getLogger(__name__)
+
+_SIZE_AND_MAGIC: Final = struct.Struct(">ii")
+_RUN_RECORDS: Final = 1024
+_CHUNK_BYTES: Final = 8 << 20
+
+
+class Replica:
+    def __init__(
+        self,
+        disk: Disk,
+        log: CommitLog,
+        queues: QueueTable,
+        keys: KeyIndex | None,
+        indexer: Indexer,
+        flusher: LogFlusher,
+    ) -> None:
+        self._disk = disk
+        self._log = log
+        self._queues = queues
+        self._keys = keys
+        self._indexer = indexer
+        self._flusher = flusher
+
+    @property
+    def end(self) -> int:
+        """What comes next must begin here; 0 if there is nothing yet, and then it may begin anywhere."""
+        return self._log.end
+
+    @property
+    def whole_end(self) -> int:
+        """Where the last whole record ends."""
+        return self._indexer.indexed_to
+
+    def append(self, offset: int, data: bytes | memoryview) -> None:
+        """Raises StorageError (nothing is written) if `offset` is not the end of the log, or the disk is full."""
+        first = not self._log.files.segments
+        self._log.append_copied(offset, data)
+        if first:
+            self._indexer.indexed_to = offset
+
+    def index(self, confirmed: int) -> None:
+        """Enter what has come whole, up to the log offset `confirmed`."""
+        indexer = self._indexer
+        while indexer.indexed_to < confirmed:
+            at = indexer.indexed_to
+            segment = self._log.files.segment_of(at)
+            if segment is None:
+                return
+            position, limit = at - segment.start, min(confirmed, segment.end) - segment.start
+            positions, _ = valid_run(segment.memory, position, limit, _RUN_RECORDS, check_crc=False)
+            if positions:
+                indexer.index([indexer.entry_at(segment.memory, each, segment.start + each) for each in positions])
+                self._log.last_stored_at_ms = indexer.last_stored_at_ms
+            elif not self._pass_over(segment, position, limit):
+                return
+
+    def record_starts(self, segment: Segment) -> list[int]:
+        """The log offsets of all whole records of a file."""
+        starts: list[int] = []
+        for found in walk_runs((segment,), check_crc=False):
+            if isinstance(found, Run):
+                starts.extend(segment.start + position for position in found.positions)
+        return [start for start in starts if start < self.whole_end]
+
+    def cut(self, end: int, keep_in: Path | None = None) -> None:
+        """Forget what stands behind `end`, where a record ends. With `keep_in`, a copy of it goes to files in that folder."""
+        log = self._log
+        if keep_in is not None:
+            self._keep(end, keep_in)
+        with self._flusher.cutting_back(end):
+            clear_behind(log, end)
+            log.place_end(end)
+        self._queues.truncate(end)
+        if self._keys is not None:
+            self._keys.truncate(end)
+        self._indexer.indexed_to = end
+
+    def cut_partial_record(self) -> None:
+        """Before a stop: what has come of a record in the middle comes again later, and would make the stop an unclean one."""
+        if self._log.files.segments and self.whole_end < self.end:
+            with self._flusher.cutting_back(self.whole_end):
+                clear_behind(self._log, self.whole_end)
+                self._log.place_end(self.whole_end)
+
+    def _pass_over(self, segment: Segment, position: int, limit: int) -> bool:
+        """Step over the blank end of a file, or over damage that the master has as well; False: more must come first."""
+        file_is_whole = limit == len(segment.memory)
+        if limit - position < _SIZE_AND_MAGIC.size:
+            return False
+        size, magic = _SIZE_AND_MAGIC.unpack_from(segment.memory, position)
+        if magic == MAGIC_BLANK:
+            if file_is_whole:
+                self._indexer.indexed_to = segment.end
+            return file_is_whole
+        if magic in (MAGIC_V1, MAGIC_V2) and limit < position + size <= len(segment.memory):
+            return False
+        resumed = next_record(segment, position + 1)
+        if resumed >= limit and not file_is_whole:
+            return False
+        logger.error(
+            "the master's log is damaged at %d; going on at %d", segment.start + position, segment.start + resumed
+        )
+        self._indexer.indexed_to = segment.start + resumed
+        return True
+
+    def _keep(self, end: int, folder: Path) -> None:
+        for segment in self._log.files.segments:
+            start, stop = max(segment.start, end), min(segment.end, self._log.end)
+            if start >= stop:
+                continue
+            copy = self._disk.create_sparse(folder / segment_name(start), stop - start)
+            for at in range(start, stop, _CHUNK_BYTES):
+                piece = segment.memory[at - segment.start : min(at + _CHUNK_BYTES, stop) - segment.start]
+                copy.pwrite(piece, at - start)
+            copy.sync()
+            copy.close()
