@@ -15,7 +15,7 @@ from orbitmq.client import questions
 from orbitmq.client.fetching import Fetcher
 from orbitmq.client.filters import Sql, subscription
 from orbitmq.client.incoming import Incoming
-from orbitmq.errors import MessageError, RequestFailed
+from orbitmq.errors import ConfigError, MessageError, RequestFailed
 from orbitmq.message import QueueRef, StoredMessage
 from orbitmq.message import properties as names
 from orbitmq.message.compression import plain_body
@@ -106,11 +106,17 @@ async def message_by_id(session: Session, message_id: str, topic: str | None = N
     place = await _storing_broker(session, message_id)
     if place is not None:
         return await message_at(session, place, message_id)
-    topics = [topic] if topic is not None else [t for t in await topic_names(session) if kind_of(t) != "system"]
+    topics = [topic] if topic is not None else await _searched_topics(session)
     for found in await gathered(lambda name: messages_by_key(session, name, message_id, unique=True, limit=1), topics):
         if found:
             return found[0]
     raise missing_message(f"there is no message {message_id}" + (f" in topic {topic!r}" if topic is not None else ""))
+
+
+async def _searched_topics(session: Session) -> list[str]:
+    """Where a message was sent before where it went later: retries and dead letters keep its id."""
+    kinds = [(kind_of(topic), topic) for topic in await topic_names(session)]
+    return [topic for wanted in ("normal", "retry", "dlq") for kind, topic in kinds if kind == wanted]
 
 
 async def message_at(session: Session, place: BrokerPlace, offset_id: str) -> MessageRow:
@@ -130,8 +136,8 @@ async def _storing_broker(session: Session, message_id: str) -> BrokerPlace | No
     try:
         host, offset = parse_offset_message_id(message_id)
         address = parse_address(host_text(host))
-    except (MessageError, ValueError):
-        return None
+    except (MessageError, ConfigError, ValueError):
+        return None  # a producer's id read as a place: no such host or port
     if offset < 0:
         return None
     places = await find_brokers(session, masters_only=False)
@@ -148,15 +154,20 @@ async def messages_by_key(
     *,
     unique: bool = False,
     limit: int = 64,
-    begin_ms: int = 0,
-    end_ms: int = _FOR_EVER_MS,
+    begin_ms: int | None = None,
+    end_ms: int | None = None,
 ) -> list[MessageRow]:
     """With this key, or with this as the producer's id; the newest first. Brokers keep hashes only: keys are compared here."""
     route = await topic_route(session, topic)
     holding = {data.broker_name for data in route.broker_datas}
     places = [place for place in await find_brokers(session) if place.broker in holding]
     header = QueryMessage(
-        topic=topic, key=key, max_num=limit, begin_timestamp=begin_ms, end_timestamp=end_ms, unique_key=unique
+        topic=topic,
+        key=key,
+        max_num=limit,
+        begin_timestamp=begin_ms or 0,
+        end_timestamp=_FOR_EVER_MS if end_ms is None else end_ms,
+        unique_key=unique,
     )
 
     async def on(place: BrokerPlace) -> list[MessageRow]:

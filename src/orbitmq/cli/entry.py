@@ -25,8 +25,13 @@ _COMMANDS: Final[CommandTable] = {
     "run": ("orbitmq.cli.run", "run", "Run an app of message handlers."),
     "topic": ("orbitmq.cli.topic", "topic", "List, make, change, describe, follow, delete topics."),
     "group": ("orbitmq.cli.group", "group", "Consumer groups: list, lag, reset, members."),
+    "msg": ("orbitmq.cli.msg", "msg", "Messages: send, get, find, trace."),
+    "dlq": ("orbitmq.cli.dlq", "dlq", "Dead letters: list, send again, export."),
     "cluster": ("orbitmq.cli.cluster", "cluster", "The clusters in numbers."),
+    "doctor": ("orbitmq.cli.doctor", "doctor", "What is wrong with a cluster, seen from here, and what to do."),
+    "bench": ("orbitmq.cli.bench", "bench", "How fast a cluster takes and gives messages, measured from here."),
     "store": ("orbitmq.cli.store", "store", "Look into a store directory, check it, mend it."),
+    "completion": ("orbitmq.cli.completion", "completion", "Print the script that makes a shell complete commands."),
 }
 
 

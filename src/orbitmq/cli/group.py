@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orbitmq.cli.asking import destructive_options, may_go_on
-from orbitmq.cli.options import document_options, target_options, view_options, where_option
+from orbitmq.cli.options import document_options, queue_place, target_options, view_options, where_option
 from orbitmq.cli.times import moment
 from orbitmq.cli.view import View, rows_text, show_document, show_rows
 
@@ -188,7 +188,7 @@ def reset(
     if len(goals) != 1:
         raise click.UsageError("give one of --to-time, --to-offset, --to-earliest, --to-latest")
     goal = goals[0]
-    place = _queue_place(queue)
+    place = queue_place(queue)
     steps = target.run(lambda session: plan_reset(session, name, goal, topic=topic, queue=place))
     moved = [step for step in steps if step.goal != step.committed]
     columns = ("topic", "broker", "queue", "min_offset", "max_offset", "committed", "goal", "change", "way")
@@ -221,15 +221,6 @@ def clone(target: Target, source: str, to: str, topic: str, yes: bool, dry_run: 
     if may_go_on(preview, f"Give group {to} these offsets?", yes=yes, dry_run=dry_run):
         target.run(lambda session: clone_offsets(session, source, to, topic))
         click.echo(f"group {to} goes on in {topic} where {source} is")
-
-
-def _queue_place(text: str | None) -> tuple[str, int] | None:
-    if text is None:
-        return None
-    broker, _, number = text.rpartition(":")
-    if not broker or not number.isdigit():
-        raise click.UsageError(f"--queue {text!r} is no BROKER:QUEUE")
-    return broker, int(number)
 
 
 async def _check_exists(session: Session, name: str) -> None:

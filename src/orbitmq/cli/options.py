@@ -153,6 +153,16 @@ def where_option(function: F) -> F:
     return click.option("-b", "--broker", help="Only this broker, by name or address.")(function)
 
 
+def queue_place(text: str | None) -> tuple[str, int] | None:
+    """The value of a `--queue BROKER:QUEUE`."""
+    if text is None:
+        return None
+    broker, _, number = text.rpartition(":")
+    if not broker or not number.isdigit():
+        raise click.UsageError(f"--queue {text!r} is no BROKER:QUEUE")
+    return broker, int(number)
+
+
 def bundled(function: F, name: str, options: tuple[Callable[[Any], Any], ...], build: Callable[..., object]) -> F:
     """A command that gets several options as one value."""
     import inspect

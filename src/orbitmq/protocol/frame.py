@@ -30,6 +30,7 @@ lengths: Final = (
     _PREFIX.pack
 )  # the eight bytes before a JSON header, for writers who know that the frame is not too large
 _HEADER_LENGTH_MASK: Final = 0xFF_FFFF
+_HTTP: Final = int.from_bytes(b"HTTP", "big")  # how the answer of a web server begins, read as a length
 
 
 class Frame(NamedTuple):
@@ -116,6 +117,8 @@ def frame_prefix(header_length: int, body_length: int, codec: int = CODEC_JSON) 
 
 
 def _explain(length: int, header_length: int, codec: int, max_bytes: int) -> FrameError:
+    if length == _HTTP:
+        return FrameError("that is HTTP, not RocketMQ remoting", hint="a web server listens there: is the port right?")
     if length + 4 > max_bytes:
         return FrameError(
             f"a frame announces {length:,} bytes; the limit is {max_bytes:,}",

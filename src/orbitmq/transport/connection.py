@@ -540,6 +540,12 @@ class Connection(asyncio.Protocol):
         logger.warning("closed %s: %s", self.peer, error)
         self._in_chunk = False
         self._backlog.clear()
+        for future, _ in self._calls.values():
+            if not future.done():
+                future.set_exception(
+                    ConnectionLost(f"{self.peer} speaks another language: {error.message}", hint=error.hint)
+                )
+        self._calls.clear()
         self.close()
 
 

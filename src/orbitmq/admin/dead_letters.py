@@ -1,0 +1,78 @@
+"""Dead letters: messages that a group failed to handle as often as it may. Read them, send them again.
+
+Java: the dashboard's DlqMessageController; a group's dead-letter topic is `%DLQ%<group>`
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from orbitmq.admin.messages import MessageRow, TopicReader, Window, original_topic
+from orbitmq.admin.session import gathered
+from orbitmq.admin.topics import list_topics, topic_queues
+from orbitmq.client.names import DLQ_PREFIX, retry_topic
+from orbitmq.errors import RequestFailed
+from orbitmq.message import Message
+from orbitmq.message import properties as names
+from orbitmq.message.properties import RESERVED
+from orbitmq.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from orbitmq.admin.session import Session
+
+Destination = Literal["group", "topic"]
+
+
+class DeadLetterRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group has given up."""
+
+    group: str
+    topic: str
+    messages: int
+    last_stored_at: datetime | None
+
+
+async def list_dead_letters(session: Session) -> list[DeadLetterRow]:
+    """Every group that has dead letters."""
+    topics = [row.topic for row in await list_topics(session) if row.kind == "dlq"]
+    found = await gathered(lambda topic: topic_queues(session, topic), topics)
+    return [
+        DeadLetterRow(
+            group=topic.removeprefix(DLQ_PREFIX),
+            topic=topic,
+            messages=sum(queue.messages for queue in queues),
+            last_stored_at=max((queue.last_stored_at for queue in queues if queue.last_stored_at), default=None),
+        )
+        for topic, queues in zip(topics, found, strict=True)
+    ]
+
+
+async def read_dead_letters(session: Session, group: str, window: Window) -> AsyncIterator[MessageRow]:
+    """What a group has given up, oldest first in each queue. RequestFailed when it never gave up anything."""
+    try:
+        async for row in TopicReader(session).read(DLQ_PREFIX + group, window):
+            yield row
+    except RequestFailed as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+        raise RequestFailed(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"group {group!r} has no dead letters",
+            hint="`orbitmq dlq ls` lists the groups that have",
+        ) from None
+
+
+def letter_again(row: MessageRow, body: bytes, group: str, to: Destination) -> Message:
+    """The message to send: to its group alone, through the group's retry topic, or to everybody who reads its topic."""
+    origin = original_topic(row)
+    properties = {name: value for name, value in row.properties.items() if name not in RESERVED}
+    properties[names.ORIGIN_MESSAGE_ID] = row.properties.get(names.DLQ_ORIGIN_MESSAGE_ID, row.id)
+    if to == "group":
+        properties[names.RETRY_TOPIC] = origin
+    topic = retry_topic(group) if to == "group" else origin
+    return Message(topic, body, tag=row.tag, keys=row.keys, properties=properties)

@@ -1,0 +1,212 @@
+"""`orbitmq msg`, `dlq`, `topic tail`, `bench`, `completion`: messages in, messages found, messages given up and sent again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import orbitmq as mq
+from orbitmq.admin.dead_letters import DeadLetterRow
+from orbitmq.admin.messages import MessageRow
+from orbitmq.admin.traces import MessageTrace, decode_events
+from orbitmq.cli.measuring import BenchRow
+from orbitmq.cli.sending import ReceiptRow
+from orbitmq.sync import connect
+from tests.cli.kit import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orbitmq.client.received import ReceivedMessage
+    from tests.cli.kit import Command
+
+
+def test_a_message_is_sent_and_found_in_every_way(orbitmq: Command) -> None:
+    orbitmq.ok("topic", "create", "Sent", "-q", "1")
+    sent = orbitmq.ok("msg", "send", "Sent", "hello", "--tag", "new", "--key", "a1", "-p", "color=red", "-o", "json")
+    (receipt,) = sent.rows(ReceiptRow)
+    assert (receipt.broker, receipt.queue, receipt.offset, receipt.status) == ("test", 0, 0, "SEND_OK")
+
+    by_id = orbitmq.ok("msg", "get", receipt.id, "--topic", "Sent", "-o", "json").document(MessageRow)
+    assert (by_id.body, by_id.tag, by_id.keys, by_id.properties["color"]) == ("hello", "new", ["a1"], "red")
+    for way in (
+        (receipt.id,),
+        (receipt.offset_id,),
+        ("--topic", "Sent", "--queue", "test:0", "--offset", "0"),
+    ):
+        assert orbitmq.ok("msg", "get", *way, "-o", "json").document(MessageRow) == by_id
+    assert orbitmq.ok("msg", "get", receipt.id, "--raw").out == "hello"
+    for search in (("--key", "a1"), ("--from", "1h"), ("--grep", "ell"), ("--filter", "new")):
+        assert orbitmq.ok("msg", "find", "Sent", *search, "-o", "json").rows(MessageRow) == [by_id]
+    for search in (("--key", "a2"), ("--to", "1h"), ("--grep", "elk"), ("--filter", "old")):
+        assert orbitmq.ok("msg", "find", "Sent", *search, "-o", "json").json == []
+    assert orbitmq.failure("msg", "get", "C0000202000000000000000000000000", "--topic", "Sent").code == 4
+    assert orbitmq.failure("msg", "get", "--topic", "Sent", "--queue", "test:0", "--offset", "9").code == 4
+    assert orbitmq.failure("msg", "get").code == 2
+
+
+def test_messages_come_from_stdin_and_files(orbitmq: Command, tmp_path: Path) -> None:
+    orbitmq.ok("topic", "create", "Lines", "-q", "4")
+    orbitmq.ok("msg", "send", "Lines", "--tag", "line", "--order-key", "one", typed="first\nsecond\n\nthird\n")
+    rows = orbitmq.ok("msg", "find", "Lines", "-o", "json").rows(MessageRow)
+    assert [row.body for row in rows] == ["first", "second", "third"]
+    assert len({row.queue for row in rows}) == 1
+
+    file = tmp_path / "messages.jsonl"
+    lines = [{"body": f"j{number}", "keys": [f"k{number}"], "properties": {"n": str(number)}} for number in range(150)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "sent 150 messages" in orbitmq.ok("msg", "send", "Lines", "--file", str(file), "--format", "json").out
+    (found,) = orbitmq.ok("msg", "find", "Lines", "--key", "k149", "-o", "json").rows(MessageRow)
+    assert (found.body, found.properties["n"]) == ("j149", "149")
+
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    orbitmq.ok("msg", "send", "Lines", "--file", str(tmp_path / "binary"), "--format", "whole", "--key", "bin")
+    (found,) = orbitmq.ok("msg", "find", "Lines", "--key", "bin", "-o", "json").rows(MessageRow)
+    assert found.body_encoding == "base64"
+
+    file.write_text('{"body": "fine"}\nno JSON\n')
+    assert "line 2" in orbitmq.failure("msg", "send", "Lines", "--file", str(file), "--format", "json").err
+
+
+def test_a_tail_shows_what_is_there_and_what_comes(orbitmq: Command) -> None:
+    orbitmq.ok("topic", "create", "Tailed", "-q", "2")
+    orbitmq.ok("msg", "send", "Tailed", "old", "--tag", "a", "--key", "k\x1b")
+    shown = orbitmq.ok(
+        "topic", "tail", "Tailed", "--from", "earliest", "--count", "1", "--template", "{tag}|{body}\\t!"
+    )
+    assert shown.out == "a|old\t!\n"
+    assert "k." in orbitmq.ok("topic", "tail", "Tailed", "--from", "earliest", "--count", "1").out
+    assert "fields are" in orbitmq.failure("topic", "tail", "Tailed", "--template", "{nothing}").err
+    assert orbitmq.failure("topic", "tail", "Tailed", "--from", "soon").code == 2
+
+    command = [sys.executable, "-m", "orbitmq", "topic", "tail", "Tailed", "--from", "earliest", "--sql", "n > 5"]
+    command += ["-o", "json", "--count", "1", "-n", orbitmq.name_server]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        orbitmq.ok("msg", "send", "Tailed", "small", "-p", "n=3")
+        orbitmq.ok("msg", "send", "Tailed", "large", "-p", "n=7")
+        out, _ = process.communicate(timeout=60)
+    assert json.loads(out)["body"] == "large"
+    assert process.returncode == 0
+
+
+def test_the_life_of_a_message_is_a_tree(orbitmq: Command) -> None:
+    orbitmq.ok("topic", "create", "Traced", "-q", "1")
+    outcomes: list[int] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        outcomes.append(message.attempt)
+
+    with connect(orbitmq.name_server) as client:
+        receipt = client.producer(group="TraceWriters").send("Traced", b"seen")
+        with client.consumer("Traced", group="TraceReaders", start="earliest", handler=handle):
+            wait_until(lambda: outcomes == [1])
+    tree = orbitmq.ok("msg", "trace", receipt.message_id, "--topic", "Traced").out
+    assert "queue 0, offset 0" in tree
+    assert "group TraceReaders: read, offline" in tree
+    assert "no traces" in tree
+    found = orbitmq.ok("msg", "trace", receipt.message_id, "--topic", "Traced", "-o", "json").document(MessageTrace)
+    assert [(group.group, group.state) for group in found.groups] == [("TraceReaders", "read")]
+    (receipt_row,) = orbitmq.ok("msg", "send", "Traced", "unseen", "-o", "json").rows(ReceiptRow)
+    assert "TraceReaders: not read yet" in orbitmq.ok("msg", "trace", receipt_row.id, "--topic", "Traced").out
+
+
+async def test_what_clients_tell_is_in_the_tree(orbitmq: Command) -> None:
+    async with (
+        mq.connect(orbitmq.name_server) as client,
+        mq.Tracer(client) as tracer,
+        client.producer(group="Telling", hooks=[tracer]) as producer,
+    ):
+        receipt = await producer.send("Told", b"x", keys=["told"])
+    command = [sys.executable, "-m", "orbitmq", "msg", "trace", receipt.message_id, "-n", orbitmq.name_server]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "sent by Telling from 127.0.0.1:" in done.stdout
+    assert "no group reads this topic" in done.stdout
+
+
+def test_traces_of_every_release_are_read() -> None:
+    records = [
+        "Pub\x011000\x01R\x01P\x01T\x01ID\x01tag\x01k\x01host\x0110\x015\x010\x01true",
+        "Pub\x011000\x01R\x01P\x01T\x01OTHER\x01tag\x01k\x01host\x0110\x015\x010\x01OFFSET\x01true",
+        "SubBefore\x013000\x01R\x01G\x01REQ\x01ID\x011\x01k",
+        "SubAfter\x01REQ\x01ID\x017\x01false\x01k\x014",
+        "SubBefore\x012000\x01R\x01G\x01LOST\x01ID\x010\x01k",
+        "EndTransaction\x014000\x01R\x01P\x01T\x01ID\x01tag\x01k\x01host\x012\x01TX\x01COMMIT_MESSAGE\x01false",
+        "Recall\x015000\x01R\x01P\x01T\x01ID\x01true",
+        "Unheard\x01of",
+    ]
+    events = decode_events([("client", record) for record in records], "ID")
+    assert [(event.kind, event.attempt, event.cost_ms, event.outcome) for event in events] == [
+        ("sent", None, 5, "success"),
+        ("consumed", 1, None, "unknown"),
+        ("consumed", 2, 7, "failed"),
+        ("transaction", None, None, "commit_message"),
+        ("recalled", None, None, "success"),
+    ]
+
+
+def test_dead_letters_are_listed_exported_and_sent_again(orbitmq: Command, tmp_path: Path) -> None:
+    orbitmq.ok("topic", "create", "Feared", "-q", "1")
+    seen: list[tuple[str, bytes]] = []
+
+    def refuse(message: ReceivedMessage) -> None:
+        seen.append((message.topic, message.body))
+        if len(seen) == 1:
+            raise mq.RetryLater(delay_level=-1)
+
+    with connect(orbitmq.name_server) as client:
+        client.producer(group="FearWriters").send("Feared", b"boo", keys=["b1"], tag="t", properties={"own": "1"})
+        with client.consumer("Feared", group="Fearful", start="earliest", handler=refuse):
+            wait_until(lambda: len(seen) == 1)
+            wait_until(lambda: orbitmq.ok("dlq", "ls", "-o", "json", "--where", "group=Fearful").json != [])
+            (row,) = orbitmq.ok("dlq", "ls", "-o", "json", "--where", "group=Fearful").rows(DeadLetterRow)
+            assert row.messages == 1
+            (letter,) = orbitmq.ok("dlq", "ls", "Fearful", "-o", "json").rows(MessageRow)
+            assert (letter.body, letter.keys, letter.tag) == ("boo", ["b1"], "t")
+            assert orbitmq.ok("dlq", "ls", "Fearful", "--key", "other", "-o", "json").json == []
+
+            assert "to group Fearful alone" in orbitmq.ok("dlq", "resend", "Fearful", "--dry-run").out
+            orbitmq.ok("dlq", "resend", "Fearful", "--id", letter.id, "--yes")
+            wait_until(lambda: len(seen) == 2)
+            assert seen[1] == ("Feared", b"boo")
+
+    file = tmp_path / "letters.jsonl"
+    orbitmq.ok("dlq", "export", "Fearful", "--to-file", str(file))
+    orbitmq.ok("topic", "create", "Second", "-q", "1")
+    orbitmq.ok("msg", "send", "Second", "--file", str(file), "--format", "json")
+    (copy,) = orbitmq.ok("msg", "find", "Second", "-o", "json").rows(MessageRow)
+    assert (copy.body, copy.tag, copy.keys, copy.properties["own"]) == ("boo", "t", ["b1"], "1")
+
+    orbitmq.ok("dlq", "resend", "Fearful", "--to-all", typed="y\n")
+    assert len(orbitmq.ok("msg", "find", "Feared", "-o", "json").json) == 2
+    assert "has no dead letters" in orbitmq.failure("dlq", "ls", "Nobody").err
+
+
+def test_a_bench_counts_and_times(orbitmq: Command) -> None:
+    orbitmq.ok("topic", "create", "Bench", "-q", "2")
+    sent, read = orbitmq.ok(
+        "bench", "--topic", "Bench", "--messages", "200", "--size", "10", "--read", "-o", "json"
+    ).rows(BenchRow)
+    assert (sent.what, sent.messages, read.what, read.messages) == ("send", 200, "read", 200)
+    assert sent.p99_ms >= sent.median_ms > 0
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_are_given_what_they_need_to_complete(orbitmq: Command, shell: str) -> None:
+    assert "_ORBITMQ_COMPLETE" in orbitmq.ok("completion", shell).out
+
+
+def test_commands_complete() -> None:
+    environment = {"_ORBITMQ_COMPLETE": "bash_complete", "COMP_WORDS": "orbitmq topic de", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from orbitmq.cli.entry import main; main()"],
+        capture_output=True,
+        text=True,
+        env={**environment, "PYTHONPATH": ":".join(sys.path)},
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == "plain,describe"
