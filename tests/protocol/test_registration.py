@@ -8,6 +8,7 @@ import tracemalloc
 import zlib
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +18,11 @@ from orbitmq.protocol import command as commands
 from orbitmq.protocol import versions
 from orbitmq.protocol.bodies import registration as registrations
 from orbitmq.protocol.bodies.registration import (
+    ListedTopic,
+    Listing,
     Registration,
     body_checksum,
+    decode_listing,
     decode_registration,
     encode_compressed,
 )
@@ -192,3 +196,17 @@ def test_the_real_limit_is_a_fraction_of_what_a_frame_can_hide() -> None:
 
 def test_the_checksum_is_masked_as_javas_is() -> None:
     assert body_checksum(b"Hello") == 2010220930
+
+
+@pytest.mark.parametrize(("name", "command"), SENT, ids=[name for name, _ in SENT])
+def test_a_name_server_reads_the_same_of_it_whatever_the_form(name: str, command: Command) -> None:
+    whole = decode_registration(command.body, command.version)
+    assert decode_listing(command.body, command.version) == msgspec.convert(whole, Listing, from_attributes=True)
+
+
+def test_of_a_topic_a_name_server_reads_only_what_it_keeps() -> None:
+    body = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"topicName":"T","attributes":7,"perm":4}}}}'
+    listed = decode_listing(body, versions.OURS).topic_config_serialize_wrapper.topic_config_table
+    assert listed == {"T": ListedTopic(topic_name="T", perm=4)}
+    with pytest.raises(BodyError):
+        decode_listing(body.replace(b'"perm":4', b'"perm":"x"'), versions.OURS)

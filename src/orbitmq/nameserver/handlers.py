@@ -13,7 +13,7 @@ from orbitmq.errors import RequestFailed
 from orbitmq.nameserver.kv_config import ORDER_TOPICS, KvConfig
 from orbitmq.nameserver.registry import BrokerAnnouncement, Departure, RouteRegistry
 from orbitmq.protocol import versions
-from orbitmq.protocol.bodies.registration import body_checksum, decode_registration
+from orbitmq.protocol.bodies.registration import body_checksum, decode_listing
 from orbitmq.protocol.bodies.route import BrokerMembersBody, KvTable, TopicRoute
 from orbitmq.protocol.bodies.topics import DataVersion, TopicList
 from orbitmq.protocol.codes import ResponseCode
@@ -71,7 +71,7 @@ async def register_broker(
     header = request.read(headers.RegisterBroker)
     if header.body_crc32 and header.body_crc32 != body_checksum(request.body):
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, "crc32 not match", hint="the body was damaged on its way")
-    registration = decode_registration(request.body, request.version)
+    listing = decode_listing(request.body, request.version)
     departures.flush()
     registered = registry.register(
         BrokerAnnouncement(
@@ -83,8 +83,8 @@ async def register_broker(
             timeout_ms=header.heartbeat_timeout_millis,
             acting_master=header.enable_acting_master,
             zone=header.zone_name,
-            topics=registration.topic_config_serialize_wrapper,
-            filter_servers=registration.filter_server_list,
+            topics=listing.topic_config_serialize_wrapper,
+            filter_servers=listing.filter_server_list,
         ),
         connection,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from orbitmq.clock import Clock
+    from orbitmq.protocol.bodies.registration import ListedTopic, TopicListing
 
 logger = logging.getLogger(__name__)
+
+V = TypeVar("V")
 
 MASTER_ID: Final = 0
 _SYNC_MEMBERS_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"  # brokers use these to see each other as they are
@@ -64,7 +67,7 @@ class BrokerAnnouncement:
     timeout_ms: int | None = None
     acting_master: bool | None = None  # None: a broker from before acting masters
     zone: str | None = None
-    topics: TopicTable
+    topics: TopicTable | TopicListing
     filter_servers: list[str] | None = None
 
 
@@ -325,8 +328,7 @@ class RouteRegistry:
             elif data.enable_acting_master and MASTER_ID not in data.broker_addrs:
                 without_master.add(departure.broker_name)
         if removed:
-            for topic in [*self._topics, *(self._mappings.keys() - self._topics.keys())]:
-                self._remove_queues(topic, removed)
+            self.generation += _remove_everywhere(self._topics, removed) + _remove_everywhere(self._mappings, removed)
         for name in without_master - removed:
             self._set_permissions(name, lambda perm: perm & ~PERM_WRITE)
 
@@ -485,7 +487,7 @@ UNIT_SUB_TOPICS: Final = {"wanted": SYS_FLAG_UNIT_SUB}
 UNIT_SUB_TOPICS_OUTSIDE_UNITS: Final = {"wanted": SYS_FLAG_UNIT_SUB, "unwanted": SYS_FLAG_UNIT}
 
 
-def _queue_data(broker_name: str, config: TopicConfig, *, read_only: bool) -> QueueData:
+def _queue_data(broker_name: str, config: TopicConfig | ListedTopic, *, read_only: bool) -> QueueData:
     return QueueData(
         broker_name=broker_name,
         read_queue_nums=config.read_queue_nums,
@@ -493,6 +495,18 @@ def _queue_data(broker_name: str, config: TopicConfig, *, read_only: bool) -> Qu
         perm=config.perm & ~PERM_WRITE if read_only else config.perm,
         topic_sys_flag=config.topic_sys_flag,
     )
+
+
+def _remove_everywhere(table: dict[str, dict[str, V]], broker_names: set[str]) -> int:
+    """Take these brokers out of all topics in one pass; how many entries that were."""
+    gone = 0
+    for topic, by_broker in list(table.items()):
+        for name in broker_names:
+            if by_broker.pop(name, None) is not None:
+                gone += 1
+        if not by_broker:
+            del table[topic]
+    return gone
 
 
 def _copy(data: BrokerData) -> BrokerData:

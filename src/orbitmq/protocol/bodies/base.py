@@ -23,7 +23,7 @@ class Body(msgspec.Struct, rename="camel", kw_only=True):
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        if b"$ref" in data:  # the quick path would take a reference for an object with nothing in it
+        if b"$" in data and b"$ref" in data:  # the quick path would take a reference for an object with nothing in it
             return cls._from_dialect(data)
         try:
             return _decoder(cls).decode(data)  # type: ignore[no-any-return]

@@ -23,7 +23,15 @@ from orbitmq.message.compression import decompress
 from orbitmq.message.sysflags import COMPRESSION_ZLIB
 from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.base import Body
-from orbitmq.protocol.bodies.topics import DataVersion, TopicConfig, TopicQueueMapping, TopicTable
+from orbitmq.protocol.bodies.topics import (
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    TopicConfig,
+    TopicQueueMapping,
+    TopicTable,
+)
+from orbitmq.protocol.integers import Int32
 
 # A million topics compress into a frame; this is about what they inflate to.
 MAX_INFLATED_BYTES: Final = 256 * 1024 * 1024
@@ -35,6 +43,36 @@ _ZLIB_FIRST_BYTE: Final = 0x78
 class Registration(Body):
     topic_config_serialize_wrapper: TopicTable = msgspec.field(default_factory=TopicTable)
     filter_server_list: list[str] | None = None  # None: says nothing about them
+
+
+class ListedTopic(Body, gc=False):
+    """What a name server keeps of a topic. A broker brings ten thousand at once, so the rest is not even read."""
+
+    topic_name: str
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = PERM_READ | PERM_WRITE
+    topic_sys_flag: Int32 = 0
+
+
+class TopicListing(Body):
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_config_table: dict[str, ListedTopic] = {}
+    topic_queue_mapping_info_map: dict[str, TopicQueueMapping] = {}
+
+
+class Listing(Body):
+    """A registration, as far as a name server is concerned."""
+
+    topic_config_serialize_wrapper: TopicListing = msgspec.field(default_factory=TopicListing)
+    filter_server_list: list[str] | None = None  # None: says nothing about them
+
+
+def decode_listing(data: bytes, version: int) -> Listing:
+    """As `decode_registration`, for a name server."""
+    if data and data[0] != _ZLIB_FIRST_BYTE and version >= versions.FIRST_WITH_REGISTRATION_BODY:
+        return Listing.from_json(data)
+    return msgspec.convert(decode_registration(data, version), Listing, from_attributes=True)
 
 
 def decode_registration(data: bytes, version: int) -> Registration:
