@@ -225,7 +225,17 @@ async def setting_rows(session: Session, broker: str) -> list[SettingRow]:
 
 async def update_broker_settings(session: Session, address: Address, changes: Mapping[str, str]) -> None:
     """Change settings while the broker runs; some take force at its next start only."""
-    await session.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=format_properties(dict(changes)).encode())
+    body = format_properties(dict(changes)).encode()
+    try:
+        await session.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+    except RequestFailed as error:
+        if error.code != ResponseCode.NO_PERMISSION:
+            raise
+        raise RequestFailed(
+            error.code,
+            f"the broker does not let {', '.join(changes)} be changed from afar: {error.message}",
+            hint="change it in its configuration file and start it again; with ACLs, check the access key",
+        ) from None
 
 
 def check_setting_names(known: Collection[str], wanted: Sequence[str]) -> None:

@@ -12,8 +12,6 @@
 
 from __future__ import annotations
 
-import errno
-import sys
 import traceback
 from typing import Final
 
@@ -91,9 +89,6 @@ def one_line(error: BaseException) -> str:
 
 def report(error: BaseException) -> int:
     """Print it, at length if so asked; the exit code."""
-    if isinstance(error, OSError) and error.errno == errno.EPIPE:
-        sys.stdout = None  # whoever read our output has gone; there is nobody to tell
-        return 0
     if verbosity.verbose:
         click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
         if isinstance(error, RequestFailed):

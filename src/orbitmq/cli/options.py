@@ -11,6 +11,7 @@ import click
 
 from orbitmq.cli.failures import verbosity
 from orbitmq.cli.view import FORMATS, View, conditions_from
+from orbitmq.errors import ConfigError, ConnectFailed, ConnectionLost
 
 if TYPE_CHECKING:
     from orbitmq.admin.session import Session
@@ -19,6 +20,9 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+_TLS_HINT: Final = (
+    "does it speak TLS, with a certificate that this machine trusts? without --tls it is spoken to plainly"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +42,10 @@ class Target:
         if (self.access_key is None) != (self.secret_key is None):
             raise click.UsageError("--access-key and --secret-key belong together")
         credentials = (self.access_key, self.secret_key) if self.access_key and self.secret_key else None
-        return open_session(self.name_servers, credentials=credentials, tls=self.tls, timeout=self.timeout)
+        try:
+            return open_session(self.name_servers, credentials=credentials, tls=self.tls, timeout=self.timeout)
+        except ConfigError as error:
+            raise click.UsageError(f"--namesrv: {error}") from None
 
     def run(self, work: Callable[[Session], Awaitable[T]]) -> T:
         """Do some work with the cluster, and leave."""
@@ -48,7 +55,12 @@ class Target:
             async with self.open() as session:
                 return await work(session)
 
-        return run(whole())
+        try:
+            return run(whole())
+        except (ConnectFailed, ConnectionLost) as error:
+            if not self.tls:
+                raise
+            raise ConnectFailed(error.message, hint=_TLS_HINT) from error
 
 
 def _be_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> bool:

@@ -1,0 +1,334 @@
+"""What goes wrong every day: each time one line that names cause and cure, the right exit code, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.testing import Server
+from tests.cli.kit import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+FAILED, WRONG_USE, UNREACHABLE, NOT_FOUND, NOT_PERMITTED, DECLINED = 1, 2, 3, 4, 5, 6
+PATIENCE_SECONDS = 60
+
+
+# ---- something else listens, or nothing
+
+
+@contextmanager
+def listener(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A port where every connection is given to `answer`, until the end."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def serve() -> None:
+            while True:
+                try:
+                    line, _ = door.accept()
+                except OSError:
+                    return
+                with line:
+                    answer(line)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{door.getsockname()[1]}"
+        door.shutdown(socket.SHUT_RDWR)
+    thread.join(PATIENCE_SECONDS)
+
+
+def answer_http(line: socket.socket) -> None:
+    line.recv(4096)
+    line.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+    line.recv(4096)
+
+
+def say_nothing(line: socket.socket) -> None:
+    while line.recv(4096):
+        pass
+
+
+def hang_up(line: socket.socket) -> None:
+    line.recv(1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [(answer_http, "HTTP"), (say_nothing, "did not answer in time"), (hang_up, "closed before it answered")],
+)
+def test_something_else_listens_there(answer: Callable[[socket.socket], None], cause: str) -> None:
+    with listener(answer) as address:
+        outcome = Command(address).failure("topic", "ls", "--timeout", "0.5")
+        assert outcome.code == UNREACHABLE
+        assert cause in outcome.err
+        seen = Command(address)("doctor", "--timeout", "0.5")
+        assert seen.code == FAILED
+        assert f"FAILED   language: {address}" in seen.out or cause in seen.out
+        assert "->" in seen.out
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return f"127.0.0.1:{door.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "words"),
+    [
+        ("", UNREACHABLE, ["nothing listens on", "orbitmq dev"]),
+        ("no-such-host.invalid:9876", UNREACHABLE, ["no-such-host.invalid"]),
+        ("nonsense", WRONG_USE, ["'nonsense' is not an address", "host:port"]),
+        ("127.0.0.1:99999", WRONG_USE, ["'127.0.0.1:99999' is not an address"]),
+    ],
+    ids=["server down", "unknown host", "no address", "no port"],
+)
+def test_the_address_is_wrong(address: str, code: int, words: list[str]) -> None:
+    outcome = Command(address or free_address()).failure("group", "ls")
+    assert outcome.code == code
+    assert all(word in outcome.err for word in words), outcome.err
+
+
+def test_a_broker_is_no_name_server(server: Server) -> None:
+    outcome = Command(server.broker_address).failure("topic", "ls")
+    assert outcome.code == FAILED
+    assert "a broker where a name server is meant" in outcome.err
+    assert "is a broker, not a name server" in Command(server.broker_address)("doctor").out
+
+
+def test_a_server_that_stands_still_is_not_waited_for_for_ever() -> None:
+    with Server() as stuck:
+        stuck.pause()
+        outcome = Command(stuck.address).failure("topic", "ls", "--timeout", "0.5")
+        stuck.resume()
+    assert outcome.code == UNREACHABLE
+    assert "did not answer in time" in outcome.err
+
+
+def test_a_broker_with_a_wrong_address_is_named_with_the_cure() -> None:
+    """As in containers: the name server gives out an address that only the broker itself can use."""
+    with Server(settings={"brokerIP1": "127.0.0.77"}) as lost:
+        outcome = Command(lost.address).failure("topic", "ls")
+        assert outcome.code == UNREACHABLE
+        assert "nothing listens on 127.0.0.77" in outcome.err
+        seen = Command(lost.address)("doctor")
+        assert seen.code == FAILED
+        assert "registered as 127.0.0.77" in seen.out
+        assert "brokerIP1" in seen.out
+        rows = Command(lost.address).ok("broker", "ls", "-o", "json").json
+        assert "127.0.0.77" in rows[0]["problem"]
+
+
+def test_no_broker_is_registered(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "orbitmq", "nameserver", "--host", "127.0.0.1", "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "HOME": str(tmp_path)}
+    ) as alone:
+        assert alone.stdout is not None
+        address = alone.stdout.readline().split()[-1]
+        outcome = Command(address).failure("topic", "ls")
+        seen = Command(address)("doctor")
+        alone.send_signal(signal.SIGTERM)
+        alone.communicate(timeout=PATIENCE_SECONDS)
+    assert outcome.code == NOT_FOUND
+    assert "no broker is registered" in outcome.err
+    assert f"namesrvAddr={address}" in seen.out
+
+
+# ---- the server says no
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("topic", "describe", "Nope"), NOT_FOUND, ["topic 'Nope' does not exist", "topic create"]),
+        (("topic", "rm", "Nope", "--yes"), NOT_FOUND, ["topic 'Nope' does not exist"]),
+        (("topic", "tail", "Nope"), NOT_FOUND, ["topic 'Nope' does not exist"]),
+        (("msg", "find", "Nope", "--key", "k"), NOT_FOUND, ["topic 'Nope' does not exist"]),
+        (("msg", "send", "Nope", "x"), NOT_FOUND, ["Nope", "autoCreateTopicEnable"]),
+        (("group", "describe", "Nope"), NOT_FOUND, ["group 'Nope' does not exist", "group create"]),
+        (("group", "lag", "Nope"), NOT_FOUND, ["group 'Nope' does not exist"]),
+        (("group", "reset", "Nope", "--to-latest"), NOT_FOUND, ["group 'Nope' does not exist"]),
+        (("group", "reset", "Idle", "--to-latest"), NOT_FOUND, ["has read nothing yet", "--topic"]),
+        (("group", "connections", "Idle"), NOT_FOUND, ["nobody of group 'Idle' is connected", "start a consumer"]),
+        (("broker", "describe", "Nope"), NOT_FOUND, ["there is no broker 'Nope'", "registered: test"]),
+        (("topic", "ls", "-c", "Nope"), NOT_FOUND, ["there is no cluster 'Nope'", "DefaultCluster"]),
+        (("msg", "get", "00" * 16), NOT_FOUND, ["there is no message"]),
+        (("dlq", "ls", "Nope"), NOT_FOUND, ["has no dead letters", "dlq ls"]),
+        (("msg", "send", "ReadOnly", "x"), NOT_PERMITTED, ["no queue that can be written", "permission"]),
+        (("topic", "tail", "WriteOnly"), NOT_PERMITTED, ["cannot be read", "--permission rw"]),
+        (("topic", "create", "ReadOnly"), FAILED, ["exists on test", "topic update"]),
+        (("topic", "create", "a/b"), FAILED, ["a/b", "a-zA-Z0-9"]),
+        (("group", "create", "a b"), FAILED, ["'a b' is not a valid name", "letters, digits"]),
+        (("topic", "rm", "SELF_TEST_TOPIC", "--yes"), FAILED, ["SELF_TEST_TOPIC", "system topic"]),
+        (("broker", "config", "test", "fileReservedTim=9", "--yes"), FAILED, ["no setting", "fileReservedTime?"]),
+        (
+            ("broker", "config", "test", "storePathRootDir=/x", "--yes"),
+            NOT_PERMITTED,
+            ["storePathRootDir", "configuration file"],
+        ),
+        (("msg", "send", "ReadOnly", "x", "--delay", "7s"), FAILED, ["no delay level is 7 s", "1s 5s 10s"]),
+        (("msg", "send", "SCHEDULE_TOPIC_XXXX", "x"), FAILED, ["belongs to the broker"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_the_server_says_no(strict: Command, arguments: tuple[str, ...], code: int, words: list[str]) -> None:
+    outcome = strict(*arguments)
+    assert outcome.code == code, outcome
+    line = outcome.err.strip().splitlines()[-1]
+    assert line.startswith("orbitmq: ")
+    assert all(word in line for word in words), line
+    assert "Traceback" not in outcome.err
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Command]:
+    """A server that creates nothing by itself."""
+    settings = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
+    with Server(settings=settings) as running:
+        command = Command(running.address)
+        command.ok("topic", "create", "ReadOnly", "--permission", "r")
+        command.ok("topic", "create", "WriteOnly", "--permission", "w")
+        command.ok("group", "create", "Idle")
+        yield command
+
+
+def test_a_full_disk_is_said_to_be_full() -> None:
+    with Server() as full:
+        command = Command(full.address)
+        command.ok("topic", "create", "T", "-q", "1")
+        full.refuse_sends("the disk is full: 0 of 100 MiB are free")
+        outcome = command.failure("msg", "send", "T", "x", "--timeout", "2")
+    assert outcome.code == FAILED
+    assert "the disk is full" in outcome.err
+
+
+def test_a_message_too_large_is_refused_before_it_is_sent(strict: Command, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * (5 << 20))
+    outcome = strict.failure("msg", "send", "WriteOnly", "--file", str(tmp_path / "large"), "--format", "whole")
+    assert "5,242,880 bytes" in outcome.err
+    assert "maxMessageSize" in outcome.err
+
+
+# ---- wrong use
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("topik", "ls"), ["No such command 'topik'"]),
+        (("topic", "create", "T", "--queus", "3"), ["--queus", "--queues"]),
+        (("group", "reset", "g", "--to-time", "yesterday noon"), ["'yesterday noon' is no time", "2026-11-15"]),
+        (("group", "reset", "g", "--to-time", "2026-13-45"), ["'2026-13-45' is no time"]),
+        (("group", "reset", "g"), ["--to-time, --to-offset, --to-earliest, --to-latest"]),
+        (("group", "reset", "g", "--to-latest", "--to-offset", "3"), ["give one of"]),
+        (("topic", "ls", "-o", "xml"), ["'xml' is not one of", "'yaml'"]),
+        (("topic", "ls", "--access-key", "ak"), ["--secret-key"]),
+        (("msg", "send", "T", "x", "--queue", "3"), ["BROKER:QUEUE"]),
+        (("msg", "send", "T", "x", "-p", "color"), ["NAME=VALUE"]),
+        (("msg", "send", "T", "x", "--file", "no-such-file"), ["no-such-file"]),
+        (("topic", "tail", "T", "--filter", "a", "--sql", "b"), ["exclude each other"]),
+        (("store", "ls", "no-such-folder"), ["no-such-folder"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_wrong_use_is_exit_code_2_and_names_the_help(
+    orbitmq: Command, arguments: tuple[str, ...], words: list[str]
+) -> None:
+    outcome = orbitmq.failure(*arguments)
+    assert outcome.code == WRONG_USE
+    assert all(word in outcome.err for word in words), outcome.err
+    assert "--help`" in outcome.err
+
+
+def test_tls_where_none_is_spoken_is_guessed(orbitmq: Command) -> None:
+    outcome = orbitmq.failure("topic", "ls", "--tls", "--timeout", "2")
+    assert outcome.code == UNREACHABLE
+    assert "without --tls" in outcome.err
+
+
+def test_nobody_there_to_answer_changes_nothing(orbitmq: Command) -> None:
+    orbitmq.ok("topic", "create", "Kept")
+    outcome = orbitmq("topic", "rm", "Kept", typed="")
+    assert outcome.code == DECLINED
+    assert outcome.err.strip().splitlines()[-1].endswith("orbitmq: nothing was changed")
+    orbitmq.ok("topic", "describe", "Kept")
+
+
+def test_more_is_told_on_request(orbitmq: Command) -> None:
+    outcome = orbitmq("topic", "describe", "Nope", "-v")
+    assert outcome.code == NOT_FOUND
+    assert "Traceback" in outcome.err
+    assert "response code: 17" in outcome.err
+
+
+# ---- servers that cannot start
+
+
+def started(folder: Path, *arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "orbitmq", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "HOME": str(folder)},
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr.strip().splitlines()[-1]
+
+
+def test_a_port_in_use_is_named(server: Server, tmp_path: Path) -> None:
+    port = server.address.rpartition(":")[2]
+    code, line = started(tmp_path, "nameserver", "--host", "127.0.0.1", "--port", port)
+    assert code == FAILED
+    assert f"{server.address} is in use" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("broker", "-c", "no-such-file"), ["cannot read no-such-file"]),
+        (("broker", "--set", "listenPort"), ["has no value", "key=value"]),
+        (("broker", "--set", "listenPort=many"), ["listenPort=many"]),
+        (("broker", "--store", "a-file/store", "--port", "0"), ["a-file"]),
+        (("nameserver", "-c", "a-folder"), ["a-folder"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_server_that_cannot_start_says_why(tmp_path: Path, arguments: tuple[str, ...], words: list[str]) -> None:
+    (tmp_path / "a-file").write_text("")
+    (tmp_path / "a-folder").mkdir()
+    code, line = started(tmp_path, *arguments)
+    assert code == FAILED
+    assert all(word in line for word in words), line
+
+
+def test_a_folder_in_use_or_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+    with Server(data=tmp_path / "data"):
+        code, line = started(tmp_path, "broker", "--store", "data/store", "--port", "0")
+        assert code == FAILED
+        assert "data/store" in line
+    (tmp_path / "strange" / "commitlog").mkdir(parents=True)
+    (tmp_path / "strange" / "commitlog" / "00000000000000000000").write_bytes(b"of another make")
+    code, line = started(tmp_path, "broker", "--store", "strange", "--port", "0")
+    assert code == FAILED
+    assert "has 15 bytes" in line
+    assert "store verify" in line
+
+
+def test_a_closed_pipe_makes_no_noise(orbitmq: Command) -> None:
+    shell = f"{sys.executable} -m orbitmq topic ls -a -n {orbitmq.name_server} | true"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, timeout=PATIENCE_SECONDS, check=True)
+    assert done.stderr == b""
