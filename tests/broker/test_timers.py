@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -370,3 +371,35 @@ async def test_a_foreign_message_in_the_timer_topic_stops_nobody(
 
     assert await delivered(broker, client, 1) == [b"sound"]
     assert "does not say when or where" in caplog.text
+
+
+async def test_memory_does_not_grow_with_the_messages_that_wait(
+    client: Wire, broker: Broker, clock: ManualClock
+) -> None:
+    """`python -m benchmarks timers` does this with a million messages."""
+    timers, sending = broker.state.timers, broker.state.sending
+    assert timers is not None
+
+    async def take(first: int, count: int) -> int:
+        for number in range(first, first + count):
+            properties = f"TIMER_DELAY_SEC\x01{1 + number % 3600}\x02"
+            sending.put("T", 0, b"x" * 100, properties, NOW_MS, b"\x7f\0\0\1\0\0\0\1")
+            if number % 500 == 0:
+                await on_the_wheel(broker)
+        await on_the_wheel(broker)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        few = await take(0, 1500)
+        many = await take(1500, 6000)
+    finally:
+        tracemalloc.stop()
+    assert many - few < 6000 * 100  # bytes a message; kept in memory, each would take several hundred
+    delivered_early = broker.state.store.queue_range("T", 0).max_offset
+    assert (delivered_early, timers.waiting()) == (0, 7500)
+
+    clock.advance(seconds=3601)
+
+    await until(lambda: broker.state.store.queue_range("T", 0).max_offset == 7500, what="delivery of all")
+    assert timers.waiting() == 0

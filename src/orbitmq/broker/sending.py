@@ -275,6 +275,9 @@ class Sending:
             properties += _SEPARATOR
         return properties + self._suffix
 
+    def keeps_batches_whole(self, topic: str) -> bool:
+        return self._topics.is_batch(topic)
+
     def forget_topic(self, topic: str) -> None:
         self._puts.pop(topic, None)
         self._plain.pop(topic, None)

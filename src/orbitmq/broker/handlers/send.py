@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orbitmq.broker import names, statistics
+from orbitmq.broker import names, statistics, timer_requests
 from orbitmq.broker.message_types import check_message_type
 from orbitmq.broker.sending import Sending, packed_host, wants_to_wait
 from orbitmq.errors import MessageError, OrbitError, RequestFailed
@@ -14,7 +14,7 @@ from orbitmq.message import properties as keys
 from orbitmq.message.batch import decode_batch
 from orbitmq.message.properties import decode_properties, encode_properties
 from orbitmq.message.record import decode_record
-from orbitmq.message.sysflags import INNER_BATCH, MULTI_TAGS, TRANSACTION_MASK
+from orbitmq.message.sysflags import INNER_BATCH, MULTI_TAGS, NEED_UNWRAP, TRANSACTION_MASK
 from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.topics import PERM_WRITE
 from orbitmq.protocol.codes import FLAG_RESPONSE, ResponseCode
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.topics import Topics
+    from orbitmq.message.batch import BatchMember
     from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Connection
 
@@ -38,6 +39,7 @@ SendHeader = SendMessage | SendMessageV2
 _FIRST_WITH_MAX_RECONSUME: Final = 121  # 3.4.9
 _FIRST_RETRY_LEVEL: Final = 3
 _TIMER: Final = "TIMER_"
+_MOST_INNER: Final = 32_767  # a queue entry counts them in 16 bits
 _INNER_NUM: Final = f"{keys.INNER_NUM}\x01".encode()
 
 
@@ -85,13 +87,17 @@ class Receipts:
             )
         )
 
-    def stored_batch(self, offsets: list[int], queue_id: int, queue_offset: int, unique_key: str | None) -> Command:
+    def stored_batch(
+        self, offsets: list[int], queue_id: int, queue_offset: int, unique_key: str | None, *, is_whole: bool = False
+    ) -> Command:
+        """`is_whole`: as one record, so the producer gets one id for all."""
         host = self._host_hex.decode()
         header = SendReceipt(
             msg_id=",".join(f"{host}{offset:016X}" for offset in offsets),
             queue_id=queue_id,
             queue_offset=queue_offset,
             transaction_id=unique_key,
+            batch_uniq_id=unique_key if is_whole else None,
             region=self._region,
             trace_on=self._trace_on,
         )
@@ -169,11 +175,34 @@ async def _send_batch(
             ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group or long topic {header.topic}"
         )
     outer = decode_properties(header.properties)
-    if outer.get(keys.DELAY, "0") not in ("", "0") or outer.get(keys.PREPARED, "").lower() == "true":
+    if (
+        outer.get(keys.DELAY, "0") not in ("", "0")
+        or outer.get(keys.PREPARED, "").lower() == "true"
+        or any(key in outer for key in timer_requests.REQUESTS)
+    ):
         raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
     members = decode_batch(request.body)
     if header.sys_flag & (TRANSACTION_MASK | INNER_BATCH) or any(_INNER_NUM in each.properties for each in members):
         raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, "the members of a batch are plain messages")
+    if keys.UNIQUE_KEY in outer and sending.keeps_batches_whole(header.topic):
+        receipt, end = _put_whole(sending, receipts, header, queue_id, len(members), request.body, connection)
+    else:
+        receipt, end = _put_members(sending, receipts, header, queue_id, members, outer, connection)
+    if not durability.is_immediate and wants_to_wait(header.properties):
+        receipt.code = await durability.wait(end)
+    return receipt
+
+
+def _put_members(
+    sending: Sending,
+    receipts: Receipts,
+    header: SendHeader,
+    queue_id: int,
+    members: list[BatchMember],
+    outer: dict[str, str],
+    connection: Connection,
+) -> tuple[Command, int]:
+    """Each member as a record of its own: the answer, and where the log ends behind them."""
     appended = sending.store.append_batch(
         header.topic,
         queue_id,
@@ -185,12 +214,40 @@ async def _send_batch(
         header.reconsume_times,
     )
     sending.count(header.topic, len(members), appended.end - appended.commit_log_offsets[0])
-    receipt = receipts.stored_batch(
-        appended.commit_log_offsets, queue_id, appended.queue_offset, outer.get(keys.UNIQUE_KEY)
+    unique_key = outer.get(keys.UNIQUE_KEY)
+    receipt = receipts.stored_batch(appended.commit_log_offsets, queue_id, appended.queue_offset, unique_key)
+    return receipt, appended.end
+
+
+def _put_whole(
+    sending: Sending,
+    receipts: Receipts,
+    header: SendHeader,
+    queue_id: int,
+    members: int,
+    body: bytes,
+    connection: Connection,
+) -> tuple[Command, int]:
+    """All members in one record, which consumers unwrap: what topics with queue.type=BatchCQ are for."""
+    if not 0 < members <= _MOST_INNER:
+        raise RequestFailed(
+            ResponseCode.MESSAGE_ILLEGAL, f"a batch of {members} messages", hint=f"from 1 to {_MOST_INNER} are taken"
+        )
+    appended, unique_key = sending.put(
+        header.topic,
+        queue_id,
+        body,
+        f"{keys.INNER_NUM}\x01{members}\x02{header.properties}",
+        header.born_timestamp,
+        packed_host(*connection.peer),
+        header.flag,
+        header.sys_flag | NEED_UNWRAP | INNER_BATCH,
+        header.reconsume_times,
     )
-    if not durability.is_immediate and wants_to_wait(header.properties):
-        receipt.code = await durability.wait(appended.end)
-    return receipt
+    sending.count(header.topic, members - 1, 0)
+    offsets = [appended.commit_log_offset]
+    receipt = receipts.stored_batch(offsets, queue_id, appended.queue_offset, unique_key, is_whole=True)
+    return receipt, appended.end
 
 
 async def send_back(
