@@ -63,6 +63,8 @@ from orbitmq.transport.pool import Pool
 from orbitmq.transport.server import Server
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.storage.files import Disk
     from orbitmq.transport.connection import Connection, Routes
@@ -185,9 +187,7 @@ class Broker:
         folder = config.config_path
         topics = Topics(JsonFile(self._disk, folder / tables.TOPICS, tables.TopicTable), configuration, clock)
         groups = Groups(JsonFile(self._disk, folder / tables.GROUPS, tables.GroupTable), configuration, clock)
-        offsets = ConsumerOffsets(
-            JsonFile(self._disk, folder / tables.OFFSETS, tables.OffsetTable), configuration, clock
-        )
+        offsets = ConsumerOffsets(self._offsets_file(folder), configuration, clock)
         host = pack_host(*address)
         store = Store(config, host, clock=clock, disk=self._disk, is_batch_topic=topics.is_batch)
         store.start()
@@ -264,6 +264,16 @@ class Broker:
             request_modes=RequestModes(JsonFile(self._disk, folder / tables.REQUEST_MODES, tables.RequestModeTable)),
             topic_routes=TopicRoutes(topics, name_servers, settings.broker_name),
         )
+
+    def _offsets_file(self, folder: Path) -> JsonFile[tables.OffsetTable]:
+        """Light queues have a file of their own, for all offsets; it begins with what the usual one knows."""
+        usual = JsonFile(self._disk, folder / tables.OFFSETS, tables.OffsetTable)
+        if not self.configuration.settings.enable_lmq:
+            return usual
+        light = JsonFile(self._disk, folder / tables.LIGHT_OFFSETS, tables.OffsetTable)
+        if self._disk.stat(light.path) is None:
+            light.save(usual.load())
+        return light
 
     def _open_timers(self, store: Store, sending: Sending, statistics: Statistics) -> Timers:
         def is_timer_record(commit_log_offset: int, size: int) -> bool:

@@ -1,9 +1,16 @@
-"""How far each group has come in each queue. Java: ConsumerOffsetManager"""
+"""How far each group has come in each queue.
+
+With light queues on, the table is kept in lmqConsumerOffset.json. Groups that read light queues (`%LMQ%...`) have a table of their
+own there, one number each: a light queue is a single queue.
+
+Java: ConsumerOffsetManager, LmqConsumerOffsetManager
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orbitmq.broker import names
 from orbitmq.broker.saved_table import SavedTable
 from orbitmq.storage.tables import DataVersion, OffsetTable
 
@@ -13,6 +20,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.json_file import JsonFile
 
 _AT = "@"
+_LIGHT_QUEUE = 0
 
 
 class ConsumerOffsets:
@@ -22,6 +30,8 @@ class ConsumerOffsets:
         table = file.load()
         self.version = table.data_version
         self._offsets = table.offset_table  # `topic@group` -> queue -> offset
+        self._light = table.lmq_offset_table or {}  # `topic@group` -> offset
+        self._has_light_queues = configuration.settings.enable_lmq
         self._unknown = table.unknown
         self._resets: dict[tuple[str, str, int], int] = {}  # (topic, group, queue) -> offset
         self._pulled: dict[tuple[str, str, int], int] = {}
@@ -33,17 +43,25 @@ class ConsumerOffsets:
     # ---- committed
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        if self._is_light(group):
+            return self._light.get(f"{topic}{_AT}{group}")
         queues = self._offsets.get(f"{topic}{_AT}{group}")
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Stored as it is, also when it goes back: a consumer may have its reasons."""
-        self._offsets.setdefault(f"{topic}{_AT}{group}", {})[queue_id] = offset
+        if self._is_light(group):
+            self._light[f"{topic}{_AT}{group}"] = offset
+        else:
+            self._offsets.setdefault(f"{topic}{_AT}{group}", {})[queue_id] = offset
         self._commits += 1
         if self._commits % self._configuration.settings.consumer_offset_update_version_step == 0:
             self._bump()
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
+        if self._is_light(group):
+            offset = self._light.get(f"{topic}{_AT}{group}")
+            return {} if offset is None else {_LIGHT_QUEUE: offset}
         return self._offsets.get(f"{topic}{_AT}{group}", {})
 
     def topics_of(self, group: str) -> list[str]:
@@ -67,8 +85,9 @@ class ConsumerOffsets:
             del self._offsets[key]
 
     def forget_group(self, group: str) -> None:
-        for key in [key for key in self._offsets if _parts(key)[1] == group]:
-            del self._offsets[key]
+        for table in (self._offsets, self._light):
+            for key in [key for key in table if _parts(key)[1] == group]:
+                del table[key]
 
     def minimum(self, topic: str, filtered_groups: set[str]) -> dict[int, int]:
         """The smallest offset of each queue over all groups but the filtered."""
@@ -116,7 +135,13 @@ class ConsumerOffsets:
 
     def _snapshot(self) -> OffsetTable:
         offsets = {key: dict(queues) for key, queues in self._offsets.items()}
-        return OffsetTable(data_version=self.version, offset_table=offsets, unknown=self._unknown)
+        light = dict(self._light) if self._has_light_queues else None
+        return OffsetTable(
+            data_version=self.version, offset_table=offsets, lmq_offset_table=light, unknown=self._unknown
+        )
+
+    def _is_light(self, group: str) -> bool:
+        return self._has_light_queues and group.startswith(names.LIGHT_PREFIX)
 
 
 def _parts(key: str) -> tuple[str, str]:

@@ -42,6 +42,7 @@ class Groups:
         self._unknown = table.unknown
         self._configuration = configuration
         self._clock = clock
+        self._has_light_queues = configuration.settings.enable_lmq
         self._saved = SavedTable(file, self._snapshot)
         for group in _SYSTEM_GROUPS:
             if group not in self._groups:
@@ -51,11 +52,14 @@ class Groups:
         return self._groups
 
     def get(self, group: str) -> GroupConfig | None:
-        return self._groups.get(group)
+        config = self._groups.get(group)
+        if config is None and self._has_light_queues and group.startswith(names.LIGHT_PREFIX):
+            return GroupConfig(group_name=group)  # in no table: there may be one for each light queue
+        return config
 
     def find(self, group: str) -> GroupConfig | None:
         """The group, made if that is allowed."""
-        config = self._groups.get(group)
+        config = self.get(group)
         if config is None and (
             self._configuration.settings.auto_create_subscription_group or names.is_system_group(group)
         ):

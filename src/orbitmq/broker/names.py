@@ -14,6 +14,7 @@ from orbitmq.protocol.lease_texts import retry_topic_v1, retry_topic_v2
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+LIGHT_PREFIX: Final = "%LMQ%"  # of light queues, and of groups that read them
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 

@@ -45,6 +45,7 @@ class Topics:
         self._unknown = table.unknown
         self._configuration = configuration
         self._clock = clock
+        self._has_light_queues = configuration.settings.enable_lmq
         self._saved = SavedTable(file, self._snapshot)
         self._on_change: Callable[[list[TopicConfig]], None] = lambda topics: None
         self._system: set[str] = set(names.SYSTEM_TOPICS)
@@ -57,10 +58,14 @@ class Topics:
     # ---- questions
 
     def get(self, topic: str) -> TopicConfig | None:
-        return self._topics.get(topic)
+        config = self._topics.get(topic)
+        if config is None and self._has_light_queues and topic.startswith(names.LIGHT_PREFIX):
+            # In no table: there may be more of them than topics, and a message makes one by naming it.
+            return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+        return config
 
     def require(self, topic: str) -> TopicConfig:
-        config = self._topics.get(topic)
+        config = self.get(topic)
         if config is None:
             raise RequestFailed(
                 ResponseCode.TOPIC_NOT_EXIST,

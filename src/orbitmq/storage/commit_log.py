@@ -458,10 +458,12 @@ class CommitLog:
             offsets.append(str(known or 0))
         if self._light_queues + fresh > self._config.max_light_queues:
             raise MessageError(
-                f"there are {self._light_queues} light queues already",
+                f"[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]there are {self._light_queues} light queues already",
                 hint="raise maxLmqConsumeQueueNum",
-                code=AppendCode.SERVICE_NOT_AVAILABLE,
+                code=AppendCode.SYSTEM_ERROR,
             )
+        if len(set(names)) < len(names):
+            raise MessageError("a light queue is named twice", code=AppendCode.MESSAGE_ILLEGAL)
         decoded[MULTI_QUEUE_OFFSET] = MULTI_DISPATCH_SEPARATOR.join(offsets)
         decoded.pop(WAIT, None)  # as Java does when it writes the map anew
         return names, encode_properties(decoded)

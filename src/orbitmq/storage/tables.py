@@ -3,7 +3,7 @@
     topics.json              TopicTable           topic -> queues, permissions, attributes
     subscriptionGroup.json   GroupTable           consumer group -> how it may consume
     consumerOffset.json      OffsetTable          topic@group -> queue -> next offset to consume
-    lmqConsumerOffset.json   LightOffsetTable     light queue@group -> next offset
+    lmqConsumerOffset.json   OffsetTable          the same, in its place where light queues are on, and light queue@group
     delayOffset.json         DelayTable           delay level -> next offset of its queue
     consumerFilter.json      FilterTable          topic -> group -> its SQL filter
     consumerOrderInfo.json   OrderTable           topic@group -> queue -> what an ordered lease has out
@@ -95,10 +95,7 @@ class GroupTable(JavaObject):
 class OffsetTable(JavaObject):
     data_version: DataVersion = field(default_factory=DataVersion)
     offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
-
-
-class LightOffsetTable(JavaObject):
-    lmq_offset_table: dict[str, int] = field(default_factory=dict)
+    lmq_offset_table: dict[str, int] | None = None  # of groups that read light queues; in lmqConsumerOffset.json only
 
 
 class DelayTable(JavaObject):

@@ -43,7 +43,7 @@ TABLES: Final[dict[str, type[JavaObject]]] = {
     tables.TOPICS: tables.TopicTable,
     tables.GROUPS: tables.GroupTable,
     tables.OFFSETS: tables.OffsetTable,
-    tables.LIGHT_OFFSETS: tables.LightOffsetTable,
+    tables.LIGHT_OFFSETS: tables.OffsetTable,
     tables.DELAYS: tables.DelayTable,
     tables.FILTERS: tables.FilterTable,
     tables.ORDERS: tables.OrderTable,

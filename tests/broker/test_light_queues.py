@@ -1,0 +1,91 @@
+"""Light queues: a message is stored once and found in every queue it names."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.broker.kit import MAX_OFFSET, QUERY_OFFSET, UPDATE_OFFSET, Wire, running, wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from orbitmq.broker.broker import Broker
+
+LIGHT: dict[str, Any] = {"enableLmq": "true", "enableMultiDispatch": "true", "maxLmqConsumeQueueNum": 3}
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with running(tmp_path / "store", **LIGHT) as running_broker:
+        yield running_broker
+
+
+async def test_a_message_is_in_every_queue_it_names(client: Wire) -> None:
+    for body, queues in ((b"1", "%LMQ%a,%LMQ%b"), (b"2", "%LMQ%b"), (b"3", "%LMQ%a")):
+        assert (await client.send("T", body, 1, INNER_MULTI_DISPATCH=queues)).code == 0
+    await client.send("T", b"4", 1)
+
+    assert await client.bodies("T", 1) == [b"1", b"2", b"3", b"4"]
+    assert await client.bodies("%LMQ%a") == [b"1", b"3"]
+    assert await client.bodies("%LMQ%b") == [b"1", b"2"]
+    (first, _) = await client.messages("%LMQ%b")
+    assert (first.topic, first.properties["INNER_MULTI_QUEUE_OFFSET"]) == ("T", "0,0")
+    assert (await client.ask(MAX_OFFSET, {"topic": "%LMQ%a", "queueId": 0})).fields["offset"] == "2"
+
+
+async def test_whoever_waits_for_a_light_queue_is_woken(client: Wire) -> None:
+    await client.send("T", b"1", INNER_MULTI_DISPATCH="%LMQ%a")
+    held = await client.hold("%LMQ%a", 0, 1, consumer_group="%LMQ%a")
+
+    await client.send("T", b"2", INNER_MULTI_DISPATCH="%LMQ%a")
+
+    assert (await held).code == 0
+
+
+async def test_a_group_of_a_light_queue_goes_on_where_it_was(tmp_path: Path) -> None:
+    place = {"consumerGroup": "%LMQ%a", "topic": "%LMQ%a", "queueId": 0}
+    usual = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+    async with running(tmp_path) as broker, wire(broker) as client:
+        await client.send("T", b"x")
+        await client.pull("T")
+        assert (await client.ask(UPDATE_OFFSET, {**usual, "commitOffset": 1})).code == 0
+    async with running(tmp_path, **LIGHT) as broker, wire(broker) as client:
+        await client.send("T", b"x", INNER_MULTI_DISPATCH="%LMQ%a")
+        assert (await client.ask(UPDATE_OFFSET, {**place, "commitOffset": 1})).code == 0
+        assert "%LMQ%a" not in broker.state.groups.all()
+        assert "%LMQ%a" not in broker.state.topics.all()
+    saved = json.loads((tmp_path / "config" / "lmqConsumerOffset.json").read_text())
+    assert saved["lmqOffsetTable"] == {"%LMQ%a@%LMQ%a": 1}
+    async with running(tmp_path, **LIGHT) as broker, wire(broker) as client:
+        assert (await client.ask(QUERY_OFFSET, place)).fields["offset"] == "1"
+        assert (await client.ask(QUERY_OFFSET, usual)).fields["offset"] == "1"  # known since before they were on
+
+
+async def test_there_are_only_so_many(client: Wire) -> None:
+    assert (await client.send("T", b"x", INNER_MULTI_DISPATCH="%LMQ%a,%LMQ%b,%LMQ%c")).code == 0
+
+    refused = await client.send("T", b"x", INNER_MULTI_DISPATCH="%LMQ%a,%LMQ%d")
+
+    assert refused.code == 1
+    assert "LMQ_CONSUME_QUEUE_NUM_EXCEEDED" in str(refused.remark)
+    assert (await client.send("T", b"x", INNER_MULTI_DISPATCH="%LMQ%a")).code == 0
+    assert len(await client.bodies("%LMQ%a")) == 2
+
+
+@pytest.mark.parametrize("queues", ["%LMQ%a,", "T", "%LMQ%../../x", "%LMQ%a,%LMQ%a"])
+async def test_what_cannot_be_a_light_queue_is_refused(client: Wire, queues: str) -> None:
+    assert (await client.send("T", b"x", INNER_MULTI_DISPATCH=queues)).code == 13
+
+    assert await client.bodies("T") == []
+
+
+async def test_without_them_the_names_mean_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, wire(broker) as client:
+        assert (await client.send("T", b"x", INNER_MULTI_DISPATCH="%LMQ%a")).code == 0
+
+        assert (await client.pull("%LMQ%a")).code == 17
+        assert await client.bodies("T") == [b"x"]

@@ -1,0 +1,211 @@
+"""Topics and queues of special kinds, on Apache's broker and on ours: the same story told to both must end the same.
+
+Inner batches are also sent and consumed by Apache's own client. Light queues have no client library: they are spoken to on
+the wire.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.interop import apache, orbit, wire
+from tests.interop.apache import Broker, BrokerPlan
+from tests.interop.drivers import JavaClient, Received
+from tests.interop.java import build
+from tests.interop.marks import INTEROP
+from tests.interop.processes import eventually
+
+pytestmark = INTEROP
+
+SETTINGS: Final[dict[str, str | int]] = {
+    "enableLmq": "true",
+    "enableMultiDispatch": "true",
+    "mappedFileSizeCommitLog": 4 << 20,
+    "brokerClusterName": "special",
+}
+CREATE_TOPIC, SEND, SEND_BATCH, PULL, QUERY_OFFSET, UPDATE_OFFSET, MAX_OFFSET = 17, 310, 320, 11, 14, 15, 30
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    broker: Broker
+    name_server: str
+
+    def ask(self, code: int, fields: Mapping[str, object], body: bytes = b"") -> wire.Command:
+        return wire.ask(self.broker.address, code, {key: str(value) for key, value in fields.items()}, body)
+
+    def create(self, topic: str, attributes: str = "") -> None:
+        fields = {
+            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+            "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false", "attributes": attributes,
+        }  # fmt: skip
+        answer = self.ask(CREATE_TOPIC, fields)
+        assert answer.code == 0 or "unchangeable" in str(answer.remark), answer  # a test may be run again
+
+    def send(self, topic: str, body: bytes, *, code: int = SEND, **properties: str) -> wire.Command:
+        text = "".join(f"{key}\x01{value}\x02" for key, value in properties.items())
+        fields = {
+            "a": "P", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000, "h": 0, "i": text,
+            "m": "true" if code == SEND_BATCH else "false",
+        }  # fmt: skip
+        return self.ask(code, fields, body)
+
+    def pull(self, topic: str, offset: int, group: str = "raw") -> wire.Command:
+        fields = {
+            "consumerGroup": group, "topic": topic, "queueId": 0, "queueOffset": offset, "maxMsgNums": 32, "sysFlag": 4,
+            "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+        }  # fmt: skip
+        return self.ask(PULL, fields)
+
+
+@pytest.fixture(scope="module")
+def sides(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]:
+    folder = tmp_path_factory.mktemp("special")
+    with ExitStack() as stack:
+        found: dict[str, Side] = {}
+        for whose in ("Apache's", "ours"):
+            server = orbit.start_name_server(folder / f"nameserver-{whose[0]}")
+            stack.callback(server.process.kill)
+            if whose == "ours":
+                broker = orbit.start_broker(folder / "ours", server.address, "special", SETTINGS)
+            else:
+                plan = BrokerPlan(name="special", cluster="special", name_servers=[server.address], settings=SETTINGS)
+                broker = apache.start_broker(build("5.3.3"), folder / "apache", plan)
+            stack.callback(broker.process.kill)
+            found[whose] = Side(broker, server.address)
+        yield found
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[JavaClient]:
+    client = JavaClient(build("5.3.3"), tmp_path / "java")
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def told_to_both(sides: dict[str, Side], story: Any) -> Any:
+    theirs, ours = story(sides["Apache's"]), story(sides["ours"])
+    assert ours == theirs
+    return ours
+
+
+def settled(side: Side, topic: str, offset: int) -> None:
+    """Apache's queues follow its log a moment later."""
+
+    def end() -> int:
+        return int(side.ask(MAX_OFFSET, {"topic": topic, "queueId": 0}).fields.get("offset", -1))
+
+    eventually(end, lambda seen: seen == offset, 20, f"{offset} messages in {topic}", every=0.05)
+
+
+def batch(*bodies: bytes) -> bytes:
+    return b"".join(struct.pack(">5i", 22 + len(b), 0, 0, 0, len(b)) + b + struct.pack(">h", 0) for b in bodies)
+
+
+def records(answer: wire.Command) -> list[tuple[int, int, bytes, dict[str, str]]]:
+    """Queue offset, flags, body and properties of each record; not what tells when and where it was written."""
+    found, data = [], answer.body
+    while data:
+        size, queue_offset, sys_flag = (*struct.unpack_from(">i", data), *struct.unpack_from(">q", data, 20), 0)
+        (sys_flag,) = struct.unpack_from(">i", data, 36)
+        (body_size,) = struct.unpack_from(">i", data, 84)
+        body = data[88 : 88 + body_size]
+        at = 88 + body_size
+        at += 1 + data[at] + 2
+        pairs = (pair.partition("\x01") for pair in data[at:size].decode().split("\x02") if pair)
+        found.append((queue_offset, sys_flag, body, {key: value for key, _, value in pairs if key != "UNIQ_KEY"}))
+        data = data[size:]
+    return found
+
+
+def shown(answer: wire.Command) -> tuple[int, dict[str, str], list[tuple[int, int, bytes, dict[str, str]]]]:
+    wanted = (
+        "queueId",
+        "queueOffset",
+        "batchUniqId",
+        "transactionId",
+        "nextBeginOffset",
+        "minOffset",
+        "maxOffset",
+        "offset",
+    )
+    return answer.code, {key: answer.fields[key] for key in wanted if key in answer.fields}, records(answer)
+
+
+# ---- inner batches
+
+
+def test_inner_batches_are_kept_and_pulled_alike(sides: dict[str, Side]) -> None:
+    def story(side: Side) -> list[object]:
+        side.create("Batches", "+queue.type=BatchCQ")
+        answers = [
+            side.send("Batches", batch(b"a", b"bb", b"ccc"), code=SEND_BATCH, UNIQ_KEY="0A"),
+            side.send("Batches", b"single", UNIQ_KEY="0B"),
+            side.send("Batches", batch(b"d", b"e"), code=SEND_BATCH, UNIQ_KEY="0C"),
+            side.send("Batches", batch(b"f", b"g"), code=SEND_BATCH),
+        ]
+        settled(side, "Batches", 8)
+        answers += [side.pull("Batches", offset) for offset in range(9)]
+        answers += [side.ask(MAX_OFFSET, {"topic": "Batches", "queueId": 0})]
+        return [shown(answer) for answer in answers]
+
+    told = told_to_both(sides, story)
+    assert [code for code, _, _ in told] == [0] * 12 + [19, 0]
+
+
+@pytest.mark.parametrize("whose", ["ours", "Apache's"])
+def test_apaches_client_unwraps_inner_batches(sides: dict[str, Side], client: JavaClient, whose: str) -> None:
+    side = sides[whose]
+    side.create("Parcels", "+queue.type=BatchCQ")
+    producer, consumer = f"producer-{whose[0]}", f"consumer-{whose[0]}"
+    client.open_producer(producer, side.name_server, instanceName=whose[0])
+    # Without tags: an entry for many messages has none, so neither broker hands it to who asks for some.
+    client.open_push_consumer(consumer, side.name_server, "Parcels", group="parcels", instanceName=f"c{whose[0]}")
+
+    (receipt,) = client.send(producer, "Parcels", [{"text": str(i), "tag": "t"} for i in range(5)], mode="batch")
+
+    assert "," not in receipt["id"]
+    received: list[Received] = []
+    while len(received) < 5:
+        found = client.received(consumer, 1)
+        assert found, received
+        received += found
+    assert sorted(message.body.decode() for message in received) == ["0", "1", "2", "3", "4"]
+    first = min(message.offset for message in received)
+    assert sorted(message.offset - first for message in received) == [0, 1, 2, 3, 4]
+
+
+# ---- light queues
+
+
+def test_light_queues_are_filled_and_pulled_alike(sides: dict[str, Side]) -> None:
+    def story(side: Side) -> list[object]:
+        side.create("Feeds")
+        answers = [
+            side.send("Feeds", b"1", INNER_MULTI_DISPATCH="%LMQ%a,%LMQ%b"),
+            side.send("Feeds", b"2", INNER_MULTI_DISPATCH="%LMQ%b"),
+            side.send("Feeds", b"3"),
+        ]
+        settled(side, "%LMQ%b", 2)
+        settled(side, "Feeds", 3)
+        answers += [side.pull("Feeds", 0), side.pull("%LMQ%a", 0, "%LMQ%a"), side.pull("%LMQ%b", 0, "%LMQ%b")]
+        answers += [side.pull("%LMQ%b", 1, "%LMQ%b"), side.pull("%LMQ%b", 2, "%LMQ%b")]
+        place = {"consumerGroup": "%LMQ%b", "topic": "%LMQ%b", "queueId": 0}
+        answers += [side.ask(UPDATE_OFFSET, {**place, "commitOffset": 2}), side.ask(QUERY_OFFSET, place)]
+        return [(code, without_id(fields), found) for code, fields, found in map(shown, answers)]
+
+    told = told_to_both(sides, story)
+    assert [body for _, _, body, _ in told[5][2]] == [b"1", b"2"]
+    assert told[-1][1]["offset"] == "2"
+
+
+def without_id(fields: dict[str, str]) -> dict[str, str]:
+    """The broker made it."""
+    return {key: value for key, value in fields.items() if key != "transactionId"}
