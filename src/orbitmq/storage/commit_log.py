@@ -145,6 +145,7 @@ class CommitLog:
         self._memory = memoryview(b"")
         self._segment_start = 0
         self._segment_end = 0
+        self._prepared_to = 0  # a record that ends before this, with a blank one behind it, can be stored at once
         self._unreserved: Segment | None = None  # the file that recovery found, before the first append to it
 
     def settle_at(self, store_host: bytes) -> None:
@@ -177,9 +178,9 @@ class CommitLog:
             assert segment.start <= end <= segment.end, f"{end} is not in the last file, {segment}"
             self._write_to(segment)
             # Java leaves files sparse, and a store into a hole of a full disk kills the process. The first append reserves
-            # the blocks; until then the file counts as full, so that nothing is stored before.
+            # the blocks; until then nothing counts as prepared, so that nothing is stored before.
             self._unreserved = segment
-            self._segment_end = end
+        self._prepared_to = end
 
     def append(
         self,
@@ -210,8 +211,8 @@ class CommitLog:
         queue = (topic, queue_id)
         queue_offset = self.next_queue_offsets.get(queue, 0)
         at = self.end
-        if at + size + BLANK_BYTES > self._segment_end:
-            at = self._roll(size)
+        if at + size + BLANK_BYTES > self._prepared_to:
+            at = self._make_room(size)
         end = at + size
         stored_at_ms = self._now_ms()
         memory = self._memory
@@ -265,8 +266,8 @@ class CommitLog:
             _refuse_size(len(body), self._max_body_bytes, len(properties))
         size = record_size(field, sys_flag, len(body), len(properties))
         at = self.end
-        if at + size + BLANK_BYTES > self._segment_end:
-            at = self._roll(size)
+        if at + size + BLANK_BYTES > self._prepared_to:
+            at = self._make_room(size)
         stored_at_ms = self._now_ms()
         try:
             record = encode_record(
@@ -316,8 +317,8 @@ class CommitLog:
         if bodies > self._max_body_bytes:
             _refuse_size(bodies, self._max_body_bytes, 0)
         at = self.end
-        if at + total + BLANK_BYTES > self._segment_end:
-            at = self._roll(total)
+        if at + total + BLANK_BYTES > self._prepared_to:
+            at = self._make_room(total)
         queue = (topic, queue_id)
         first = self.next_queue_offsets.get(queue, 0)
         stored_at_ms = self._now_ms()
@@ -403,8 +404,8 @@ class CommitLog:
         memory[position : position + 8] = record[:8]
         self.end = at + len(record)
 
-    def _roll(self, size: int) -> int:
-        """Find room where the file has none: close it with a blank record, begin the next, and return where it begins."""
+    def _make_room(self, size: int) -> int:
+        """Where a record goes for which nothing is prepared yet: in this file, whose pages come next, or in another."""
         if size + BLANK_BYTES > self._config.segment_bytes:
             raise MessageError(
                 f"a record of {size} bytes does not fit into a file of {self._config.segment_bytes}",
@@ -413,8 +414,16 @@ class CommitLog:
             )
         if self._unreserved is not None:
             self._reserve(self._unreserved)
-            if self.end + size + BLANK_BYTES <= self._segment_end:
-                return self.end
+        if self.end + size + BLANK_BYTES > self._segment_end:
+            self._roll()
+        segment = self.files.last
+        assert segment is not None, "there is room, so there is a file"
+        prepared = self.files.prepare_pages(segment, self.end) if self._pool is None else segment.end
+        self._prepared_to = min(max(prepared, self.end + size + BLANK_BYTES), segment.end)
+        return self.end
+
+    def _roll(self) -> None:
+        """Begin the next file; a blank record closes the one before."""
         left = self._segment_end - self.end
         position = self.end - self._segment_start
         segment = self.files.roll()  # first: if the disk is full, the log stays as it is
@@ -422,11 +431,9 @@ class CommitLog:
             self._memory[position : position + BLANK_BYTES] = encode_blank(left)
         self._write_to(segment)
         self.end = segment.start
-        return segment.start
 
     def _reserve(self, segment: Segment) -> None:
         segment.file.reserve(0, segment.file.size)
-        self._segment_end = segment.end
         self._unreserved = None
 
     def _write_to(self, segment: Segment) -> None:

@@ -31,6 +31,7 @@ from orbitmq.errors import StorageError, StoreFull
 PAGE_BYTES: Final = 4096
 
 _ZEROES: Final = bytes(1 << 20)
+_READ_IN_BYTES: Final = 1 << 18
 _OPEN_DESCRIPTORS: Final = 512  # of plain files, at once; below the usual soft limit of 1024
 
 _HINTS: Final = {
@@ -118,6 +119,21 @@ class MappedFile:
         except OSError as cause:
             raise storage_error("warm up", self.path, cause) from cause
         self.sync()
+
+    def read_in(self, start: int, end: int) -> None:
+        """Have the pages of [start, end) in memory, which waits for them but changes nothing. Not on a closed file."""
+        with self._sync_lock:
+            if self._descriptor < 0:
+                return
+            descriptor = os.dup(self._descriptor)  # a sync must not wait for this, nor this for a sync
+        scratch = bytearray(min(_READ_IN_BYTES, end - start))
+        try:
+            for at in range(start, end, _READ_IN_BYTES):
+                os.preadv(descriptor, [memoryview(scratch)[: end - at]], at)
+        except OSError as cause:
+            raise storage_error("read", self.path, cause) from cause
+        finally:
+            os.close(descriptor)
 
     def read_ahead(self, *, enabled: bool) -> None:
         """Whether the system should read on when a page of it is needed: good for catching up, bad for looking around."""

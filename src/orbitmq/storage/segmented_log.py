@@ -6,7 +6,7 @@
 
 Every file has its full size from birth. Which bytes of it count is known to the owner, who writes through
 `Segment.memory` and tells the log on stopping where it ended. The next file is made ahead of need by a thread, so
-that rolling over costs the appender nothing.
+that rolling over costs the appender nothing; another has the pages ready that come next (pages_ahead.py).
 
 Java: MappedFileQueue, AllocateMappedFileService
 """
@@ -20,6 +20,7 @@ from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import StorageError, StoreCorrupt
+from orbitmq.storage.pages_ahead import AHEAD_BYTES, STEP_BYTES, PagesAhead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +79,7 @@ class SegmentedLog:
         # Replaced as a whole (holding `_changing`), never changed in place: readers need no lock.
         self.segments: tuple[Segment, ...] = load_segments(disk, directory, segment_bytes, writable=writable)
         self._preparer = _Preparer(self._allocate, self._remove) if prepare_ahead and writable else None
+        self._pages = PagesAhead() if prepare_ahead and writable and segment_bytes > STEP_BYTES else None
 
     @property
     def start(self) -> int:
@@ -131,6 +133,12 @@ class SegmentedLog:
             self._preparer.prepare(segment.end)
         return segment
 
+    def prepare_pages(self, segment: Segment, offset: int) -> int:
+        """Writing goes on at `offset`: have the pages behind it in memory soon. Returns from where on to ask again."""
+        if self._pages is None:
+            return segment.end
+        return segment.start + self._pages.want(segment.file, offset - segment.start)
+
     def start_at(self, offset: int) -> Segment:
         """The first file of an empty log that does not begin at 0 (a slave that joins late)."""
         assert not self.segments, "only an empty log can be given a start"
@@ -180,9 +188,11 @@ class SegmentedLog:
         return [(before.end, after.start) for before, after in pairs if before.end != after.start]
 
     def stop_preparing(self) -> None:
-        """End the thread and remove a file made ahead but not yet used."""
+        """End the threads and remove a file made ahead but not yet used."""
         if self._preparer:
             self._preparer.stop()
+        if self._pages:
+            self._pages.stop()
 
     def close(self, written_to: int | None = None) -> None:
         """Give the files back. A clean stop passes `written_to`: files that begin at or after it hold nothing and go."""
@@ -314,6 +324,7 @@ class _Preparer:
             segment: Segment | None = None
             try:
                 segment = self._allocate(start)
+                segment.file.read_in(0, min(AHEAD_BYTES, segment.file.size))
             except StorageError as error:
                 # The appender tries again when it needs the file, and tells its caller.
                 logger.warning("could not prepare the next file: %s", error)
