@@ -12,7 +12,8 @@ from random import Random
 import pytest
 
 from orbitmq.errors import StorageError, StoreFull
-from orbitmq.storage.files import PAGE_BYTES, Disk, LocalDisk, storage_error
+from orbitmq.storage.files import PAGE_BYTES, Disk, LocalDisk, MappedFile, storage_error
+from orbitmq.storage.pages_ahead import STEP_BYTES, PagesAhead
 from tests.storage.faulty_disk import FaultyDisk
 
 
@@ -267,3 +268,39 @@ def test_the_faulty_disk_fills_up_and_fails_to_sync(tmp_path: Path) -> None:
     disk.faults.sync_fails = True
     with pytest.raises(StorageError, match="sync"):
         file.sync()
+
+
+def test_pages_can_be_had_ready_without_changing_anything(tmp_path: Path) -> None:
+    file = LocalDisk().allocate(tmp_path / "file", 20 << 20)
+    file.memory[5:8] = b"abc"
+    before = bytes(file.memory)
+    file.read_in(0, 9 << 20)
+    file.read_in(4097, file.size)
+    assert bytes(file.memory) == before
+    file.close()
+    file.read_in(0, 4096)
+
+
+def test_pages_of_a_file_are_asked_for_a_step_at_a_time(tmp_path: Path) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Watched(MappedFile):
+        __slots__ = ()
+
+        def read_in(self, start: int, end: int) -> None:
+            asked.append((start, end))
+            super().read_in(start, end)
+
+    path = tmp_path / "file"
+    LocalDisk().allocate(path, 24 << 20).close()
+    file = Watched(path, os.open(path, os.O_RDWR), 24 << 20, writable=True)
+    pages = PagesAhead()
+    position, turns = 0, []
+    while position < file.size:
+        position = pages.want(file, position)
+        turns.append(position)
+    pages.stop()
+    pages.stop()
+    file.close()
+    assert turns == [n * STEP_BYTES for n in range(1, 7)]
+    assert asked == [(0, 16 << 20), (16 << 20, 20 << 20), (20 << 20, 24 << 20)]

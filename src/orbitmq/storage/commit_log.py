@@ -104,16 +104,9 @@ class AppendedBatch(msgspec.Struct):
         return [offset_message_id(store_host, offset) for offset in self.commit_log_offsets]
 
 
-class LogEntry(msgspec.Struct, gc=False):
-    """What the indexes need to know of a record."""
-
-    queue: tuple[str, int]  # topic and queue id
-    commit_log_offset: int
-    size: int
-    queue_offset: int
-    sys_flag: int
-    stored_at_ms: int
-    properties: bytes
+# What the indexes need to know of a record: its queue (topic and queue id), its offset in the log, its size, its offset in the
+# queue, sysFlag, store time, properties. A plain tuple, because one is made and taken apart for every message.
+LogEntry = tuple[tuple[str, int], int, int, int, int, int, bytes]
 
 
 class CommitLog:
@@ -232,7 +225,7 @@ class CommitLog:
         self.end = end
         self.last_stored_at_ms = stored_at_ms
         self.next_queue_offsets[queue] = queue_offset + 1
-        self.recent.append(LogEntry(queue, at, size, queue_offset, sys_flag, stored_at_ms, properties))
+        self.recent.append((queue, at, size, queue_offset, sys_flag, stored_at_ms, properties))
         return Appended(at, end, queue_offset, stored_at_ms)
 
     def _append_special(
@@ -282,7 +275,7 @@ class CommitLog:
             self.next_queue_offsets[queue] = queue_offset + taken
         if light_queues:
             self._advance_light_queues(light_queues)
-        self.recent.append(LogEntry(queue, at, size, queue_offset, sys_flag, stored_at_ms, properties))
+        self.recent.append((queue, at, size, queue_offset, sys_flag, stored_at_ms, properties))
         return Appended(at, at + size, queue_offset, stored_at_ms)
 
     def append_batch(
@@ -324,6 +317,7 @@ class CommitLog:
         stored_at_ms = self._now_ms()
         records: list[bytes] = []
         entries: list[LogEntry] = []
+        offsets: list[int] = []
         offset = at
         for number, (member, text, size) in enumerate(zip(members, member_properties, sizes, strict=True)):
             try:
@@ -334,15 +328,16 @@ class CommitLog:
             except struct.error as error:
                 raise _out_of_range(error) from None
             records.append(fill_record_crc(record) if self._adds_crc else record)
-            entries.append(LogEntry(queue, offset, size, first + number, sys_flag, stored_at_ms, text))
+            entries.append((queue, offset, size, first + number, sys_flag, stored_at_ms, text))
+            offsets.append(offset)
             offset += size
         # One after the other: a kill half way leaves the first ones, never later ones behind a hole.
-        for entry, record in zip(entries, records, strict=True):
-            self._write(entry.commit_log_offset, record)
+        for start, record in zip(offsets, records, strict=True):
+            self._write(start, record)
         self.last_stored_at_ms = stored_at_ms
         self.next_queue_offsets[queue] = first + len(members)
         self.recent.extend(entries)
-        return AppendedBatch([entry.commit_log_offset for entry in entries], offset, first, stored_at_ms)
+        return AppendedBatch(offsets, offset, first, stored_at_ms)
 
     def append_copied(self, offset: int, data: bytes | memoryview) -> None:
         """Write bytes of another broker's log where they stand there: any piece, but of one file. See replica.py"""

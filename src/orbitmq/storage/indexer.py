@@ -58,7 +58,7 @@ _find_multi_dispatch: Final = property_finder(MULTI_DISPATCH)
 _find_multi_queue_offset: Final = property_finder(MULTI_QUEUE_OFFSET)
 _MULTI_QUEUE_OFFSET: Final = MULTI_QUEUE_OFFSET.encode()
 _UNIQUE_KEY: Final = f"{UNIQUE_KEY}\x01".encode()
-_VALUE_END: Final = b"\x02"
+_VALUE_END: Final = 0x02  # as a number: looking for a single byte is quicker than for a text
 
 NEVER: Final = 2**63  # a log offset that is not reached
 _REMEMBERED: Final = 10_000  # tags, and kinds of properties
@@ -107,13 +107,12 @@ class Indexer:
         recent = self._log.recent
         if not recent:
             return
-        newest = recent[-1]
-        if newest.commit_log_offset + newest.size <= confirmed:
+        if _end(recent[-1]) <= confirmed:
             batch = list(recent)
             recent.clear()
         else:
             batch = []
-            while recent[0].commit_log_offset + recent[0].size <= confirmed:
+            while _end(recent[0]) <= confirmed:
                 batch.append(recent.popleft())
         self.index(batch)
 
@@ -155,13 +154,13 @@ class Indexer:
     def enter_keys(self, batch: list[LogEntry]) -> None:
         """The keys alone, of records that are in their queues already."""
         for entry in batch:
-            self._keep_keys(entry, *self._look_up(entry)[1:])
+            self._look_up(entry)
         self.enter_waiting_keys()
 
     @staticmethod
     def entry_at(memory: memoryview, position: int, commit_log_offset: int) -> LogEntry:
         record = decode_entry(memory, position, commit_log_offset)
-        return LogEntry(
+        return (
             (record.topic, record.queue_id),
             commit_log_offset,
             record.size,
@@ -179,26 +178,22 @@ class Indexer:
         has_keys, light_queues = self._keys is not None, self._config.light_queues
         with self._queues.lock:
             for entry in batch:
-                properties, queue = entry.properties, entry.queue
+                queue, offset, size, queue_offset, sys_flag, stored_at_ms, properties = entry
                 like = known.get(len(properties))
                 if (
                     like is not None
-                    and properties.startswith(like.before)
-                    and properties.endswith(like.after)
+                    and properties[: like.start] == like.before
+                    and properties[like.end :] == like.after
                     and _VALUE_END not in (unique_key := properties[like.start : like.end])
-                    and not entry.sys_flag & NO_QUEUE_ENTRY
+                    and not sys_flag & NO_QUEUE_ENTRY
                     and queue[0] != DELAY_TOPIC
                 ):
                     code = like.code
                     if has_keys:
-                        waiting_keys.append(
-                            (entry.commit_log_offset, entry.stored_at_ms, queue[0], unique_key, like.keys)
-                        )
+                        waiting_keys.append((offset, stored_at_ms, queue[0], unique_key, like.keys))
                 else:
-                    code, found_key, keys = self._look_up(entry)
-                    if has_keys:
-                        self._keep_keys(entry, found_key, keys)
-                    if entry.sys_flag & NO_QUEUE_ENTRY:
+                    code = self._look_up(entry)
+                    if sys_flag & NO_QUEUE_ENTRY:
                         continue
                 run = runs.get(queue)
                 if run is None:
@@ -207,12 +202,11 @@ class Indexer:
                         self._put_batch(opened, entry, code)
                         others[opened] = None
                         continue
-                    run = runs[queue] = QueueRun(opened, entry.queue_offset)
-                if run.next != entry.queue_offset:
+                    run = runs[queue] = QueueRun(opened, queue_offset)
+                if run.next != queue_offset:
                     run.enter()
-                    run.next = entry.queue_offset
-                run.places.append((entry.commit_log_offset, entry.size, code))
-                run.next += 1
+                run.places.append((offset, size, code))
+                run.next = queue_offset + 1
                 if light_queues and _MULTI_QUEUE_OFFSET in properties:
                     for begun in runs.values():
                         begun.enter()  # a light queue may be among them
@@ -222,20 +216,22 @@ class Indexer:
                 others[run.queue] = None
             touched = list(others)
             self._queues.touched(touched)
-            last = batch[-1]
-            self.indexed_to = last.commit_log_offset + last.size
-            self.last_stored_at_ms = last.stored_at_ms
+            self.indexed_to = _end(batch[-1])
+            self.last_stored_at_ms = batch[-1][5]
         return touched
 
-    def _look_up(self, entry: LogEntry) -> tuple[int, bytes | None, bytes | None]:
-        """What a queue entry keeps of the tag, the unique key, and KEYS."""
-        properties = entry.properties
+    def _look_up(self, entry: LogEntry) -> int:
+        """Keep the keys of a record to be entered; return what its queue keeps of its tag."""
+        (topic, _), offset, _, _, sys_flag, stored_at_ms, properties = entry
         unique_key, keys = _find_unique_key(properties), _find_keys(properties)
-        if entry.queue[0] == DELAY_TOPIC:
+        is_rolled_back = sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+        if (unique_key is not None or keys is not None) and not is_rolled_back and self._keys is not None:
+            self._waiting_keys.append((offset, stored_at_ms, topic, unique_key, keys))
+        if topic == DELAY_TOPIC:
             level = _find_delay(properties)
             if level is not None and level.isdigit() and int(level) > 0:
                 levels = self._config.delay_levels_ms
-                return entry.stored_at_ms + levels[min(int(level), len(levels)) - 1], unique_key, keys
+                return stored_at_ms + levels[min(int(level), len(levels)) - 1]
         tags = _find_tags(properties)
         code = self._tag_codes.get(tags)
         if code is None:
@@ -247,12 +243,7 @@ class Indexer:
             if len(self._likenesses) >= _REMEMBERED:
                 self._likenesses.clear()
             self._likenesses[len(properties)] = _Likeness(properties, unique_key, keys, code)
-        return code, unique_key, keys
-
-    def _keep_keys(self, entry: LogEntry, unique_key: bytes | None, keys: bytes | None) -> None:
-        is_rolled_back = entry.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
-        if (unique_key is not None or keys is not None) and not is_rolled_back:
-            self._waiting_keys.append((entry.commit_log_offset, entry.stored_at_ms, entry.queue[0], unique_key, keys))
+        return code
 
     def _put_waiting_keys(self) -> None:
         with self._entering_keys:
@@ -264,23 +255,29 @@ class Indexer:
 
     def _put_batch(self, queue: AnyQueue, entry: LogEntry, code: int) -> None:
         assert not isinstance(queue, QueueIndex)
-        base, count = _find_inner_base(entry.properties), _find_inner_num(entry.properties)
+        _, offset, size, queue_offset, _, stored_at_ms, properties = entry
+        base, count = _find_inner_base(properties), _find_inner_num(properties)
         if base is not None and count is not None and base.isdigit() and count.isdigit():
-            queue.put(int(base), entry.commit_log_offset, entry.size, 0, entry.stored_at_ms, int(count))
+            queue.put(int(base), offset, size, 0, stored_at_ms, int(count))
         else:
-            queue.put(entry.queue_offset, entry.commit_log_offset, entry.size, code, entry.stored_at_ms, 1)
+            queue.put(queue_offset, offset, size, code, stored_at_ms, 1)
 
     def _put_light(self, entry: LogEntry, code: int) -> list[AnyQueue]:
-        names = (_find_multi_dispatch(entry.properties) or b"").decode().split(",")
-        offsets = (_find_multi_queue_offset(entry.properties) or b"").decode().split(",")
-        if len(names) != len(offsets):
-            logger.error("the record at %d names light queues without their offsets", entry.commit_log_offset)
+        _, offset, size, _, _, _, properties = entry
+        names = (_find_multi_dispatch(properties) or b"").decode().split(",")
+        numbers = (_find_multi_queue_offset(properties) or b"").decode().split(",")
+        if len(names) != len(numbers):
+            logger.error("the record at %d names light queues without their offsets", offset)
             return []
         touched: list[AnyQueue] = []
-        for name, offset in zip(names, offsets, strict=True):
-            if name.startswith(LIGHT_QUEUE_PREFIX) and "/" not in name and offset.isdigit():
+        for name, number in zip(names, numbers, strict=True):
+            if name.startswith(LIGHT_QUEUE_PREFIX) and "/" not in name and number.isdigit():
                 queue = self._queues.open(name, LIGHT_QUEUE_ID)
                 if type(queue) is QueueIndex:
-                    queue.put(int(offset), entry.commit_log_offset, entry.size, code)
+                    queue.put(int(number), offset, size, code)
                     touched.append(queue)
         return touched
+
+
+def _end(entry: LogEntry) -> int:
+    return entry[1] + entry[2]

@@ -189,7 +189,7 @@ def _walk(
             batch = [indexer.entry_at(memory, offset - base, offset) for offset in fresh]
             indexer.index(batch)
             if batch and unindexed_from_ms is None:
-                unindexed_from_ms = batch[0].stored_at_ms
+                unindexed_from_ms = batch[0][5]
     if last is not None:
         indexer.last_stored_at_ms = stored_at_ms(last.segment.memory, last.positions[-1])
     return Recovered(end, records, [damage for damage in damages if damage.start < end], unindexed_from_ms)

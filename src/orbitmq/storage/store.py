@@ -340,7 +340,7 @@ class Store:
         """Forget a topic's queues; how many there were. Its records stay in the log until their files expire."""
         self.dispatch()
         recent = self.log.recent
-        kept = [entry for entry in recent if entry.queue[0] != topic]
+        kept = [entry for entry in recent if entry[0][0] != topic]
         recent.clear()
         recent.extend(kept)
         self.log.forget_topic(topic)
