@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orbitmq.clock import ManualClock
 from orbitmq.message.batch import BatchMember
-from orbitmq.message.properties import encode_properties
+from orbitmq.message.properties import decode_properties, encode_properties
 from orbitmq.message.sysflags import INNER_BATCH, NEED_UNWRAP
 from orbitmq.message.tags import tag_code
 from orbitmq.storage.config import FlushMode
@@ -187,3 +187,48 @@ def test_a_rebuild_from_the_log_equals_what_was_built_on_the_way(
         shutil.rmtree(directory / name, ignore_errors=True)
     opened().close()
     assert index_files(directory) == built
+
+
+def test_keys_that_wait_are_entered_when_somebody_looks_or_the_indexes_are_flushed(tmp_path: Path) -> None:
+    store = open_store(tmp_path, segment_bytes=1 << 16)
+    assert store.keys is not None
+    put(store, UNIQ_KEY="U1", KEYS="k")
+    store.dispatch()
+    assert store.keys.find("T", "k", 9, 0, 2**62).offsets == [], "one alone is not worth the while"
+    assert len(store.find_by_key("T", "k").records) == 1
+    put(store, UNIQ_KEY="U2", KEYS="k")
+    store.flush()
+    assert len(store.keys.find("T", "k", 9, 0, 2**62).offsets) == 2
+    store.close()
+
+
+def test_keys_of_records_that_are_cut_off_are_forgotten_while_they_wait(tmp_path: Path) -> None:
+    store = open_store(tmp_path, segment_bytes=1 << 16)
+    kept = put(store, UNIQ_KEY="U1", KEYS="kept")
+    put(store, UNIQ_KEY="U2", KEYS="cut")
+    store.dispatch()
+    store.follow().cut(kept.end)
+    assert [len(store.find_by_key("T", key).records) for key in ("kept", "cut")] == [1, 0]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"UNIQ_KEY\x01AB\x02D\x01E\x02TAGS\x01t\x02",  # as long as the first, and ends like it, but is cut elsewhere
+        b"UNIQ_KEY\x01ABCDEF\x02TAGS\x01u\x02",
+        b"UNIQ_KEX\x01ABCDEF\x02TAGS\x01t\x02",
+        b"TAGS\x01t\x02UNIQ_KEY\x01ABCDEF\x02",
+    ],
+)
+def test_properties_that_only_look_like_the_ones_before_are_read_for_themselves(tmp_path: Path, odd: bytes) -> None:
+    store = open_store(tmp_path, segment_bytes=1 << 16)
+    put(store, properties=b"UNIQ_KEY\x01123456\x02TAGS\x01t\x02")
+    put(store, properties=odd)
+    store.dispatch()
+    assert len(store.find_by_key("T", "123456").records) == 1
+    named = decode_properties(odd)
+    assert entry(store, "T", 0, 1)[2] == tag_code(named["TAGS"])
+    assert len(store.find_by_key("T", named.get("UNIQ_KEY", "-")).records) == ("UNIQ_KEY" in named)
+    assert store.find_by_key("T", "AB\x02D\x01E").records == []
+    store.close()

@@ -151,6 +151,13 @@ class Indexer:
             # that are in already will not be entered twice.
             self._health.report(RunningFlags.INDEX_ERROR, error)
 
+    def forget_keys(self, offset: int) -> None:
+        """The log was cut at `offset`: nothing behind it is found by its keys, now or later."""
+        with self._entering_keys:
+            self._waiting_keys[:] = [record for record in self._waiting_keys if record[0] < offset]
+            if self._keys is not None:
+                self._keys.truncate(offset)
+
     def enter_keys(self, batch: list[LogEntry]) -> None:
         """The keys alone, of records that are in their queues already."""
         for entry in batch:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from orbitmq.storage.files import Disk
     from orbitmq.storage.flush import LogFlusher
     from orbitmq.storage.indexer import Indexer
-    from orbitmq.storage.key_index import KeyIndex
     from orbitmq.storage.queue_table import QueueTable
     from orbitmq.storage.segmented_log import Segment
 
@@ -44,14 +43,12 @@ class Replica:
         disk: Disk,
         log: CommitLog,
         queues: QueueTable,
-        keys: KeyIndex | None,
         indexer: Indexer,
         flusher: LogFlusher,
     ) -> None:
         self._disk = disk
         self._log = log
         self._queues = queues
-        self._keys = keys
         self._indexer = indexer
         self._flusher = flusher
 
@@ -105,8 +102,7 @@ class Replica:
             clear_behind(log, end)
             log.place_end(end)
         self._queues.truncate(end)
-        if self._keys is not None:
-            self._keys.truncate(end)
+        self._indexer.forget_keys(end)
         self._indexer.indexed_to = end
 
     def cut_partial_record(self) -> None:

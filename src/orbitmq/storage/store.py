@@ -138,7 +138,7 @@ class Store:
 
     def follow(self) -> Replica:
         """From now on the log is written by copying another broker's, and by nothing else."""
-        self.replica = Replica(self.disk, self.log, self.queues, self.keys, self._indexer, self._log_flusher)
+        self.replica = Replica(self.disk, self.log, self.queues, self._indexer, self._log_flusher)
         return self.replica
 
     # Appending
