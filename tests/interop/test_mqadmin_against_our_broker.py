@@ -82,6 +82,12 @@ STORIES: Final[Mapping[str, Story]] = {
         (("deleteSubGroup", "-b", "{broker}", "-g", "Nope"), "success"),
         (("getConsumerConfig", "-g", "Nope"), ""),
     ],
+    "who leases": [
+        (("setConsumeMode", "-b", "{broker}", "-t", "Orders", "-g", "Leasers", "-m", "POP", "-q", "2"), "success"),
+        (("setConsumeMode", "-c", CLUSTER, "-t", "Orders", "-g", "Leasers", "-m", "PULL"), "success"),
+        (("exportPopRecord", "-b", "{broker}"), "Export broker records,"),
+        (("deleteSubGroup", "-b", "{broker}", "-g", "Leasers", "-r", "true"), "success"),
+    ],
     "clients": [
         (("consumerConnection", "-g", "Readers"), "JAVA"),
         (("consumerConnection", "-g", "Nobody"), "CODE: 17"),
@@ -204,8 +210,6 @@ DIFFERENT: Final[Mapping[Command, tuple[str, str]]] = {
     ("remappingStaticTopic", "-t", "Static", "-c", CLUSTER): ("mapping data", "No topic route"),
     ("rocksDBConfigToJson", "-c", CLUSTER, "-t", "topics"): ("", "CODE: 3"),
     ("checkRocksdbCqWriteProgress", "-c", CLUSTER): ("check doing", "CODE: 3"),
-    ("setConsumeMode", "-b", "{broker}", "-t", "Orders", "-g", "Readers", "-m", "PULL"): ("success", "CODE: 3"),
-    ("exportPopRecord", "-b", "{broker}"): ("Export broker records,", "CODE: 3"),
     ("createUser", "-b", "{broker}", "-u", "u", "-p", "p"): ("CODE: 1 ", "CODE: 3"),
     ("updateUser", "-b", "{broker}", "-u", "u", "-p", "p"): ("CODE: 1 ", "CODE: 3"),
     ("deleteUser", "-b", "{broker}", "-u", "u"): ("CODE: 1 ", "CODE: 3"),

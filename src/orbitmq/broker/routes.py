@@ -188,6 +188,7 @@ def _leases(state: State) -> dict[int, Handler]:
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME: partial(
             leases.change_invisible_time, s.settling, s.topics, s.store, s.durability
         ),
+        RequestCode.POP_ROLLBACK: leases.move_to_files,
         RequestCode.QUERY_ASSIGNMENT: partial(
             assignments.query_assignment, s.request_modes, s.topic_routes, s.clients, s.configuration
         ),

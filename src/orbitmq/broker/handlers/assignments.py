@@ -78,7 +78,8 @@ async def set_request_mode(
         raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"mode {mode.mode!r} is unknown", hint="PULL or POP")
     if mode.topic.startswith(names.RETRY_PREFIX):
         raise RequestFailed(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-    topics.require(mode.topic)
+    if topics.get(mode.topic) is None:
+        raise RequestFailed(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic[:300]}] not exist")
     groups.require(mode.consumer_group)
     await modes.set(mode)
     return ok()
