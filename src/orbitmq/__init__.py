@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from orbitmq.client.fetching import Fetched
     from orbitmq.client.filters import Sql
     from orbitmq.client.hooks import ConsumeHook, Consuming, SendHook, Sending
+    from orbitmq.client.lease_consumer import LeaseConsumer
+    from orbitmq.client.leased import LeasedMessage
     from orbitmq.client.producer import Producer
     from orbitmq.client.pull_consumer import PullConsumer
     from orbitmq.client.receipts import Receipt, SendStatus
@@ -58,6 +60,8 @@ _HOMES = {
     "Consuming": "orbitmq.client.hooks",
     "SendHook": "orbitmq.client.hooks",
     "Sending": "orbitmq.client.hooks",
+    "LeaseConsumer": "orbitmq.client.lease_consumer",
+    "LeasedMessage": "orbitmq.client.leased",
     "Producer": "orbitmq.client.producer",
     "PullConsumer": "orbitmq.client.pull_consumer",
     "ReceivedMessage": "orbitmq.client.received",
@@ -97,6 +101,8 @@ __all__ = [
     "Credentials",
     "Fetched",
     "JsonCodec",
+    "LeaseConsumer",
+    "LeasedMessage",
     "Message",
     "MessageError",
     "OpenTelemetry",

@@ -3,17 +3,19 @@
 from orbitmq.client.sync import (
     Client,
     Consumer,
+    LeaseConsumer,
     Producer,
     PullConsumer,
-    ReceivedMessage,
-    Transaction,
     TransactionProducer,
     connect,
 )
+from orbitmq.client.sync_messages import LeasedMessage, ReceivedMessage, Transaction
 
 __all__ = [
     "Client",
     "Consumer",
+    "LeaseConsumer",
+    "LeasedMessage",
     "Producer",
     "PullConsumer",
     "ReceivedMessage",

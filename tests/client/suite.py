@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orbitmq import Client, PullConsumer, QueueRef, ReceivedMessage, RetryLater, SendStatus
+from orbitmq import Client, LeasedMessage, PullConsumer, QueueRef, ReceivedMessage, RetryLater, SendStatus
 from orbitmq.errors import RequestFailed
 from tests.client.scripted import eventually
 
@@ -188,6 +188,31 @@ async def test_broadcasting_members_each_get_everything(client: Client, topic: s
     async with one, other:
         await eventually(lambda: len(first) == len(second) == 10, 20)
     assert len(list(tmp_path.rglob("offsets.json"))) == 2
+
+
+async def test_leased_messages_end_with_their_ack_and_come_again_without(client: Client, topic: str) -> None:
+    async with client.producer("PythonProducer") as producer:
+        await until_routed(client, topic)
+        for number in range(10):
+            await producer.send(topic, str(number), keys=f"k{number}")
+    lease = timedelta(seconds=3)
+    async with client.lease_consumer(topic, group=f"Leases{topic}", start="earliest", lease=lease) as consumer:
+        leased: dict[bytes, LeasedMessage] = {}
+        while len(leased) < 10:
+            leased |= {message.body: message for message in await consumer.fetch(wait=10)}
+        assert leased[b"7"].keys == ["k7"]
+        await leased[b"0"].ack()
+        await consumer.ack(leased[str(number).encode()] for number in range(1, 5))
+        await leased[b"5"].extend(timedelta(hours=1))
+        await leased[b"6"].extend(timedelta(hours=1))
+        await leased[b"6"].extend(timedelta(seconds=1))  # with the handle that the first extension gave
+        again: dict[bytes, LeasedMessage] = {}
+        async with asyncio.timeout(60):
+            while len(again) < 4:
+                again |= {message.body: message for message in await consumer.fetch(wait=5)}
+        assert set(again) == {b"6", b"7", b"8", b"9"}
+        assert {(message.attempt, message.topic) for message in again.values()} == {(2, topic)}
+        await consumer.ack(again.values())
 
 
 async def test_offsets_by_time_and_by_hand(client: Client, topic: str) -> None:

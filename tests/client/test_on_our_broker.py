@@ -23,6 +23,7 @@ from tests.client.suite import (  # noqa: F401 - tests that every server must pa
     test_a_request_gets_its_reply,
     test_broadcasting_members_each_get_everything,
     test_every_way_of_sending_arrives,
+    test_leased_messages_end_with_their_ack_and_come_again_without,
     test_members_share_a_topic_and_take_over_when_one_leaves,
     test_offsets_by_time_and_by_hand,
     test_only_what_a_transaction_commits_is_consumed,

@@ -13,7 +13,7 @@ from tests.client.scripted import scripted_cluster
 def test_the_public_names_are_these() -> None:
     assert sorted(orbitmq.__all__) == sorted([
         "AlreadyClosed", "App", "CallTimeout", "Client", "Codec", "ConfigError", "ConnectFailed", "ConnectionLost",
-        "ConsumeHook", "Consumer", "Consuming", "Credentials", "Fetched", "JsonCodec", "Message", "MessageError",
+        "ConsumeHook", "Consumer", "Consuming", "Credentials", "Fetched", "JsonCodec", "LeaseConsumer", "LeasedMessage", "Message", "MessageError",
         "OpenTelemetry", "OrbitError", "Producer", "PullConsumer", "QueueRef", "Receipt", "ReceivedMessage",
         "RequestFailed", "RetryLater", "SendHook", "SendStatus", "Sending", "Sql", "Tracer", "Transaction",
         "TransactionProducer", "TransportError", "__version__", "connect",

@@ -78,6 +78,13 @@ async def main() -> None:
             c.consumer("A", group="g", handler=many, batch_size=3),
         ):
             pass
+        async with c.lease_consumer("Orders", group="g", lease=timedelta(minutes=5)) as leases:
+            for lm in await leases.fetch(max=10, wait=1):
+                await lm.extend(timedelta(minutes=1))
+                await lm.ack()
+            async for lm in leases:
+                async with lm.process():
+                    use(lm.body.decode(), lm.leased_until.isoformat())
         async with c.pull_consumer(group="etl") as pc:
             for q in await pc.queues("Orders"):
                 batch = await pc.fetch(q, offset=0, max=256)
@@ -96,6 +103,11 @@ def blocking_main() -> None:
             for m in sub:
                 with m.process():
                     use(m.body.decode(), m.attempt + 1)
+        with c.lease_consumer("Orders", group="g") as leases:
+            leases.ack(leases.fetch(wait=1))
+            for lm in leases:
+                with lm.process():
+                    use(lm.body.decode())
         with c.pull_consumer(group="etl") as pc:
             use(pc.fetch(pc.queues("T")[0], offset=1).next_offset + 1)
     try:

@@ -7,6 +7,7 @@ import pytest
 
 from orbitmq import Client, Consumer, ReceivedMessage, Sql, connect
 from orbitmq.errors import RequestFailed
+from tests.client import suite
 from tests.client.scripted import eventually
 from tests.client.suite import (  # noqa: F401 - tests that every server must pass
     collecting,
@@ -89,6 +90,19 @@ async def test_mqadmin_finds_our_messages_and_our_consumers(
         assert reset.exit_status in (None, 0), reset
         await eventually(lambda: len(seen) == 2, 30)
         assert seen[1].message_id == receipt.message_id
+
+
+async def test_leases_where_brokers_have_them_and_a_clear_word_where_not(
+    release: str, client: Client, topic: str
+) -> None:
+    if release.startswith("5"):
+        await suite.test_leased_messages_end_with_their_ack_and_come_again_without(client, topic)
+        return
+    await until_routed(client, topic)
+    async with client.lease_consumer(topic, group=f"Leases{topic}") as consumer:
+        with pytest.raises(RequestFailed, match="does not lease messages") as refused:
+            await consumer.fetch(wait=5)
+    assert "5.0" in refused.value.hint
 
 
 async def test_an_unusable_sql_filter_is_refused_at_the_start(client: Client, topic: str) -> None:

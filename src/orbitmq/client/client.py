@@ -6,7 +6,8 @@ Java: ClientConfig, and the setters of DefaultMQProducer and DefaultMQPushConsum
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar
 
 from orbitmq.client.assignment import strategy_from
 from orbitmq.client.codecs import JSON
@@ -20,6 +21,7 @@ from orbitmq.client.config import (
 from orbitmq.client.consumer import Consumer
 from orbitmq.client.consumer_options import ConsumerOptions
 from orbitmq.client.handlers import adapted
+from orbitmq.client.lease_consumer import LeaseConsumer
 from orbitmq.client.process_queue import CacheLimits
 from orbitmq.client.producer import Producer
 from orbitmq.client.producer_options import ProducerOptions
@@ -88,7 +90,7 @@ class Client:
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        self._made: list[Producer | TransactionProducer | Consumer | PullConsumer] = []
+        self._made: list[Producer | TransactionProducer | Consumer | LeaseConsumer | PullConsumer] = []
         self._tidy_at = _TIDY_AT
         self._closed = False
 
@@ -245,6 +247,26 @@ class Client:
         )
         return self._keep(Consumer(self.config, group, wanted, options, handler))
 
+    def lease_consumer(
+        self,
+        topic: str,
+        *,
+        group: str,
+        filter: str | Sql | None = None,  # noqa: A002 - the word everybody uses for it
+        start: Literal["earliest", "latest"] = "latest",
+        lease: timedelta = timedelta(minutes=1),
+        prefetch: int = 8,
+    ) -> LeaseConsumer:
+        """A consumer that leases messages from brokers one by one, to be used as `async with client.lease_consumer(...)`.
+
+        A message that is not acked within `lease` comes again, here or elsewhere; `extend` gives more time. Members of the
+        group need not share out queues, so none waits for another. An iteration keeps up to `prefetch` leased messages ready.
+        Brokers must be able to lease: Apache's from 5.0 on, and ours.
+        """
+        return self._keep(
+            LeaseConsumer(self.config, topic, group, wanted=filter, start=start, lease=lease, prefetch=prefetch)
+        )
+
     def pull_consumer(
         self,
         group: str,
@@ -311,4 +333,4 @@ def _listed(topics: str | Sequence[str]) -> Sequence[str]:
     return [topics] if isinstance(topics, str) else topics
 
 
-P = TypeVar("P", Producer, TransactionProducer, Consumer, PullConsumer)
+P = TypeVar("P", Producer, TransactionProducer, Consumer, LeaseConsumer, PullConsumer)

@@ -29,9 +29,10 @@ from orbitmq.tasks import Tasks, every
 from orbitmq.transport.local_address import local_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from orbitmq.client.membership import Membership
+    from orbitmq.protocol.bodies.groups import ConsumerData
     from orbitmq.transport.address import Address
     from orbitmq.transport.connection import Connection, Handler
 
@@ -62,6 +63,7 @@ class Instance:
         self.cluster = Cluster(config, answers=self.answers, on_open=self._connected)
         self.unique_ids = UniqueIds(config.clock, _packed(ip), os.getpid(), config.randomness.getrandbits(32))
         self._producers: dict[str, int] = {}
+        self._leasers: dict[str, Callable[[], ConsumerData]] = {}
         self._tasks = Tasks()
         self._heartbeats: set[Address] = set()
         self._greeted: dict[Address, tuple[Connection | None, int]] = {}
@@ -128,6 +130,14 @@ class Instance:
             UnregisterClient(client_id=self.client_id, consumer_group=member.group), masters_only=False
         )
 
+    def add_leaser(self, group: str, heartbeat_data: Callable[[], ConsumerData]) -> None:
+        """A group that leases messages: brokers should know that it is there, and have nothing to ask of it."""
+        self._leasers[group] = heartbeat_data
+
+    async def remove_leaser(self, group: str) -> None:
+        del self._leasers[group]
+        await self._unregister(UnregisterClient(client_id=self.client_id, consumer_group=group), masters_only=False)
+
     async def _unregister(self, header: UnregisterClient, *, masters_only: bool) -> None:
         """Tell the brokers we are connected to; one that is gone will notice by itself."""
         connected = [
@@ -149,9 +159,9 @@ class Instance:
 
     async def heartbeat(self) -> None:
         """Tell every broker we may deal with who we are. Raises the first failure, after trying all."""
-        if not self._producers and not self.consumers:
+        if not self._has_groups():
             return
-        addresses = self.cluster.addresses(masters_only=not self.consumers)
+        addresses = self.cluster.addresses(masters_only=not self.consumers and not self._leasers)
         outcomes = await asyncio.gather(*map(self.heartbeat_to, addresses), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -161,7 +171,10 @@ class Instance:
         body = Heartbeat(
             client_id=self.client_id,
             producer_data_set=[ProducerData(group_name=group) for group in self._producers],
-            consumer_data_set=[member.heartbeat_data() for member in self.consumers.values()],
+            consumer_data_set=[
+                *(member.heartbeat_data() for member in self.consumers.values()),
+                *(heartbeat_data() for heartbeat_data in self._leasers.values()),
+            ],
         )
         added = self._added
         self._heartbeats.add(address)  # before it is sent: opening the connection must not send another
@@ -185,8 +198,11 @@ class Instance:
         """A broker that is new, or back, must know our groups before it can serve them."""
         if address in self._heartbeats or address not in self.cluster.addresses(masters_only=False):
             return
-        if self._producers or self.consumers:
+        if self._has_groups():
             self._tasks.start(self._introduce(address), f"heartbeat to {address}")
+
+    def _has_groups(self) -> bool:
+        return bool(self._producers or self.consumers or self._leasers)
 
     async def _introduce(self, address: Address) -> None:
         try:

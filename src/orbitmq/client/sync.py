@@ -21,22 +21,22 @@ from orbitmq.client import portal
 from orbitmq.client.client import Client as AsyncClient
 from orbitmq.client.client import connect as connect_async
 from orbitmq.client.consumer import Consumer as AsyncConsumer
+from orbitmq.client.lease_consumer import LeaseConsumer as AsyncLeaseConsumer
 from orbitmq.client.producer import Producer as AsyncProducer
 from orbitmq.client.pull_consumer import PullConsumer as AsyncPullConsumer
+from orbitmq.client.sync_messages import LeasedMessage, ReceivedMessage, Transaction
 from orbitmq.client.transactions import TransactionProducer as AsyncTransactionProducer
 from orbitmq.errors import AlreadyClosed
-from orbitmq.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-    from datetime import datetime
     from types import TracebackType
 
     from orbitmq.client.receipts import Receipt
     from orbitmq.client.received import ReceivedMessage as AsyncReceivedMessage
     from orbitmq.client.stats import ConsumerStats, ProducerStats
     from orbitmq.client.transactions import Transaction as AsyncTransaction
-    from orbitmq.message import QueueRef, StoredMessage
+    from orbitmq.message import QueueRef
 
 
 class _Closable(Protocol):
@@ -168,7 +168,7 @@ class Producer(_Face[AsyncProducer]):
         self, request: ReceivedMessage | AsyncReceivedMessage, body: object, *, timeout: float | None = None
     ) -> Receipt:
         """Answer a request that a consumer got; RequestFailed when who asked is not there any more."""
-        inner = request._inner if isinstance(request, ReceivedMessage) else request
+        inner = request.inner if isinstance(request, ReceivedMessage) else request
         here = self._here()
         return here.portal.run(here.target.reply(inner, body, timeout=timeout))
 
@@ -176,38 +176,6 @@ class Producer(_Face[AsyncProducer]):
     def stats(self) -> ProducerStats:
         """What it did so far, in this process."""
         return self._here().target.stats
-
-
-class Transaction:
-    """One half message, until its block ends. See `TransactionProducer.begin`."""
-
-    __slots__ = ("_inner", "_portal")
-
-    def __init__(self, inner: AsyncTransaction, entered: portal.Portal) -> None:
-        self._inner = inner
-        self._portal = entered
-
-    @property
-    def receipt(self) -> Receipt:
-        """Where the half message is stored; its `message_id` is the one that consumers will see."""
-        return self._inner.receipt
-
-    def commit(self) -> None:
-        """When the block ends, let consumers have the message."""
-        self._inner.commit()
-
-    def roll_back(self) -> None:
-        """When the block ends, let the message vanish."""
-        self._inner.roll_back()
-
-    def __enter__(self) -> Self:
-        self._portal.run(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._portal.run(self._inner.__aexit__(kind, error, trace))
 
 
 class TransactionProducer(_Face[AsyncTransactionProducer]):
@@ -219,86 +187,6 @@ class TransactionProducer(_Face[AsyncTransactionProducer]):
     def stats(self) -> ProducerStats:
         """What it did so far, in this process; halves count as sent."""
         return self._here().target.stats
-
-
-class ReceivedMessage(Message):
-    """A message from a queue. It stays this consumer's until it is acked or given back."""
-
-    __slots__ = ("_inner", "_portal", "attempt", "queue", "queue_offset")
-
-    def __init__(self, inner: AsyncReceivedMessage, entered: portal.Portal) -> None:
-        self.topic = inner.topic
-        self.body = inner.body
-        self.flag = inner.flag
-        self.properties = inner.properties
-        self.queue: QueueRef = inner.queue
-        self.queue_offset = inner.queue_offset
-        self.attempt = inner.attempt
-        self._inner = inner
-        self._portal = entered
-
-    @property
-    def stored(self) -> StoredMessage:
-        """The record as the broker keeps it."""
-        return self._inner.stored
-
-    @property
-    def message_id(self) -> str:
-        """The id its producer gave it."""
-        return self._inner.message_id
-
-    @property
-    def offset_id(self) -> str:
-        """The id that says where it is stored."""
-        return self._inner.offset_id
-
-    @property
-    def born_at(self) -> datetime:
-        """When its producer sent it, by the producer's clock."""
-        return self._inner.born_at
-
-    @property
-    def stored_at(self) -> datetime:
-        """When the broker stored it, by the broker's clock."""
-        return self._inner.stored_at
-
-    def ack(self) -> None:
-        """Done: it will not come again. Later calls change nothing."""
-        self._portal.soon(self._inner.ack)
-
-    def retry(self, delay_level: int = 0) -> None:
-        """Give it back, to be delivered again after a while: level 1 is a second, 0 the broker's choice, -1 never."""
-        self._portal.run(self._inner.retry(delay_level))
-
-    def process(self) -> Processing:
-        """`with message.process():` acks when the block ends, and retries when it raises an Exception, which is logged."""
-        return Processing(self, self._inner)
-
-
-class Processing:
-    """See `ReceivedMessage.process`."""
-
-    __slots__ = ("_inner", "_message")
-
-    def __init__(self, message: ReceivedMessage, inner: AsyncReceivedMessage) -> None:
-        self._message = message
-        self._inner = inner
-
-    def __enter__(self) -> ReceivedMessage:
-        return self._message
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if error is None:
-            self._message.ack()
-            return False
-        if not isinstance(error, Exception):
-            return False
-        settler = self._inner.settler
-        if settler is not None:
-            self._message.retry(settler.report([self._inner], error))
-        return True
 
 
 class Consumer(_Face[AsyncConsumer]):
@@ -337,6 +225,35 @@ class Consumer(_Face[AsyncConsumer]):
         """The queues that are ours now, without those of the group's retry topic."""
         here = self._here()
         return here.portal.run(_called(lambda: here.target.assigned))
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What it did so far, in this process."""
+        return self._here().target.stats
+
+
+class LeaseConsumer(_Face[AsyncLeaseConsumer]):
+    """Leases messages of one topic. Made by `Client.lease_consumer`; safe to use from many threads at once."""
+
+    def fetch(self, *, max: int = 32, wait: float = 15.0) -> list[LeasedMessage]:  # noqa: A002 - the public face's word
+        """Up to `max` messages, leased from now; with none there, wait up to `wait` seconds for the first."""
+        here = self._here()
+        found = here.portal.run(here.target.fetch(max=max, wait=wait))
+        return [LeasedMessage(one, here.portal) for one in found]
+
+    def ack(self, messages: Iterable[LeasedMessage]) -> None:
+        """Ack many in one request a broker."""
+        here = self._here()
+        here.portal.run(here.target.ack([message.inner for message in messages]))
+
+    def __iter__(self) -> Iterator[LeasedMessage]:
+        here = self._here()
+        while True:
+            try:
+                inner = here.portal.run(here.target.__anext__())
+            except StopAsyncIteration:
+                return
+            yield LeasedMessage(inner, here.portal)
 
     @property
     def stats(self) -> ConsumerStats:
@@ -418,6 +335,7 @@ class Client(_Face[AsyncClient]):
     producer = _making(AsyncClient.producer, Producer)
     transaction_producer = _making(AsyncClient.transaction_producer, TransactionProducer)
     consumer = _making(AsyncClient.consumer, Consumer)
+    lease_consumer = _making(AsyncClient.lease_consumer, LeaseConsumer)
     pull_consumer = _making(AsyncClient.pull_consumer, PullConsumer)
 
     def close(self) -> None:

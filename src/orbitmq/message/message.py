@@ -49,6 +49,7 @@ class Message:
 
     @property
     def keys(self) -> list[str]:
+        """By which tools find it; a text with blanks between them on the wire."""
         return self.properties.get(names.KEYS, "").split()
 
     def __eq__(self, other: object) -> bool:
@@ -94,6 +95,7 @@ class StoredMessage(msgspec.Struct, kw_only=True):
 
     @property
     def keys(self) -> list[str]:
+        """By which tools find it; a text with blanks between them on the wire."""
         return self.properties.get(names.KEYS, "").split()
 
     @property

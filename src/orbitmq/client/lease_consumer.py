@@ -1,0 +1,289 @@
+"""Consuming by leases: the broker hands out messages one by one and keeps the book, so no member owns a queue.
+
+    fetch ─> a poll at each broker of the topic ─> what comes first; the rest waits here for the next fetch
+
+No rebalance, no locks, no offsets on our side: any number of members share a topic evenly, however few queues it has, and a
+slow message holds up no other. Needs brokers that lease (Apache's from 5.0 on, and ours).
+
+Java: DefaultMQPushConsumer with clientRebalance=false, DefaultMQPushConsumerImpl.popMessage
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Self
+
+from orbitmq.client import instance as instances
+from orbitmq.client.filters import subscription
+from orbitmq.client.incoming import Incoming
+from orbitmq.client.leased import LeasedMessage
+from orbitmq.client.leasing import Leasing
+from orbitmq.client.names import check_group, check_topic, retry_topic
+from orbitmq.client.namespaces import wrapped
+from orbitmq.client.stats import ConsumerStats
+from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed
+from orbitmq.message import QueueRef
+from orbitmq.protocol.bodies.groups import ConsumerData
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.headers.leases import START_AT_MAX, START_AT_MIN
+from orbitmq.tasks import Tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import Literal
+
+    from orbitmq.client.config import ClientConfig
+    from orbitmq.client.filters import Sql
+    from orbitmq.client.instance import Instance
+    from orbitmq.client.routes import Route
+    from orbitmq.message import StoredMessage
+    from orbitmq.protocol.lease_texts import Handle
+
+logger = logging.getLogger(__name__)
+
+_SHORTEST_LEASE: Final = timedelta(seconds=1)
+_LONGEST_LEASE: Final = timedelta(days=3)
+_POLL_SECONDS: Final = 15.0
+_REST_SECONDS: Final = 0.5  # after a poll that ended early without a message
+_ANSWER_SECONDS: Final = 3.0
+
+
+class LeaseConsumer:
+    """Leases messages of one topic. Made by `Client.lease_consumer`; safe to use from many tasks at once.
+
+    `fetch` a few, or iterate: `async for message in consumer`, and settle each with `async with message.process()`, or with
+    `ack()` and `extend()`.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        topic: str,
+        group: str,
+        *,
+        wanted: str | Sql | None,
+        start: Literal["earliest", "latest"],
+        lease: timedelta,
+        prefetch: int,
+    ) -> None:
+        check_group(group)
+        check_topic(topic)
+        if start not in ("earliest", "latest"):
+            raise ConfigError(f"start {start!r} is unknown", hint='"earliest" or "latest"')
+        _check_lease(lease)
+        self.group = wrapped(config.namespace, group)
+        self.stats = ConsumerStats()
+        self.closed = False
+        self._config = config
+        self._topic = topic
+        self._lease = lease
+        self._prefetch = prefetch
+        self._start: Literal["earliest", "latest"] = start
+        self._subscription = subscription(wrapped(config.namespace, topic), wanted, config.clock.now_ms())
+        self._incoming = Incoming(config.namespace, retry_topic(self.group))
+        self._instance: Instance | None = None
+        self._leasing: Leasing | None = None
+        self._here: deque[tuple[float, LeasedMessage]] = (
+            deque()
+        )  # with the end of their leases, by the event loop's clock
+        self._tasks = Tasks()
+        self._polls: dict[str, asyncio.Task[None]] = {}  # broker name -> the one poll that it holds
+
+    # ---- life
+
+    async def start(self) -> Self:
+        """Tell the brokers of the topic that we are there. Nothing is leased before it is asked for."""
+        if self.closed:
+            raise AlreadyClosed(f"lease consumer {self.group!r} is closed", hint="make a new one")
+        if self._instance is None:
+            instance = self._instance = instances.acquire(self._config, consumer_group=self.group)
+            init_mode = START_AT_MIN if self._start == "earliest" else START_AT_MAX
+            self._leasing = Leasing(instance.cluster, self.group, self._subscription, init_mode=init_mode)
+            instance.add_leaser(self.group, self._heartbeat_data)
+            instance.introduce_to_brokers_of([self._subscription.topic])
+        return self
+
+    async def close(self) -> None:
+        """Leave the group. What is leased and not acked comes again when its lease ends, what nobody fetched at once."""
+        if self.closed:
+            return
+        self.closed = True
+        instance, self._instance = self._instance, None
+        if instance is None:
+            return
+        await self._tasks.close()
+        try:
+            await self._give_back(message for _, message in self._here)
+            await instance.remove_leaser(self.group)
+        finally:
+            await instances.release(instance, consumer_group=self.group)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ---- messages
+
+    async def fetch(self, *, max: int = 32, wait: float = _POLL_SECONDS) -> list[LeasedMessage]:  # noqa: A002
+        """Up to `max` messages, leased from now; with none there, wait up to `wait` seconds for the first."""
+        return await self._fetch(max, max, wait)
+
+    async def _fetch(self, count: int, poll_count: int, wait: float) -> list[LeasedMessage]:
+        """Up to `count` of what is here, or of what polls for `poll_count` bring; each broker is polled at least once."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        route = await self._route()
+        failures: dict[str, OrbitError] = {}
+        mine: set[asyncio.Task[None]] = set()
+        asked: set[str] = set()
+        while True:
+            taken = self._take(count)
+            if taken:
+                return taken
+            left = deadline - loop.time()
+            for broker_name in route.brokers:
+                if broker_name not in self._polls and (left > 0 or broker_name not in asked):
+                    mine.add(self._poll_soon(broker_name, poll_count, max(left, 0.0), failures))
+                    asked.add(broker_name)
+            mine = {poll for poll in mine if not poll.done()}
+            if len(failures) == len(route.brokers):
+                raise next(iter(failures.values()))
+            if (left <= 0 and not mine) or left < -_ANSWER_SECONDS:
+                return []
+            waiting = mine if left <= 0 else set(self._polls.values())
+            limit = left if left > 0 else left + _ANSWER_SECONDS
+            await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+
+    async def ack(self, messages: Iterable[LeasedMessage]) -> None:
+        """Ack many in one request a broker."""
+        handles = [message.handle for message in messages]
+        await self._running().ack_many(handles)
+        self.stats.acked += len(handles)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> LeasedMessage:
+        while True:
+            try:
+                messages = await self._fetch(1, self._prefetch, _POLL_SECONDS)
+            except AlreadyClosed:
+                raise StopAsyncIteration from None
+            if messages:
+                return messages[0]
+
+    # ---- what a message asks of us
+
+    async def end_lease(self, message: LeasedMessage) -> None:
+        """See `LeasedMessage.ack`."""
+        await self._running().ack(message.handle)
+        self.stats.acked += 1
+
+    async def change_lease(self, message: LeasedMessage, duration: timedelta) -> None:
+        """See `LeasedMessage.extend`."""
+        _check_lease(duration)
+        message.handle = await self._running().change(message.handle, _milliseconds(duration))
+
+    # ---- inside
+
+    def _running(self) -> Leasing:
+        if self._instance is None or self._leasing is None:
+            what = "closed" if self.closed else "not started"
+            raise AlreadyClosed(
+                f"lease consumer {self.group!r} is {what}", hint="use it inside `async with client.lease_consumer(...)`"
+            )
+        return self._leasing
+
+    async def _route(self) -> Route:
+        self._running()
+        assert self._instance is not None
+        route = await self._instance.cluster.route(self._subscription.topic)
+        if route is None or not route.brokers:
+            raise RequestFailed(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {self._topic!r} does not exist",
+                hint="create it, or send to it first",
+            )
+        return route
+
+    def _take(self, count: int) -> list[LeasedMessage]:
+        self._running()
+        now = asyncio.get_running_loop().time()
+        taken: list[LeasedMessage] = []
+        while self._here and len(taken) < count:
+            ends_at, message = self._here.popleft()
+            if ends_at > now:  # else it is somebody else's by now
+                taken.append(message)
+        return taken
+
+    def _poll_soon(
+        self, broker_name: str, count: int, seconds: float, failures: dict[str, OrbitError]
+    ) -> asyncio.Task[None]:
+        poll = self._tasks.start(self._poll(broker_name, count, seconds, failures), f"leasing from {broker_name}")
+        assert poll is not None  # nobody polls for a consumer that is closed
+        self._polls[broker_name] = poll
+        poll.add_done_callback(lambda done: self._polls.pop(broker_name))
+        return poll
+
+    async def _poll(self, broker_name: str, count: int, seconds: float, failures: dict[str, OrbitError]) -> None:
+        leasing, loop = self._running(), asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            leased = await leasing.pop(broker_name, count, _milliseconds(self._lease), min(seconds, _POLL_SECONDS))
+            failures.pop(broker_name, None)
+            self.stats.pulls += 1
+            await self._keep(leased)
+        except OrbitError as error:
+            failures[broker_name] = error
+            leased = []
+        if not leased and seconds and loop.time() - began < min(seconds, _REST_SECONDS):
+            await asyncio.sleep(_REST_SECONDS)  # a broker that does not wait must not be asked without end
+
+    async def _keep(self, leased: list[tuple[StoredMessage, Handle]]) -> None:
+        unwanted: list[Handle] = []
+        ends_at = asyncio.get_running_loop().time() + self._lease.total_seconds()
+        for stored, handle in leased:
+            if not self._subscription.wants(stored):
+                unwanted.append(handle)
+                continue
+            queue = QueueRef(self._topic, handle.broker_name, handle.queue_id)
+            received = self._incoming.message(stored, queue, None)
+            self._here.append((ends_at, LeasedMessage(stored, self._topic, received.body, queue, handle, self)))
+            self.stats.received += 1
+            self.stats.received_bytes += len(received.body)
+        if unwanted:
+            await self._running().ack_many(unwanted)
+
+    async def _give_back(self, messages: Iterable[LeasedMessage]) -> None:
+        assert self._leasing is not None
+        for message in messages:
+            try:
+                await self._leasing.change(message.handle, 0)
+            except OrbitError as error:
+                logger.info("%r comes again when its lease ends: %s", message, error)
+
+    def _heartbeat_data(self) -> ConsumerData:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type="CONSUME_POP",
+            message_model="CLUSTERING",
+            consume_from_where="CONSUME_FROM_FIRST_OFFSET" if self._start == "earliest" else "CONSUME_FROM_LAST_OFFSET",
+            subscription_data_set=[self._subscription.body()],
+        )
+
+
+def _check_lease(lease: timedelta) -> None:
+    if not _SHORTEST_LEASE <= lease <= _LONGEST_LEASE:
+        raise ConfigError(f"a lease lasts from a second to three days, not {lease}")
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return round(duration.total_seconds() * 1000)

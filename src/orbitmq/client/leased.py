@@ -1,0 +1,98 @@
+"""A message that is ours for a while. Java: MessageExt with the property POP_CK"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+
+from orbitmq.message import Message, QueueRef, StoredMessage
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from types import TracebackType
+
+    from orbitmq.protocol.lease_texts import Handle
+
+logger = logging.getLogger(__name__)
+
+
+class Landlord(Protocol):
+    """Who leased the message to us."""
+
+    async def end_lease(self, message: LeasedMessage) -> None: ...
+
+    async def change_lease(self, message: LeasedMessage, duration: timedelta) -> None: ...
+
+
+class LeasedMessage(Message):
+    """A message that nobody else gets before its lease ends. Unless it is acked by then, it comes again, perhaps elsewhere."""
+
+    __slots__ = ("_landlord", "attempt", "handle", "queue", "queue_offset", "stored")
+
+    def __init__(
+        self, stored: StoredMessage, topic: str, body: bytes, queue: QueueRef, handle: Handle, landlord: Landlord
+    ) -> None:
+        self.topic = topic
+        self.body = body
+        self.flag = stored.flag
+        self.properties = stored.properties
+        self.queue = queue
+        self.queue_offset = stored.queue_offset
+        self.stored = stored
+        self.attempt = stored.reconsume_times + 1
+        self.handle = handle  # what the broker wants to see; another one after each extension
+        self._landlord = landlord
+
+    @property
+    def message_id(self) -> str:
+        """The id its producer gave it."""
+        return self.stored.message_id
+
+    @property
+    def leased_until(self) -> datetime:
+        """When others may get it, by the broker's clock."""
+        return datetime.fromtimestamp((self.handle.pop_time_ms + self.handle.invisible_ms) / 1000, UTC)
+
+    async def ack(self) -> None:
+        """Done: it will not come again. Returns when the broker knows; RequestFailed when it knows of no such lease."""
+        await self._landlord.end_lease(self)
+
+    async def extend(self, duration: timedelta) -> None:
+        """Let the lease end so long from now, later or sooner than it would."""
+        await self._landlord.change_lease(self, duration)
+
+    def process(self) -> LeaseProcessing:
+        """`async with message.process():` acks when the block ends. What it raises is logged, not passed on, and the message
+        comes again when its lease ends; cancellation is passed on.
+        """
+        return LeaseProcessing(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"LeasedMessage({self.topic!r}, {self.queue.broker_name}/{self.queue.queue_id}@{self.queue_offset}, "
+            f"attempt={self.attempt}, body={len(self.body)} bytes)"
+        )
+
+
+class LeaseProcessing:
+    """See `LeasedMessage.process`."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: LeasedMessage) -> None:
+        self._message = message
+
+    async def __aenter__(self) -> LeasedMessage:
+        return self._message
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            await self._message.ack()
+            return False
+        if not isinstance(error, Exception):
+            return False
+        logger.error("%r failed, and comes again when its lease ends", self._message, exc_info=error)
+        return True

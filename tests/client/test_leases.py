@@ -1,0 +1,140 @@
+"""Lease consumers on a server in this process."""
+
+import asyncio
+import dataclasses
+import logging
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from orbitmq import Client, connect, sync
+from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed
+from orbitmq.testing.server import Server
+
+
+def on_the_clock_of(server: Server) -> Client:
+    """Leases are measured by both sides' clocks: one that is advanced must be everybody's."""
+    return Client(dataclasses.replace(connect(server.address).config, clock=server.clock))
+
+
+async def put(client: Client, topic: str, bodies: list[str], tag: str = "") -> None:
+    async with client.producer("P") as producer:
+        for body in bodies:
+            await producer.send(topic, body, tag=tag, order_key="one queue")
+
+
+async def test_many_members_share_one_queue_and_each_message_goes_to_one(mq_session_server: Server) -> None:
+    seen: Counter[bytes] = Counter()
+    by_member: Counter[int] = Counter()
+
+    async def member(client: Client, number: int) -> None:
+        async with client.lease_consumer("Shared", group="sharers", start="earliest", prefetch=1) as consumer:
+            async for message in consumer:
+                async with message.process():
+                    seen[message.body] += 1
+                    by_member[number] += 1
+                    await asyncio.sleep(0.001)
+
+    async with connect(mq_session_server.address) as client:
+        await put(client, "Shared", [str(number) for number in range(60)])
+        members = [asyncio.create_task(member(client, number)) for number in range(3)]
+        async with asyncio.timeout(30):
+            while seen.total() < 60:
+                await asyncio.sleep(0.01)
+        for task in members:
+            task.cancel()
+        await asyncio.gather(*members, return_exceptions=True)
+    assert set(seen.values()) == {1}
+    assert len(by_member) == 3
+
+
+async def test_a_block_that_raises_lets_the_message_come_again(
+    mq_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with on_the_clock_of(mq_server) as client:
+        await put(client, "Failing", ["x"])
+        lease = timedelta(seconds=2)
+        async with client.lease_consumer("Failing", group="g", start="earliest", lease=lease) as consumer:
+            message = await anext(consumer)
+            async with message.process():
+                raise ZeroDivisionError
+            assert "comes again when its lease ends" in caplog.text
+            async with asyncio.timeout(30):
+                while not (again := await consumer.fetch(wait=0.1)):
+                    mq_server.clock.advance(seconds=1)
+            assert [(one.body, one.attempt) for one in again] == [(b"x", 2)]
+            async with again[0].process():
+                pass
+            assert consumer.stats.acked == 1
+
+
+async def test_what_nobody_fetched_is_given_back_on_closing(
+    mq_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "orbitmq.client")
+    async with on_the_clock_of(mq_server) as client:
+        await put(client, "Prefetched", ["a", "b", "c"])
+        lease = timedelta(days=1)
+        async with client.lease_consumer(
+            "Prefetched", group="g", start="earliest", lease=lease, prefetch=3
+        ) as consumer:
+            first = await anext(consumer)
+            await first.ack()
+        async with client.lease_consumer("Prefetched", group="g") as consumer:
+            found: set[bytes] = set()
+            async with asyncio.timeout(30):
+                while len(found) < 2:
+                    found |= {message.body for message in await consumer.fetch(wait=0.1)}
+                    mq_server.clock.advance(seconds=1)
+    assert found == {b"a", b"b", b"c"} - {first.body}
+
+
+async def test_filters_hold_though_brokers_compare_hashes_only(mq_session_server: Server) -> None:
+    async with connect(mq_session_server.address) as client:
+        await put(client, "Filtered", ["old"], tag="Aa")
+        await put(client, "Filtered", ["same hash"], tag="BB")
+        async with client.lease_consumer("Filtered", group="tagged", filter="Aa", start="earliest") as consumer:
+            assert [message.body for message in await consumer.fetch(wait=5)] == [b"old"]
+            assert await consumer.fetch(wait=0) == []
+            assert consumer.stats.pulls == 2
+
+
+async def test_mistakes_are_named(mq_session_server: Server) -> None:
+    async with connect(mq_session_server.address) as client:
+        with pytest.raises(ConfigError, match="a second to three days"):
+            client.lease_consumer("T", group="g", lease=timedelta(0))
+        with pytest.raises(ConfigError, match="unknown"):
+            client.lease_consumer("T", group="g", start="middle")  # type: ignore[arg-type]
+        async with client.lease_consumer("NoSuchTopic", group="g") as consumer:
+            with pytest.raises(RequestFailed, match="does not exist"):
+                await consumer.fetch()
+        await put(client, "Mistaken", ["x"])
+        async with client.lease_consumer("Mistaken", group="g", start="earliest") as consumer:
+            [message] = await consumer.fetch(wait=5)
+            message.handle = message.handle._replace(offset=77)
+            with pytest.raises(RequestFailed):
+                await message.ack()
+        with pytest.raises(AlreadyClosed):
+            await consumer.fetch()
+        assert [one async for one in consumer] == []
+
+
+def test_leasing_without_asyncio(mq_session_server: Server) -> None:
+    with sync.connect(mq_session_server.address) as client:
+        with client.producer("P") as producer:
+            for number in range(4):
+                producer.send("BlockingLeases", str(number), order_key="k")
+        with client.lease_consumer("BlockingLeases", group="g", start="earliest") as consumer:
+            one, other = consumer.fetch(max=2, wait=5)
+            one.extend(timedelta(minutes=5))
+            one.ack()
+            consumer.ack([other])
+            bodies = []
+            for message in consumer:
+                with message.process():
+                    bodies.append(message.body)
+                if len(bodies) == 2:
+                    break
+            assert sorted([one.body, other.body, *bodies]) == [b"0", b"1", b"2", b"3"]
+            assert consumer.stats.acked == 4
