@@ -160,6 +160,8 @@ class Producer(_Face[AsyncProducer]):
     send_message = _blocking(AsyncProducer.send_message)
     send_batch = _blocking(AsyncProducer.send_batch)
     send_oneway = _blocking(AsyncProducer.send_oneway)
+    send_encoded = _blocking(AsyncProducer.send_encoded)
+    new_ids = _blocking(AsyncProducer.new_ids)
     request = _blocking(AsyncProducer.request)
     queues = _blocking(AsyncProducer.queues)
     message = _at_once(AsyncProducer.message)
