@@ -30,6 +30,7 @@ _COMMANDS: Final[CommandTable] = {
     "cluster": ("orbitmq.cli.cluster", "cluster", "The clusters in numbers."),
     "doctor": ("orbitmq.cli.doctor", "doctor", "What is wrong with a cluster, seen from here, and what to do."),
     "bench": ("orbitmq.cli.bench", "bench", "How fast a cluster takes and gives messages, measured from here."),
+    "spark": ("orbitmq.cli.spark", "spark", "Topics and stores through Spark: archive, replay, query."),
     "store": ("orbitmq.cli.store", "store", "Look into a store directory, check it, mend it."),
     "completion": ("orbitmq.cli.completion", "completion", "Print the script that makes a shell complete commands."),
 }

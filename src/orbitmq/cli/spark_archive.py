@@ -1,0 +1,251 @@
+"""`orbitmq spark archive | export-store | compact`: from topics and store directories into Parquet files."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from orbitmq.cli.options import target_options
+from orbitmq.cli.spark_session import SparkPlace, size_text, spark_options, status, tasks_done
+from orbitmq.cli.times import moment
+from orbitmq.clock import SystemClock
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from orbitmq.cli.options import Target
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_LAYOUTS = ("none", "topic", "date", "hour")
+_COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
+
+
+def lake_options(default_layout: str) -> Callable[[F], F]:
+    def add(function: F) -> F:
+        function = click.option(
+            "--columns", help="Columns, separated by commas, or all. Default: those most queries read."
+        )(function)
+        function = click.option("--compression", type=click.Choice(_COMPRESSIONS), default="zstd", show_default=True)(
+            function
+        )
+        return click.option(
+            "--by",
+            "layout",
+            type=click.Choice(_LAYOUTS),
+            default=default_layout,
+            show_default=True,
+            help="Folders: topic, or topic/date, or topic/date/hour of the store time, in UTC.",
+        )(function)
+
+    return add
+
+
+@click.command()
+@click.argument("topics", nargs=-1)
+@click.option("--to", "address", required=True, metavar="DIRECTORY", help="Where the files go: a path, s3://, hdfs://.")
+@click.option("--pattern", help="Topics whose name matches, found while it runs too.")
+@click.option("--tags", help="Only messages with one of these tags: 'new || paid'.")
+@click.option("--filter-sql", help="Only messages for which it holds, where brokers have enablePropertyFilter.")
+@click.option(
+    "--from", "start", default="earliest", show_default=True, help="Where new queues begin: earliest or latest."
+)
+@click.option(
+    "--continuous", is_flag=True, help="Go on until interrupted, instead of ending with the messages there are."
+)
+@click.option(
+    "--every",
+    "seconds",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="Seconds, with --continuous.",
+)
+@click.option(
+    "--batch", type=click.IntRange(min=1), default=5_000_000, show_default=True, help="Messages a batch, at most."
+)
+@click.option("--group", help="Tell the brokers how far it is, as this group's offsets.")
+@click.option("--compact", "then_compact", is_flag=True, help="Make small files into few at the end.")
+@click.option("--ignore-loss", is_flag=True, help="Go on where messages expired before they were archived.")
+@lake_options("hour")
+@spark_options
+@target_options
+def archive(target: Target, place: SparkPlace, topics: tuple[str, ...], address: str, **wishes: Any) -> None:
+    """Move TOPICS into Parquet files, each message exactly once.
+
+    Run it again and it goes on where it was, also after a crash.
+    """
+    options = source_settings(target, topics, **wishes)
+    started = time.monotonic()
+    with place.session("archive") as session:
+        from orbitmq.spark.archive import Archive
+        from orbitmq.spark.source_options import source_options, source_schema
+
+        running = Archive(
+            session,
+            source_options(options, streaming=True),
+            source_schema(options),
+            address,
+            layout=wishes["layout"],
+            compression=wishes["compression"],
+            clock=SystemClock(),
+            progress=status,
+        )
+        if wishes["continuous"]:
+            _until_interrupted(running.step, wishes["seconds"])
+        else:
+            running.run_once()
+        if wishes["then_compact"]:
+            _compact(session, address, wishes["compression"])
+        status("")
+        done = running.summary
+        seconds = time.monotonic() - started
+        click.echo(
+            f"archived {done.rows:,} messages of {len(done.topics)} topics in {done.batches} batches: "
+            f"{done.files} files, {size_text(done.bytes)}, {seconds:.1f} s"
+        )
+        click.echo(f"{address} now holds {running.state.rows:,} messages in {len(running.state.files)} files")
+
+
+def source_settings(target: Target, topics: tuple[str, ...], **wishes: Any) -> dict[str, str]:
+    """The options of the source, from those of a command."""
+    if bool(topics) == bool(wishes.get("pattern")):
+        raise click.UsageError("name topics, or give --pattern")
+    options = {**connection_settings(target), "startingOffsets": wishes.get("start") or "earliest"}
+    if topics:
+        options["subscribe"] = ",".join(topics)
+    else:
+        options["subscribePattern"] = wishes["pattern"]
+    named = {"tags": "tags", "filterSql": "filter_sql", "columns": "columns", "groupId": "group"}
+    options |= {name: str(wishes[wish]) for name, wish in named.items() if wishes.get(wish)}
+    if wishes.get("group"):
+        options["commitOffsets"] = "true"
+    if wishes.get("ignore_loss"):
+        options["failOnDataLoss"] = "false"
+    if wishes.get("batch"):
+        options["maxOffsetsPerTrigger"] = str(wishes["batch"])
+    return options
+
+
+def connection_settings(target: Target) -> dict[str, str]:
+    options = {"nameServer": target.name_servers, "timeoutMs": str(int(target.timeout * 1000))}
+    if target.access_key and target.secret_key:
+        options |= {"accessKey": target.access_key, "secretKey": target.secret_key}
+    return {**options, "tls": "true"} if target.tls else options
+
+
+def _until_interrupted(step: Any, seconds: float) -> None:
+    """The batch under way is finished first."""
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    while not stopping.is_set():
+        began = time.monotonic()
+        step()
+        stopping.wait(max(0.0, seconds - (time.monotonic() - began)))
+
+
+@click.command("export-store")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.option("--to", "address", required=True, metavar="DIRECTORY", help="Where the files go: a path, s3://, hdfs://.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic. Repeatable.")
+@click.option("--pattern", help="Only topics whose name matches.")
+@click.option("--queue", "queues", multiple=True, type=click.IntRange(min=0), help="Only this queue. Repeatable.")
+@click.option("--tags", help="Only messages with one of these tags: 'new || paid'.")
+@click.option("--from", "start", callback=moment, help="Stored at this time or later.")
+@click.option("--until", callback=moment, help="Stored before this time.")
+@click.option("--broker-name", default="", help="What the column brokerName says: records do not hold it.")
+@click.option("--skip-corrupt", is_flag=True, help="Read on over damage and list it, instead of failing.")
+@click.option("--check-crc", is_flag=True, help="Check every body against its CRC.")
+@lake_options("topic")
+@spark_options
+def export_store(
+    place: SparkPlace,
+    directory: str,
+    address: str,
+    topics: tuple[str, ...],
+    pattern: str | None,
+    queues: tuple[int, ...],
+    tags: str | None,
+    start: datetime | None,
+    until: datetime | None,
+    broker_name: str,
+    skip_corrupt: bool,
+    check_crc: bool,
+    layout: Any,
+    compression: str,
+    columns: str | None,
+) -> None:
+    """Write the messages of a store DIRECTORY into Parquet files: the fastest way out of a broker.
+
+    DIRECTORY is a storePathRootDir of OrbitMQ's or Apache's broker, running or not. Run it again to add what came since.
+    """
+    from orbitmq.spark.store_export import export_store as export
+    from orbitmq.spark.store_options import parse_options
+
+    given = {
+        "path": directory,
+        "subscribe": ",".join(topics),
+        "subscribePattern": pattern or "",
+        "queueIds": ",".join(map(str, queues)),
+        "tags": tags or "",
+        "startingTimestamp": str(int(start.timestamp() * 1000)) if start else "",
+        "endingTimestamp": str(int(until.timestamp() * 1000)) if until else "",
+        "brokerName": broker_name,
+        "onCorrupt": "skip" if skip_corrupt else "fail",
+        "checkCrc": str(check_crc).lower(),
+        "columns": columns or "",
+    }
+    scan, _, schema = parse_options(given)
+    started = time.monotonic()
+    with place.session("export-store") as session:
+        begun = time.monotonic()
+        done = export(
+            session,
+            scan,
+            schema,
+            address,
+            layout=layout,
+            compression=compression,
+            clock=SystemClock(),
+            progress=tasks_done("exporting"),
+        )
+        seconds = time.monotonic() - begun
+    click.echo(
+        f"exported {done.rows:,} messages, log offsets {done.log_start} to {done.log_end}: {len(done.files)} files, "
+        f"{size_text(done.bytes)}, {seconds:.1f} s ({done.rows / max(seconds, 0.001):,.0f} a second) and "
+        f"{begun - started:.1f} s to start"
+    )
+    for text in done.damage:
+        click.echo(f"could not be read: {text}", err=True)
+
+
+@click.command()
+@click.argument("address", metavar="DIRECTORY")
+@click.option("--target-mb", type=click.IntRange(min=1), default=128, show_default=True, help="Size of the files made.")
+@click.option("--compression", type=click.Choice(_COMPRESSIONS), default="zstd", show_default=True)
+@spark_options
+def compact(place: SparkPlace, address: str, target_mb: int, compression: str) -> None:
+    """Make the small files of an archive or export into few, and remove what interrupted runs left behind."""
+    with place.session("compact") as session:
+        _compact(session, address, compression, target_mb << 20)
+
+
+def _compact(session: Any, address: str, compression: str, target_bytes: int = 128 << 20) -> None:
+    from orbitmq.spark.compaction import compact as make_few
+
+    done = make_few(
+        session,
+        address,
+        compression=compression,
+        clock=SystemClock(),
+        target_bytes=target_bytes,
+        progress=tasks_done("compacting"),
+    )
+    status("")
+    click.echo(f"compacted {done.files_before} files into {done.files_after}")

@@ -1,0 +1,100 @@
+"""What the commands of `orbitmq spark` share: where Spark runs, progress on one line, errors in one sentence."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from orbitmq.cli.options import bundled
+from orbitmq.errors import OrbitError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EXTRA: Final = 'Spark is not installed here: pip install "orbitmq[spark]"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkPlace:
+    """Where Spark is to run."""
+
+    master: str | None
+    conf: tuple[str, ...]
+
+    @contextmanager
+    def session(self, name: str) -> Iterator[SparkSession]:
+        """A session, stopped at the end unless it was there before; failures leave as one sentence."""
+        try:
+            from orbitmq.spark.failures import plain_reason
+            from orbitmq.spark.registration import register
+            from orbitmq.spark.session import parse_conf, start_session
+        except ImportError as error:
+            raise click.ClickException(f"{_EXTRA} ({error.name} is missing)") from error
+        from pyspark.sql import SparkSession
+
+        status("starting Spark")
+        borrowed = SparkSession.getActiveSession() is not None
+        session = start_session(f"orbitmq {name}", master=self.master, conf=parse_conf(self.conf))
+        try:
+            register(session)
+            status("")
+            yield session
+        except (OrbitError, click.ClickException):
+            raise
+        except Exception as error:
+            reason = plain_reason(error) or _of_spark(error)
+            if reason is None:
+                raise
+            raise click.ClickException(reason) from error
+        finally:
+            status("")
+            if not borrowed:
+                session.stop()
+
+
+def spark_options(function: F) -> F:
+    """Gives the command a `place`."""
+    options = (
+        click.option(
+            "--master", metavar="URL", help="Where Spark runs: local[4], spark://host:7077, yarn. Default: here."
+        ),
+        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting for Spark. Repeatable."),
+    )
+    return bundled(function, "place", options, lambda master, conf: SparkPlace(master=master, conf=conf))
+
+
+def status(text: str) -> None:
+    """Progress, on one line that is written over; nothing where nobody looks."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+
+
+def tasks_done(what: str) -> Callable[[int, int], None]:
+    """For `run_tasks`."""
+    return lambda done, total: status(f"{what}: {done} of {total} tasks done")
+
+
+def size_text(size: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _of_spark(error: Exception) -> str | None:
+    """The first line of what Spark says: the rest is plans and frames."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, PySparkException | Py4JError):
+        return None
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

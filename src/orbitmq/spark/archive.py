@@ -1,0 +1,240 @@
+"""Topics into a lake, each message exactly once: planned by the driver, pulled, decoded and written by the workers.
+
+A batch is a range of offsets of every queue. Its plan is kept before it runs and its manifest published when all its files are
+there (lake.py), so an archive that is killed at any moment goes on where it was: the batch under way is run again by its plan
+and makes the same files. What "once" means: the row of (broker, topic, queue, offset) is in the files of the manifests once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from orbitmq.errors import ConfigError
+from orbitmq.message import QueueRef
+from orbitmq.spark.access import link
+from orbitmq.spark.bounds import ending_offsets, starting_offsets, within
+from orbitmq.spark.discovery import extents, find_queues
+from orbitmq.spark.group_offsets import commit_offsets
+from orbitmq.spark.jobs import run_tasks
+from orbitmq.spark.lake import DataFile, Lake, LakeState, Manifest
+from orbitmq.spark.lake_writer import LakeWriter, Layout
+from orbitmq.spark.patience import patiently
+from orbitmq.spark.planning import QueueRange, plan, ranges_between
+from orbitmq.spark.queue_offsets import Offsets, OffsetsJson, from_json, to_json
+from orbitmq.spark.range_reading import RangeReader
+from orbitmq.spark.rate_limits import TriggerPace
+from orbitmq.spark.schema import projection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from orbitmq.client.cluster import Cluster
+    from orbitmq.clock import Clock
+    from orbitmq.spark.schema import Projection
+    from orbitmq.spark.source_options import SourceOptions
+
+Progress = Callable[[str], None]
+_NO_SIZE: Final = 0.0  # batches are limited by messages, not by bytes
+
+
+class PlannedRange(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    broker: str
+    queue: int
+    start: int
+    until: int
+
+
+class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a batch reads, task by task, and where it ends."""
+
+    source: str
+    tasks: list[list[PlannedRange]]
+    offsets: OffsetsJson
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveTask:
+    options: SourceOptions
+    ranges: tuple[QueueRange, ...]
+    wanted: Projection
+    lake: str
+    name: str
+    layout: Layout
+    compression: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ArchiveSummary:
+    batches: int = 0
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    topics: set[str] = field(default_factory=set)
+
+
+class Archive:
+    """Topics and the lake they go to. `step` moves one batch."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: SourceOptions,
+        schema: StructType,
+        address: str,
+        *,
+        layout: Layout,
+        compression: str,
+        clock: Clock,
+        progress: Progress | None = None,
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._wanted = projection(schema)
+        self._lake = Lake(address)
+        self._layout: Layout = layout
+        self._compression = compression
+        self._clock = clock
+        self._progress = progress or (lambda _text: None)
+        self._pace = TriggerPace(options.limits)
+        self._link = link(options.access)
+        self.state: LakeState = self._lake.state()
+        self.summary = ArchiveSummary()
+        self._source = (
+            f"topics {options.pattern or ','.join(options.topics)} tags {options.tags or '*'} {options.sql}".strip()
+        )
+        if self.state.source not in ("", self._source):
+            raise ConfigError(
+                f"{address} holds what came from {self.state.source}, not from {self._source}",
+                hint="archive other topics, or by another filter, into a directory of their own",
+            )
+
+    def run_once(self) -> ArchiveSummary:
+        """Batch after batch up to where the queues end now."""
+        goal: Offsets | None = None
+        while True:
+            pending = self._lake.pending(self.state, BatchPlan)
+            if pending is None:
+                start, latest = self._ask()
+                goal = latest if goal is None else {queue: min(latest[queue], goal.get(queue, 0)) for queue in latest}
+                pending = self._planned(start, goal)
+                if pending is None:
+                    return self.summary
+            self._run(pending)
+
+    def step(self) -> bool:
+        """One batch up to the latest messages, if there are any (or enough, as the limits say)."""
+        pending = self._lake.pending(self.state, BatchPlan) or self._planned(*self._ask())
+        if pending is not None:
+            self._run(pending)
+        return pending is not None
+
+    def _ask(self) -> tuple[Offsets, Offsets]:
+        """Where every queue is to be read from, and where it ends."""
+        cluster, seconds = self._link.cluster, self._options.retry_ms / 1000
+        return self._link.run(patiently(cluster, self._options.topics, seconds, lambda: self._bounds(cluster)))
+
+    async def _bounds(self, cluster: Cluster) -> tuple[Offsets, Offsets]:
+        options = self._options
+        found = await find_queues(cluster, options, may_be_none=True)
+        held = await extents(cluster, found.queues)
+        done = from_json(self.state.offsets)
+        new = {queue: extent for queue, extent in held.items() if queue not in done}
+        start = await starting_offsets(cluster, options, new) if new else {}
+        for queue, extent in held.items():
+            if queue in done:
+                start[queue] = within(options, queue, done[queue], extent, "the archive")
+        latest = await ending_offsets(cluster, options, held)
+        return start, {queue: max(latest[queue], start[queue]) for queue in held}
+
+    def _planned(self, start: Offsets, latest: Offsets) -> BatchPlan | None:
+        now_ms = self._clock.now_ms()
+        end = self._pace.end(start, latest, now_ms, _NO_SIZE)
+        ranges = ranges_between(start, end) if end is not None else []
+        if not ranges:
+            return None
+        self._pace.triggered(now_ms)
+        parallel = self._spark.sparkContext.defaultParallelism
+        tasks = plan(ranges, self._options.min_partitions, self._options.max_partitions or 4 * parallel)
+        done = from_json(self.state.offsets)
+        batch = BatchPlan(
+            source=self._source,
+            tasks=[[_planned_range(one) for one in task.ranges] for task in tasks],
+            offsets=to_json({**done, **(end or {})}),
+        )
+        self._lake.intend(self.state, batch)
+        return batch
+
+    def _run(self, batch: BatchPlan) -> None:
+        number = self.state.next_number
+        tasks = [
+            ArchiveTask(
+                options=self._options,
+                ranges=tuple(map(_queue_range, ranges)),
+                wanted=self._wanted,
+                lake=self._lake.address,
+                name=f"{number:08d}-{index:05d}",
+                layout=self._layout,
+                compression=self._compression,
+            )
+            for index, ranges in enumerate(batch.tasks)
+        ]
+        messages = sum(one.until - one.start for ranges in batch.tasks for one in ranges)
+
+        def tell(done: int, total: int) -> None:
+            self._progress(f"batch {number}: {messages:,} messages, {done} of {total} tasks done")
+
+        results = run_tasks(self._spark, f"archive-{number}", tasks, archive_ranges, tell)
+        files = [file for result in results for file in result]
+        manifest = Manifest(
+            number=number,
+            kind="archive",
+            source=batch.source,
+            written_at_ms=self._clock.now_ms(),
+            offsets=batch.offsets,
+            added=files,
+        )
+        self.state = self._lake.publish(manifest, self.state)
+        self._count(batch, files)
+        if self._options.commit:
+            offsets = from_json(batch.offsets)
+            cluster, seconds = self._link.cluster, self._options.retry_ms / 1000
+            topics = {queue.topic for queue in offsets}
+            self._link.run(
+                patiently(cluster, topics, seconds, lambda: commit_offsets(cluster, self._options.group, offsets))
+            )
+
+    def _count(self, batch: BatchPlan, files: list[DataFile]) -> None:
+        self.summary.batches += 1
+        self.summary.rows += sum(file.rows for file in files)
+        self.summary.bytes += sum(file.bytes for file in files)
+        self.summary.files += len(files)
+        self.summary.topics |= {one.topic for ranges in batch.tasks for one in ranges}
+
+
+def archive_ranges(task: ArchiveTask) -> list[DataFile]:
+    """In a worker."""
+    writer = LakeWriter(Lake(task.lake), task.name, task.wanted.arrow, layout=task.layout, compression=task.compression)
+    try:
+        for batch in RangeReader(link(task.options.access), task.options, task.wanted).batches(task.ranges):
+            writer.write(batch)
+        return writer.close()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _planned_range(one: QueueRange) -> PlannedRange:
+    queue = one.queue
+    return PlannedRange(
+        topic=queue.topic, broker=queue.broker_name, queue=queue.queue_id, start=one.start, until=one.until
+    )
+
+
+def _queue_range(one: PlannedRange) -> QueueRange:
+    return QueueRange(QueueRef(one.topic, one.broker, one.queue), one.start, one.until)

@@ -1,0 +1,212 @@
+"""A lake: a directory of Parquet files, and the manifests that say which of them count.
+
+    <lake>/topic=Orders/date=2026-11-15/hour=18/00000003-00001.parquet    batch 3, task 1
+    <lake>/_manifests/00000003.plan.json     what batch 3 is to read: written before it runs
+    <lake>/_manifests/00000003.json          what batch 3 wrote, and where the next one begins: written when all of it is there
+
+A batch that was interrupted is run again by its plan, makes files of the same names with the same rows, and only then counts:
+every message is in the lake once, whenever whoever died. Manifests, like files, appear under their name when they are whole.
+Whoever reads by manifests (`live_files`) sees whole batches only; whoever reads the directory may see one under way.
+
+The directory may be on any file system that Arrow knows (`s3://`, `gs://`, `hdfs://`, a path).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+from pyarrow import fs
+
+from orbitmq.errors import ConfigError, StorageError
+from orbitmq.spark.queue_offsets import OffsetsJson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+T = TypeVar("T")
+
+MANIFESTS: Final = "_manifests"
+_MANIFEST_NAME: Final = re.compile(r"(\d{8})\.json")
+_WHOLE_EVERY: Final = 50  # so often a manifest repeats all before it, so that few are read
+
+
+class DataFile(msgspec.Struct, frozen=True, kw_only=True):
+    path: str  # below the lake
+    rows: int
+    bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch that is done."""
+
+    number: int
+    kind: str  # archive, export, compaction
+    source: str  # what the messages came from; a lake holds one source only
+    written_at_ms: int
+    log_end: int | None = None  # where the next export begins
+    offsets: OffsetsJson = {}  # where the next batch of an archive begins, of every queue
+    added: list[DataFile] = []
+    removed: list[str] = []
+    damage: list[str] = []  # what could not be read
+    is_whole: bool = False  # `added` is everything: the manifests before this one need not be read
+
+
+class LakeState(msgspec.Struct, kw_only=True):
+    """What all manifests together say."""
+
+    next_number: int = 0
+    source: str = ""
+    log_end: int | None = None
+    offsets: OffsetsJson = {}
+    files: dict[str, DataFile] = {}
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files.values())
+
+
+class Lake:
+    """Opened anew in every worker: pass the address on, not the object."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.root: str = address
+        self.files: Any = fs.LocalFileSystem()
+        try:
+            if "://" in address:
+                self.files, self.root = fs.FileSystem.from_uri(address)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ConfigError(f"{address!r} is no place for files: {error}") from error
+
+    def state(self) -> LakeState:
+        numbers = self._numbers()
+        state = LakeState()
+        manifests: list[Manifest] = []
+        for number in reversed(numbers):
+            manifests.append(self.read(self._manifest_path(number), Manifest))
+            if manifests[-1].is_whole:
+                break
+        for manifest in reversed(manifests):
+            state = _after(state, manifest)
+        return state
+
+    def live_files(self) -> list[str]:
+        """The addresses of the files that count, for `spark.read.parquet`."""
+        return [self.address_of(path) for path in sorted(self.state().files)]
+
+    def publish(self, manifest: Manifest, state: LakeState) -> LakeState:
+        """Make a batch count. `state` is what its writer knew when it began."""
+        path = self._manifest_path(manifest.number)
+        if self.has(path):
+            raise StorageError(
+                f"{self.address} has got a batch {manifest.number} from somebody else",
+                hint="one archive at a time may write into a directory",
+            )
+        after = _after(state, manifest)
+        if manifest.number and manifest.number % _WHOLE_EVERY == 0:
+            manifest = msgspec.structs.replace(
+                manifest, is_whole=True, added=list(after.files.values()), offsets=after.offsets, log_end=after.log_end
+            )
+        self.write(path, manifest)
+        return after
+
+    def pending(self, state: LakeState, kind: type[T]) -> T | None:
+        """The plan of the next batch, if somebody began it and did not finish."""
+        path = self._plan_path(state.next_number)
+        return self.read(path, kind) if self.has(path) else None
+
+    def intend(self, state: LakeState, plan: Any) -> None:
+        """What the next batch will read, kept before it runs."""
+        self.write(self._plan_path(state.next_number), plan)
+
+    def leftovers(self, state: LakeState) -> list[str]:
+        """Files of batches and compactions that never counted or no longer do; none while a batch is under way."""
+        if self.has(self._plan_path(state.next_number)):
+            return []
+        where = fs.FileSelector(self.root, recursive=True, allow_not_found=True)
+        paths = [
+            info.path.removeprefix(self.root).lstrip("/") for info in self.files.get_file_info(where) if info.is_file
+        ]
+        return [path for path in paths if path.endswith((".parquet", ".parquet.tmp")) and path not in state.files]
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            if self.has(path):
+                self.files.delete_file(f"{self.root}/{path}")
+
+    def sizes(self, paths: Sequence[str]) -> list[int]:
+        return [info.size or 0 for info in self.files.get_file_info([f"{self.root}/{path}" for path in paths])]
+
+    def has(self, path: str) -> bool:
+        return bool(self.files.get_file_info(f"{self.root}/{path}").type == fs.FileType.File)
+
+    def read(self, path: str, kind: type[T]) -> T:
+        try:
+            with self.files.open_input_stream(f"{self.root}/{path}") as stream:
+                return msgspec.json.decode(stream.readall(), type=kind)
+        except (OSError, msgspec.DecodeError) as error:
+            raise StorageError(f"{self.address}/{path} cannot be read: {error}") from error
+
+    def write(self, path: str, content: Any) -> None:
+        """Whole, or not at all."""
+        with self.creating(path) as stream:
+            stream.write(msgspec.json.format(msgspec.json.encode(content), indent=1))
+
+    def creating(self, path: str) -> _NewFile:
+        return _NewFile(self.files, f"{self.root}/{path}")
+
+    def address_of(self, path: str) -> str:
+        return f"{self.address.rstrip('/')}/{path}"
+
+    def _plan_path(self, number: int) -> str:
+        return f"{MANIFESTS}/{number:08d}.plan.json"
+
+    def _manifest_path(self, number: int) -> str:
+        return f"{MANIFESTS}/{number:08d}.json"
+
+    def _numbers(self) -> list[int]:
+        where = fs.FileSelector(f"{self.root}/{MANIFESTS}", allow_not_found=True)
+        names = [info.base_name for info in self.files.get_file_info(where)]
+        return sorted(int(found[1]) for name in names if (found := _MANIFEST_NAME.fullmatch(name)))
+
+
+def _after(state: LakeState, manifest: Manifest) -> LakeState:
+    files = {} if manifest.is_whole else dict(state.files)
+    for path in manifest.removed:
+        files.pop(path, None)
+    files.update({file.path: file for file in manifest.added})
+    return LakeState(
+        next_number=manifest.number + 1,
+        source=manifest.source,
+        log_end=state.log_end if manifest.log_end is None else manifest.log_end,
+        offsets=manifest.offsets or state.offsets,
+        files=files,
+    )
+
+
+class _NewFile:
+    """A file that gets its name when it is whole. Until then its name begins with a dot, which readers of lakes pass over."""
+
+    def __init__(self, files: fs.FileSystem, path: str) -> None:
+        self._files = files
+        self._path = path
+        folder, _, name = path.rpartition("/")
+        self._temporary = f"{folder}/.{name}.tmp"
+        try:
+            files.create_dir(folder, recursive=True)
+            self.stream = files.open_output_stream(self._temporary)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error}") from error
+
+    def __enter__(self) -> Any:
+        return self.stream
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.stream.close()
+        if kind is None:
+            self._files.move(self._temporary, self._path)
+        else:
+            self._files.delete_file(self._temporary)

@@ -1,0 +1,147 @@
+"""A store directory into a lake, without a broker: the workers decode ranges of the log and write Parquet themselves.
+
+The next export into the same lake goes on where this one ended. A range that cannot be read is told in the manifest and in the
+summary; with `onCorrupt=fail` it ends the export, and nothing of the batch counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from orbitmq.errors import ConfigError
+from orbitmq.spark.jobs import run_tasks
+from orbitmq.spark.lake import DataFile, Lake, Manifest
+from orbitmq.spark.lake_writer import LakeWriter, Layout
+from orbitmq.spark.schema import projection
+from orbitmq.spark.store_scan import LogRange, check_gaps, plan, read_range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from orbitmq.clock import Clock
+    from orbitmq.spark.schema import Projection
+    from orbitmq.spark.store_options import StoreScan
+
+
+class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranges of the log that a batch reads: kept before it runs, so that one run again writes the same files."""
+
+    source: str
+    ranges: list[tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportTask:
+    scan: StoreScan
+    log_range: LogRange
+    wanted: Projection
+    lake: str
+    layout: Layout
+    compression: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    files: list[DataFile]
+    damage: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSummary:
+    log_start: int
+    log_end: int
+    files: list[DataFile]
+    damage: list[str]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+def export_store(
+    spark: SparkSession,
+    scan: StoreScan,
+    schema: StructType,
+    address: str,
+    *,
+    layout: Layout,
+    compression: str,
+    clock: Clock,
+    progress: Callable[[int, int], None] | None = None,
+) -> ExportSummary:
+    lake = Lake(address)
+    state = lake.state()
+    source = _source(scan)
+    pending = lake.pending(state, ExportPlan)
+    for known in (state.source, pending.source if pending else ""):
+        if known not in ("", source):
+            raise ConfigError(f"{address} holds what came from {known}", hint="export into a directory of its own")
+    begin = state.log_end
+    ranges, gaps = plan(scan, start=begin)
+    if pending is not None:
+        ranges = [LogRange(*one) for one in pending.ranges]
+    elif ranges:
+        lake.intend(state, ExportPlan(source=source, ranges=[(one.start, one.end, one.log_end) for one in ranges]))
+    gaps = [gap for gap in gaps if begin is None or gap.log_offset >= begin]
+    check_gaps(scan, gaps)
+    wanted = projection(schema)
+    tasks = [
+        ExportTask(scan=scan, log_range=log_range, wanted=wanted, lake=address, layout=layout, compression=compression)
+        for log_range in ranges
+    ]
+    results = run_tasks(spark, f"export-{state.next_number}", tasks, export_range, progress)
+    files = [file for result in results for file in result.files]
+    damage = [*map(str, gaps), *(text for result in results for text in result.damage)]
+    log_end = ranges[-1].log_end if ranges else (begin or 0)
+    if ranges:
+        manifest = Manifest(
+            number=state.next_number,
+            kind="export",
+            source=source,
+            written_at_ms=clock.now_ms(),
+            log_end=log_end,
+            added=files,
+            damage=damage,
+        )
+        lake.publish(manifest, state)
+    first = ranges[0].start if ranges else log_end
+    return ExportSummary(log_start=first, log_end=log_end, files=files, damage=damage)
+
+
+def _source(scan: StoreScan) -> str:
+    """What makes two exports the same, in words."""
+    chosen = {
+        "topics": scan.topics or scan.topic_pattern,
+        "queues": scan.queue_ids,
+        "tags": scan.tags,
+        "from": scan.begin_ms,
+        "until": scan.end_ms,
+    }
+    said = " ".join(f"{name} {value}" for name, value in chosen.items() if value)
+    return f"store {scan.directory.absolute()} {said}".strip()
+
+
+def export_range(task: ExportTask) -> TaskResult:
+    """In a worker."""
+    name = f"{task.log_range.start:020d}-{task.log_range.end:020d}"
+    writer = LakeWriter(Lake(task.lake), name, task.wanted.arrow, layout=task.layout, compression=task.compression)
+    damage: list[str] = []
+    try:
+        for piece in read_range(task.scan, task.log_range, task.wanted):
+            damage += map(str, piece.damage)
+            if piece.batch.num_rows:
+                writer.write(piece.batch)
+        return TaskResult(writer.close(), damage)
+    except BaseException:
+        writer.abandon()
+        raise

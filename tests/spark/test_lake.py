@@ -1,0 +1,257 @@
+"""Archives and exports: every message in the lake exactly once, whoever died when; small files made into few."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from pyarrow import dataset, parquet
+
+from orbitmq.cli.entry import cli
+from orbitmq.clock import ManualClock, SystemClock
+from orbitmq.errors import ConfigError, StorageError
+from orbitmq.spark import archive as archiving
+from orbitmq.spark import discovery
+from orbitmq.spark.archive import Archive
+from orbitmq.spark.compaction import compact
+from orbitmq.spark.lake import DataFile, Lake, Manifest
+from orbitmq.spark.source_options import source_options, source_schema
+from orbitmq.sync import connect
+from orbitmq.testing import Server
+from tests.golden_stores import unpack
+from tests.spark.marks import SPARK
+from tests.storage.store_kit import open_store, put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+pytestmark = SPARK
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as running:
+        yield running
+
+
+def send(server: Server, topic: str, first: int, count: int) -> None:
+    with connect(server.address) as client, client.producer(group="lake-tests") as producer:
+        for number in range(first, first + count):
+            producer.send(topic, b"%d" % number, tag="even" if number % 2 == 0 else "odd", keys=[f"k{number}"])
+
+
+def an_archive(spark: SparkSession, server: Server, lake: Path, topic: str, **changes: str) -> Archive:
+    options = {"nameServer": server.address, "subscribe": topic, "startingOffsets": "earliest", **changes}
+    return Archive(
+        spark,
+        source_options(options, streaming=True),
+        source_schema(options),
+        str(lake),
+        layout="hour",
+        compression="snappy",
+        clock=SystemClock(),
+    )
+
+
+def bodies(lake: Path) -> Counter[bytes]:
+    """Of the files that count, read by their manifests."""
+    paths = Lake(str(lake)).live_files()
+    return Counter(body for path in paths for body in parquet.ParquetFile(path).read(["body"])["body"].to_pylist())
+
+
+def numbers(count: int) -> Counter[bytes]:
+    return Counter({b"%d" % number: 1 for number in range(count)})
+
+
+def test_an_archive_holds_each_message_once_and_goes_on_where_it_was(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    send(server, "Grows", 0, 30)
+    first = an_archive(spark, server, tmp_path, "Grows", maxOffsetsPerTrigger="12").run_once()
+    assert (first.batches, first.rows) == (3, 30)
+    send(server, "Grows", 30, 25)
+    assert an_archive(spark, server, tmp_path, "Grows").run_once().rows == 25
+    assert an_archive(spark, server, tmp_path, "Grows").run_once().batches == 0
+    assert bodies(tmp_path) == numbers(55)
+    rows = spark.read.parquet(*Lake(str(tmp_path)).live_files())
+    places = rows.select("brokerName", "topic", "queueId", "queueOffset").collect()
+    assert len(set(places)) == len(places) == 55
+    assert all("topic=Grows/date=" in path and "/hour=" in path for path in Lake(str(tmp_path)).live_files())
+    by_tag = spark.read.parquet(str(tmp_path)).groupBy("tags").count().collect()
+    assert {row.tags: row["count"] for row in by_tag} == {"even": 28, "odd": 27}
+
+
+def test_a_batch_that_was_interrupted_is_run_again_and_nothing_is_there_twice(
+    spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(server, "Broken", 0, 20)
+    dying = an_archive(spark, server, tmp_path, "Broken")
+
+    def die(_self: Lake, _manifest: Manifest, _state: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lake, "publish", die)
+        with pytest.raises(KeyboardInterrupt):
+            dying.run_once()
+    written = set(tmp_path.rglob("*.parquet"))
+    assert written
+    assert bodies(tmp_path) == Counter()
+    send(server, "Broken", 20, 10)
+    again = an_archive(spark, server, tmp_path, "Broken").run_once()
+    assert (again.batches, again.rows) == (2, 30)
+    assert bodies(tmp_path) == numbers(30)
+    everything = dataset.dataset(str(tmp_path), format="parquet").to_table(columns=["body"])
+    assert Counter(everything["body"].to_pylist()) == numbers(30)
+    assert written <= set(tmp_path.rglob("*.parquet"))
+
+
+def test_an_archive_killed_at_any_moment_holds_each_message_once(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    send(server, "Killed", 0, 200)
+    command = ["spark", "archive", "Killed", "--to", str(tmp_path / "lake"), "-n", server.address, "--batch", "10"]
+    manifests = tmp_path / "lake" / "_manifests"
+
+    def done() -> int:
+        return len([path for path in manifests.glob("*.json") if "plan" not in path.name]) if manifests.exists() else 0
+
+    process = [sys.executable, "-m", "orbitmq", *command, "--master", "local[2]"]
+    running = subprocess.Popen(process, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    deadline = time.monotonic() + 200
+    while done() < 2 and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
+    assert 2 <= done() < 20
+    finished = CliRunner().invoke(cli, [*command, "--compact"])
+    assert "now holds 200 messages" in finished.output, finished.output
+    assert bodies(tmp_path / "lake") == numbers(200)
+
+
+def test_the_group_hears_how_far_an_archive_is(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    send(server, "Told", 0, 10)
+    an_archive(spark, server, tmp_path, "Told", groupId="lake", commitOffsets="true").run_once()
+    with connect(server.address) as client, client.pull_consumer(group="lake") as consumer:
+        committed = [consumer.committed(queue) for queue in consumer.queues("Told")]
+    assert sum(offset or 0 for offset in committed) == 10
+
+
+def test_small_files_become_few_and_hold_the_same(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    send(server, "Small", 0, 24)
+    an_archive(spark, server, tmp_path, "Small", maxOffsetsPerTrigger="4").run_once()
+    before = Lake(str(tmp_path)).live_files()
+    leftover = Path(before[0]).with_name("compacted-00000000-00000.parquet")
+    leftover.write_bytes(b"of a compaction that died")
+    done = compact(spark, str(tmp_path), compression="zstd", clock=ManualClock())
+    assert done.files_before == len(before) == 6
+    assert done.files_after == len({Path(path).parent for path in before})
+    assert bodies(tmp_path) == numbers(24)
+    assert len(list(tmp_path.rglob("*.parquet"))) == done.files_after
+    assert compact(spark, str(tmp_path), compression="zstd", clock=ManualClock()).files_before == done.files_after
+    send(server, "Small", 24, 6)
+    an_archive(spark, server, tmp_path, "Small").run_once()
+    assert bodies(tmp_path) == numbers(30)
+
+
+def test_a_lake_takes_one_source_and_one_writer(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    send(server, "One", 0, 3)
+    an_archive(spark, server, tmp_path, "One").run_once()
+    with pytest.raises(ConfigError, match="holds what came from topics One"):
+        an_archive(spark, server, tmp_path, "Other")
+    lake = Lake(str(tmp_path))
+    state = lake.state()
+    manifest = Manifest(number=state.next_number, kind="archive", source=state.source, written_at_ms=0)
+    lake.publish(manifest, state)
+    with pytest.raises(StorageError, match="from somebody else"):
+        lake.publish(manifest, state)
+
+
+def test_many_manifests_are_read_from_the_last_whole_one(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    state = lake.state()
+    for number in range(103):
+        removed = [f"{number - 1}.parquet"] if number % 10 == 5 else []
+        manifest = Manifest(
+            number=number,
+            kind="archive",
+            source="s",
+            written_at_ms=0,
+            offsets={"T": {"b": {"0": number}}},
+            added=[DataFile(path=f"{number}.parquet", rows=2, bytes=1)],
+            removed=removed,
+        )
+        state = lake.publish(manifest, state)
+    for number in range(100):
+        (tmp_path / "_manifests" / f"{number:08d}.json").unlink()
+    assert lake.state() == state
+    assert (state.rows, state.offsets["T"]["b"]["0"]) == (2 * (103 - 10), 102)
+
+
+def test_expired_messages_fail_an_archive_unless_it_may_ignore_them(
+    spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(server, "Expires", 0, 4)
+    running = an_archive(spark, server, tmp_path, "Expires")
+    running.run_once()
+    real = discovery.extents
+
+    async def expired(cluster: Any, queues: Any) -> Any:
+        held = await real(cluster, queues)
+        return {queue: extent._replace(low=extent.high + 5, high=extent.high + 5) for queue, extent in held.items()}
+
+    monkeypatch.setattr(archiving, "extents", expired)
+    with pytest.raises(ConfigError, match="the archive says"):
+        running.step()
+    assert an_archive(spark, server, tmp_path, "Expires", failOnDataLoss="false").step() is False
+
+
+# ---- exports
+
+
+def test_the_command_exports_a_store_and_adds_what_came_since(spark: SparkSession, tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store")
+    for number in range(50):
+        put(store, "Orders" if number % 2 else "Bills", number % 3, b"%d" % number, TAGS="A")
+    to = ["--to", str(tmp_path / "lake")]
+    run = CliRunner()
+    first = run.invoke(cli, ["spark", "export-store", str(tmp_path / "store"), *to, "--broker-name", "b"])
+    assert "exported 50 messages" in first.output, first.output
+    for number in range(50, 60):
+        put(store, "Orders", 0, b"%d" % number)
+    store.close()
+    second = run.invoke(cli, ["spark", "export-store", str(tmp_path / "store"), *to, "--broker-name", "b"])
+    assert "exported 10 messages" in second.output, second.output
+    assert bodies(tmp_path / "lake") == numbers(60)
+    other = run.invoke(cli, ["spark", "export-store", str(tmp_path / "store"), *to, "--topic", "Bills"])
+    assert other.exit_code == 1
+    assert "holds what came from store" in other.output
+    assert {path.parent.name for path in (tmp_path / "lake").rglob("*.parquet")} == {"topic=Orders", "topic=Bills"}
+
+
+def test_an_export_lists_what_it_could_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    directory = unpack("4.9.7", tmp_path)
+    log = directory / "commitlog" / "00000000000000000000"
+    data = bytearray(log.read_bytes())
+    data[4:8] = b"\0\0\0\0"
+    log.write_bytes(data)
+    run = CliRunner()
+    command = ["spark", "export-store", str(directory), "--to", str(tmp_path / "lake")]
+    failed = run.invoke(cli, command)
+    assert failed.exit_code == 1
+    assert "is damaged" in failed.output
+    assert len(failed.output.strip().splitlines()) == 1
+    done = run.invoke(cli, [*command, "--skip-corrupt"])
+    assert done.exit_code == 0, done.output
+    assert "could not be read: " in done.output
+    assert "bytes 0 to" in Lake(str(tmp_path / "lake")).read("_manifests/00000000.json", Manifest).damage[0]
