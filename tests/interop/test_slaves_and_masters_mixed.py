@@ -1,0 +1,129 @@
+"""A master of ours with Apache's slave, and the reverse, on the same two directories: roles are exchanged between the lives.
+
+Sends wait for the slave (SYNC_MASTER, two copies), so each that succeeds is on both; in the end both logs are the same bytes.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.interop import apache, orbit, wire
+from tests.interop.apache import Broker, BrokerPlan
+from tests.interop.conftest import StartNameServer
+from tests.interop.drivers import JavaClient
+from tests.interop.java import JavaBuild
+from tests.interop.marks import INTEROP
+from tests.interop.processes import eventually, free_port
+
+pytestmark = INTEROP
+
+NAME: Final = "pair"
+CLUSTER: Final = "pair-cluster"
+TOPIC: Final = "Pair"
+RUNTIME_INFO: Final = 28
+FILE_BYTES: Final = 1 << 20
+MESSAGES: Final = 40
+MASTER: Final[dict[str, str | int]] = {"brokerId": 0, "brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
+SLAVE: Final[dict[str, str | int]] = {"brokerId": 1, "brokerRole": "SLAVE", "slaveReadEnable": "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    java: JavaBuild
+    folder: Path
+    name_server: str
+
+    @contextmanager
+    def life(self, number: int, *, ours_is_master: bool) -> Iterator[tuple[Broker, Broker]]:
+        """Ours and Apache's, master first to start; both stop in the end."""
+        roles = (MASTER, SLAVE) if ours_is_master else (SLAVE, MASTER)
+        starts = [lambda: self._ours(number, roles[0]), lambda: self._apaches(number, roles[1])]
+        brokers: list[Broker] = []
+        try:
+            brokers.extend(start() for start in (starts if ours_is_master else reversed(starts)))
+            yield (brokers[0], brokers[1]) if ours_is_master else (brokers[1], brokers[0])
+            for broker in reversed(brokers):
+                broker.process.stop()
+        finally:
+            for broker in brokers:
+                broker.process.kill()
+
+    def _ours(self, number: int, role: dict[str, str | int]) -> Broker:
+        port = free_port(-2, 1)
+        settings = {**self._settings("ours"), **role, "listenPort": port}
+        return orbit.start_broker(self.folder / f"ours-{number}", self.name_server, NAME, settings, port)
+
+    def _apaches(self, number: int, role: dict[str, str | int]) -> Broker:
+        settings = {**self._settings("apaches"), **role}
+        plan = BrokerPlan(name=NAME, cluster=CLUSTER, name_servers=[self.name_server], settings=settings)
+        return apache.start_broker(self.java, self.folder / f"apaches-{number}", plan)
+
+    def _settings(self, whose: str) -> dict[str, str | int]:
+        store = self.folder / "stores" / whose
+        return {
+            "brokerClusterName": CLUSTER,
+            "storePathRootDir": str(store),
+            "storePathCommitLog": str(store / "commitlog"),
+            "mappedFileSizeCommitLog": FILE_BYTES,
+            "maxMessageSize": FILE_BYTES // 2,
+            "registerNameServerPeriod": 10_000,
+        }
+
+    def log(self, whose: str, end: int) -> bytes:
+        files = sorted((self.folder / "stores" / whose / "commitlog").glob("0*"))
+        start = int(files[0].name)
+        return b"".join(file.read_bytes() for file in files)[: end - start]
+
+
+@pytest.mark.parametrize("release", ["5.3.3", "4.9.7"], indirect=True)
+def test_roles_are_exchanged_between_ours_and_apaches(
+    tmp_path: Path, java: JavaBuild, orbit_nameserver: StartNameServer, java_client: Callable[[bool], JavaClient]
+) -> None:
+    pair = Pair(java, tmp_path, orbit_nameserver().address)
+    client = java_client(False)
+    sent: list[str] = []
+    for number, ours_is_master in enumerate([True, False] if java.release == "5.3.3" else [False, True]):
+        with pair.life(number, ours_is_master=ours_is_master) as (ours, apaches):
+            producer = f"producer-{number}"  # a new one: the old knows the old addresses for half a minute
+            client.open_producer(producer, pair.name_server)
+            wait_for_the_slave(client, producer)
+            texts = [f"{number}-{i} " + "x" * 20_000 for i in range(MESSAGES)]
+            receipts = client.send(producer, TOPIC, [{"text": text} for text in texts])
+            assert {receipt["status"] for receipt in receipts} == {"SEND_OK"}
+            sent += texts
+            end = same_end(ours, apaches)
+            assert pair.log("ours", end) == pair.log("apaches", end)
+            client.open_push_consumer(f"consumer-{number}", pair.name_server, TOPIC, group=f"group-{number}")
+            received = [message.body.decode() for message in client.received(f"consumer-{number}", len(sent))]
+            assert sorted(received) == sorted(sent)
+            client.close_one(f"consumer-{number}")
+            client.close_one(producer)
+
+
+def wait_for_the_slave(client: JavaClient, producer: str) -> None:
+    """Until then a send is stored on one side alone, and says so."""
+    eventually(
+        lambda: client.send(producer, "Probe", [{"text": "?"}])[0]["status"],
+        lambda status: status == "SEND_OK",
+        90,
+        "the slave is connected",
+        every=0.5,
+    )
+
+
+def same_end(ours: Broker, apaches: Broker) -> int:
+    """Where both logs end, once they end at one place."""
+    ends = eventually(
+        lambda: {log_end(ours.address), log_end(apaches.address)}, lambda ends: len(ends) == 1, 60, "equally long logs"
+    )
+    return ends.pop()
+
+
+def log_end(address: str) -> int:
+    answer = wire.ask(address, RUNTIME_INFO)
+    return int(json.loads(answer.body)["table"]["commitLogMaxOffset"])
