@@ -5,7 +5,7 @@ Sends wait for the slave (SYNC_MASTER, two copies), so each that succeeds is on 
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,16 +42,18 @@ class Pair:
     def life(self, number: int, *, ours_is_master: bool) -> Iterator[tuple[Broker, Broker]]:
         """Ours and Apache's, master first to start; both stop in the end."""
         roles = (MASTER, SLAVE) if ours_is_master else (SLAVE, MASTER)
-        starts = [lambda: self._ours(number, roles[0]), lambda: self._apaches(number, roles[1])]
-        brokers: list[Broker] = []
-        try:
-            brokers.extend(start() for start in (starts if ours_is_master else reversed(starts)))
-            yield (brokers[0], brokers[1]) if ours_is_master else (brokers[1], brokers[0])
-            for broker in reversed(brokers):
+        with ExitStack() as stack:
+            if ours_is_master:
+                ours = self._ours(number, roles[0])
+                stack.callback(ours.process.kill)
+            apaches = self._apaches(number, roles[1])
+            stack.callback(apaches.process.kill)
+            if not ours_is_master:
+                ours = self._ours(number, roles[0])
+                stack.callback(ours.process.kill)
+            yield ours, apaches
+            for broker in (apaches, ours) if ours_is_master else (ours, apaches):
                 broker.process.stop()
-        finally:
-            for broker in brokers:
-                broker.process.kill()
 
     def _ours(self, number: int, role: dict[str, str | int]) -> Broker:
         port = free_port(-2, 1)

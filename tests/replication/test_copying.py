@@ -169,6 +169,16 @@ async def test_a_slave_that_may_not_be_read_from_says_how_to_change_that(group: 
     await client.close()
 
 
+async def test_a_reader_far_behind_is_sent_to_the_slave_if_slaves_may_be_read(group: Group) -> None:
+    for folder, may_read, suggested in (("yes", "true", "1"), ("no", "false", "0")):
+        settings = {"brokerName": folder, "slaveReadEnable": may_read, "accessMessageInMemoryMaxRatio": "0"}
+        master = await group.master(folder, **settings)
+        await send(master, b"one", b"two")
+        client = wire(master)
+        assert (await client.pull("T")).fields["suggestWhichBrokerId"] == suggested
+        await client.close()
+
+
 async def test_topics_groups_and_offsets_follow(group: Group) -> None:
     master = await group.master()
     slave = await group.slave()

@@ -109,7 +109,7 @@ class Pulling:
         reset = self._offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
         if reset is not None:
             low, high = self._store.queue_range(header.topic, header.queue_id)
-            return _with_offsets(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset, low, high, topic, group)
+            return _with_offsets(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset, low, high, topic, group, 0)
         result = self._read(header, header.queue_offset, wishes)
         if flags & PULL_SUSPEND and _code_of(result, header) == _NOT_FOUND and self.held.has_room(connection):
             settings = self._configuration.settings
@@ -129,7 +129,7 @@ class Pulling:
         except RequestFailed:
             return None
         result = self._read(header, header.queue_offset, wishes)
-        if result.status is not ReadStatus.FOUND:
+        if result.status is not ReadStatus.FOUND or self._suggested(result, group):
             return None
         if header.sys_flag & PULL_COMMIT_OFFSET:
             self._commit(header)
@@ -216,6 +216,7 @@ class Pulling:
             result.max_offset,
             topic,
             group,
+            self._suggested(result, group),
         )
         self._offsets.note_pull(header.consumer_group, header.topic, header.queue_id, result.next_offset)
         if result.status is ReadStatus.FOUND:
@@ -256,6 +257,12 @@ class Pulling:
         response = self._answer(header, result, self._topics.get(header.topic), self._groups.get(header.consumer_group))
         pull.connection.answer(pull.request, response)
 
+    def _suggested(self, result: ReadResult, group: GroupConfig | None) -> int:
+        """From which replica the group had better pull next: one so far behind that it needs the disk, from a slave."""
+        if group is None or not self._configuration.settings.slave_read_enable:
+            return 0
+        return group.which_broker_when_consume_slowly if result.far_behind else group.broker_id
+
     def _commit(self, header: PullMessage) -> None:
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if self._offsets.pending_reset(group, topic, queue_id) is None:
@@ -282,12 +289,19 @@ def _code_of(result: ReadResult, header: PullMessage) -> int:
 
 
 def _with_offsets(
-    code: int, remark: str, next_offset: int, low: int, high: int, topic: TopicConfig | None, group: GroupConfig | None
+    code: int,
+    remark: str,
+    next_offset: int,
+    low: int,
+    high: int,
+    topic: TopicConfig | None,
+    group: GroupConfig | None,
+    suggested: int,
 ) -> Command:
+    topic_flag, group_flag = topic.topic_sys_flag if topic else 0, group.group_sys_flag if group else 0
     response = ok_with_raw_fields(
-        b'{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d",'
-        b'"topicSysFlag":"%d","groupSysFlag":"%d"}'
-        % (next_offset, low, high, topic.topic_sys_flag if topic else 0, group.group_sys_flag if group else 0)
+        b'{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d",'
+        b'"topicSysFlag":"%d","groupSysFlag":"%d"}' % (suggested, next_offset, low, high, topic_flag, group_flag)
     )
     response.code = code
     response.remark = remark

@@ -124,16 +124,19 @@ NOT_ON_FAST_PORT: Final = frozenset(
 
 def build_express(state: State) -> ExpressRoutes:
     s = state
-    if s.copying is not None:
-        return {}  # nothing is sent to a slave
+    pulls: ExpressRoutes = {
+        (RequestCode.PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, RequestCode.PULL_MESSAGE),
+        (RequestCode.LITE_PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, RequestCode.LITE_PULL_MESSAGE),
+    }
+    if s.copying is not None:  # nothing is sent to a slave
+        return pulls if s.configuration.settings.slave_read_enable else {}
     send_with = partial(SendExpress, s.sending, s.durability, s.receipts)
     read_short = reader(SendMessageV2)
     return {
         (RequestCode.SEND_MESSAGE, CODEC_JSON): send_with(RequestCode.SEND_MESSAGE, reader(SendMessage)),
         (RequestCode.SEND_MESSAGE_V2, CODEC_JSON): send_with(RequestCode.SEND_MESSAGE_V2, read_short),
         (RequestCode.SEND_BATCH_MESSAGE, CODEC_JSON): send_with(RequestCode.SEND_BATCH_MESSAGE, read_short),
-        (RequestCode.PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, RequestCode.PULL_MESSAGE),
-        (RequestCode.LITE_PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, RequestCode.LITE_PULL_MESSAGE),
+        **pulls,
     }
 
 
