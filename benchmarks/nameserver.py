@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import re
 import socket
 import statistics
@@ -31,6 +29,7 @@ from tests.interop import java, orbit
 from tests.interop.apache import write_properties
 from tests.interop.processes import Process, free_port
 
+from benchmarks.machine import about, compile_c, memory_mb, processor_seconds
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.bodies.registration import Registration
 from orbitmq.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
@@ -115,23 +114,14 @@ class Contender:
             "0",
             str(seconds),
         ]
-        before = self.processor_seconds()
+        before = processor_seconds(self.process.pid)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        used = self.processor_seconds() - before
+        used = processor_seconds(self.process.pid) - before
         if done.returncode:
             raise SystemExit(f"the load generator failed against {self.name}: {done.stdout}{done.stderr}")
         found = re.search(r"msgs=(\d+) .*rate=(\d+)", done.stdout)
         assert found is not None
         return float(found[2]), 1e6 * used / int(found[1])
-
-    def processor_seconds(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(") ")[2].split()
-        user, system = int(fields[11]), int(fields[12])
-        return (user + system) / os.sysconf("SC_CLK_TCK")
-
-    def resident_mb(self) -> float:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
 
     def close(self) -> None:
         for line in self._lines:
@@ -155,12 +145,6 @@ def start_apaches(folder: Path) -> Contender:
     return Contender(f"Apache {APACHE_RELEASE}", f"127.0.0.1:{port}", process)
 
 
-def compile_load(folder: Path) -> Path:
-    program = folder / "load"
-    subprocess.run(["cc", "-O2", "-o", str(program), str(Path(__file__).with_name("load.c"))], check=True)
-    return program
-
-
 def measure(contenders: list[Contender], load: Path, rounds: int, seconds: float) -> None:
     for contender in contenders:
         contender.register(TOPICS, stays=True)
@@ -178,7 +162,7 @@ def measure(contenders: list[Contender], load: Path, rounds: int, seconds: float
             for _ in range(REGISTRATIONS):
                 contender.note("registration of 10,000 topics, ms", 1000 * contender.register(TOPICS))
     for contender in contenders:
-        contender.note("resident memory, MB", contender.resident_mb())
+        contender.note("resident memory, MB", memory_mb(contender.process.pid))
 
 
 def run(argv: list[str]) -> None:
@@ -186,18 +170,9 @@ def run(argv: list[str]) -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of load for each shape and round")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(argv)
-    about = {
-        "at": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "processors": os.cpu_count(),
-        "load average before": os.getloadavg()[0],
-        "java": " ".join(_JVM),
-        "rounds": options.rounds,
-        "seconds": options.seconds,
-    }
+    head = about(java=" ".join(_JVM), rounds=options.rounds, seconds=options.seconds)
     with tempfile.TemporaryDirectory(prefix="orbitmq-bench-") as base, ExitStack() as stack:
-        load = compile_load(Path(base))
+        load = compile_c(Path(base), "load")
         contenders = [start_ours(Path(base) / "ours")]
         stack.callback(contenders[0].close)
         if missing := java.missing_tools():
@@ -206,10 +181,10 @@ def run(argv: list[str]) -> None:
             contenders.append(start_apaches(Path(base) / "theirs"))
             stack.callback(contenders[1].close)
         measure(contenders, load, options.rounds, options.seconds)
-    report(contenders, about)
+    report(contenders, head)
 
 
-def report(contenders: list[Contender], about: dict[str, Any]) -> None:
+def report(contenders: list[Contender], head: dict[str, Any]) -> None:
     medians = {c.name: {figure: statistics.median(values) for figure, values in c.figures.items()} for c in contenders}
     names = list(medians)
     print(f"{'':36}" + "".join(f"{name:>14}" for name in names) + (f"{'ratio':>10}" if len(names) == 2 else ""))
@@ -218,5 +193,5 @@ def report(contenders: list[Contender], about: dict[str, Any]) -> None:
         ratio = f"{values[0] / values[1]:>9.2f}x" if len(values) == 2 else ""
         print(f"{figure:36}" + "".join(f"{value:>14,.1f}" for value in values) + ratio)
     RESULTS.parent.mkdir(exist_ok=True)
-    everything = {"machine": about, "medians": medians, "rounds": {c.name: c.figures for c in contenders}}
+    everything = {"machine": head, "medians": medians, "rounds": {c.name: c.figures for c in contenders}}
     RESULTS.write_text(json.dumps(everything, indent=2) + "\n")

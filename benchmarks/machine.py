@@ -1,0 +1,43 @@
+"""What benchmarks share: the C programs beside them, and what /proc knows of a process."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+
+def compile_c(folder: Path, name: str) -> Path:
+    """Compile `benchmarks/<name>.c` into `folder`."""
+    program = folder / name
+    subprocess.run(["cc", "-O2", "-o", str(program), str(Path(__file__).with_name(f"{name}.c"))], check=True)
+    return program
+
+
+def processor_seconds(pid: int) -> float:
+    """User and system time so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    user, system = int(fields[11]), int(fields[12])
+    return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(pid: int, kind: str = "VmRSS") -> float:
+    """`VmRSS` counts everything resident, `RssAnon` leaves out the pages of mapped files."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(rf"{kind}:\s+(\d+) kB", status)[0]) / 1024
+
+
+def about(**more: Any) -> dict[str, Any]:
+    """For the head of a result file."""
+    return {
+        "at": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processors": os.cpu_count(),
+        "load average before": os.getloadavg()[0],
+        **more,
+    }
