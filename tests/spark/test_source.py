@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from orbitmq.errors import ConfigError, MessageError, RequestFailed, StorageError, TransportError
@@ -116,7 +126,7 @@ def test_topics_come_from_a_list_a_pattern_or_queue_by_queue(server: Server) -> 
 
 def test_offsets_and_times_bound_a_batch(server: Server) -> None:
     send(server, "Bounds", [f"{number}" for number in range(5)], order_key="k")
-    server.clock.advance(hours=1)
+    time.sleep(0.05)  # so that what follows is stored later
     send(server, "Bounds", [f"{number}" for number in range(5, 10)], order_key="k")
     rows = read(server, subscribe="Bounds")
     queue_id, later = rows[0]["queueId"], rows[5]["storeTimestamp"]
@@ -191,6 +201,54 @@ def test_an_empty_topic_is_an_empty_table(server: Server) -> None:
     partitions = reader.partitions()
     assert [type(partition) for partition in partitions] == [RangesPartition], "Spark needs one"
     assert rows_of(reader, partitions) == []
+
+
+# ---- filters that Spark hands over
+
+
+@pytest.fixture(scope="module")
+def pushed(server: Server) -> None:
+    send(server, "Pushed", ["0", "1", "2", "3"], tag="Aa", order_key="k")
+    time.sleep(0.05)  # so that what follows is stored later
+    send(server, "Pushed", ["x"], tag="BB", order_key="k")
+
+
+@pytest.mark.parametrize(
+    ("filters", "left", "found"),
+    [
+        ([EqualTo(("tags",), "Aa")], 0, ["0", "1", "2", "3"]),
+        ([In(("tags",), ("BB", "C")), IsNotNull(("queueOffset",))], 0, ["x"]),
+        ([GreaterThan(("queueOffset",), 1), LessThanOrEqual(("queueOffset",), 3)], 0, ["2", "3"]),
+        ([GreaterThanOrEqual(("queueOffset",), 3), LessThan(("queueOffset",), 4)], 0, ["3"]),
+        ([EqualTo(("queueOffset",), 4)], 0, ["x"]),
+        ([EqualTo(("topic",), "Pushed"), EqualTo(("brokerName",), "elsewhere")], 0, []),
+        ([EqualTo(("queueId",), 99)], 0, []),
+        ([EqualTo(("keys",), "k"), IsNotNull(("tags",))], 2, ["0", "1", "2", "3", "x"]),
+        ([EqualTo(("tags",), "a||b")], 1, ["0", "1", "2", "3", "x"]),
+        ("later", 1, ["x"]),
+        ("before", 1, ["0", "1", "2", "3"]),
+    ],
+)
+def test_a_pushed_filter_is_answered_or_given_back(
+    server: Server, pushed: None, filters: Any, left: int, found: list[str]
+) -> None:
+    if isinstance(filters, str):
+        moment = read(server, subscribe="Pushed", tags="BB")[0]["storeTimestamp"]
+        kind = GreaterThanOrEqual if filters == "later" else LessThan
+        filters = [kind(("storeTimestamp",), moment)]
+        found = found if filters[0].__class__ is GreaterThanOrEqual else [*found, "x"]  # Spark takes off the last
+    reader = batch_reader(server, subscribe="Pushed", pushFilters="true")
+    kept = list(reader.pushFilters(filters))
+    assert len(kept) == left
+    assert all(any(one is given for given in filters) for one in kept), "Spark wants its own objects back"
+    assert bodies(rows_of(reader, reader.partitions())) == found
+
+
+def test_a_reader_takes_no_filters_unless_it_is_asked_to(server: Server) -> None:
+    from pyspark.sql.datasource import DataSourceReader
+
+    reader = batch_reader(server, subscribe="Pushed")
+    assert type(reader).pushFilters is DataSourceReader.pushFilters
 
 
 # ---- streams

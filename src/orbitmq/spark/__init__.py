@@ -13,15 +13,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orbitmq.spark.failures import plain_reason
     from orbitmq.spark.group_offsets import commit_finished
+    from orbitmq.spark.lag import Lag, LagListener, lag_of
+    from orbitmq.spark.legacy import legacy_view
     from orbitmq.spark.registration import register
+    from orbitmq.spark.repeats import drop_repeats
 
 _HOMES = {
-    "register": "orbitmq.spark.registration",
+    "Lag": "orbitmq.spark.lag",
+    "LagListener": "orbitmq.spark.lag",
     "commit_finished": "orbitmq.spark.group_offsets",
+    "drop_repeats": "orbitmq.spark.repeats",
+    "lag_of": "orbitmq.spark.lag",
+    "legacy_view": "orbitmq.spark.legacy",
+    "plain_reason": "orbitmq.spark.failures",
+    "register": "orbitmq.spark.registration",
 }
 
-__all__ = ["commit_finished", "register"]
+__all__ = [
+    "Lag",
+    "LagListener",
+    "commit_finished",
+    "drop_repeats",
+    "lag_of",
+    "legacy_view",
+    "plain_reason",
+    "register",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -10,14 +10,13 @@ Spark tells a source of a finished micro-batch when the next one begins, so the 
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from orbitmq.client import questions
 from orbitmq.errors import ConfigError
 from orbitmq.spark.access import link
 from orbitmq.spark.patience import patiently
-from orbitmq.spark.queue_offsets import Offsets, from_json
+from orbitmq.spark.queue_offsets import Offsets, from_progress
 from orbitmq.spark.source_options import source_options
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
     from orbitmq.client.cluster import Cluster
     from orbitmq.message import QueueRef
-
-_SOURCE: Final = "rocketmq"
 
 
 async def commit_offsets(cluster: Cluster, group: str, offsets: Offsets) -> None:
@@ -59,7 +56,7 @@ def finished_offsets(query: StreamingQuery) -> Offsets:
     progress = query.lastProgress
     if progress is None:
         return {}
-    ours = [source for source in progress.sources if _SOURCE in source.description.lower()]
+    ours = [offsets for source in progress.sources if (offsets := from_progress(source.endOffset)) is not None]
     if len(ours) != 1:
         raise ConfigError(f"the query has {len(ours)} rocketmq sources", hint="commit for queries with exactly one")
-    return from_json(json.loads(ours[0].endOffset))
+    return ours[0]

@@ -52,12 +52,14 @@ class FilteringBatchReader(BatchReader):
     _stored_until_ms: int | None = None
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        return [one for one in filters if not self._takes(one)]
+        taken = {id(one) for one in filters if self._takes(one)}
+        # `tags = 'A'` comes with `tags IS NOT NULL`, which follows from it.
+        certain = _NEVER_NULL | {_column(one) for one in filters if id(one) in taken}
+        taken |= {id(one) for one in filters if isinstance(one, IsNotNull) and _column(one) in certain}
+        return [one for one in filters if id(one) not in taken]
 
     def _takes(self, one: Filter) -> bool:
         """Whether rows that fail the filter are certain not to be read."""
-        if isinstance(one, IsNotNull):
-            return _column(one) in _NEVER_NULL
         if isinstance(one, EqualTo | In):
             values = one.value if isinstance(one, In) else (one.value,)
             return self._takes_values(_column(one), frozenset(values))

@@ -46,6 +46,20 @@ def from_json(value: Mapping[str, Any]) -> Offsets:
     }
 
 
+def from_progress(text: str | None) -> Offsets | None:
+    """The offsets in a query's progress; None when they are of another source, which Spark does not name there."""
+    value = json.loads(text) if text else None
+    if not isinstance(value, dict) or not value:
+        return None
+    for brokers in value.values():
+        if not isinstance(brokers, dict) or not all(isinstance(queues, dict) for queues in brokers.values()):
+            return None
+        for queues in brokers.values():
+            if not all(queue_id.isdigit() and type(offset) is int for queue_id, offset in queues.items()):
+                return None
+    return from_json(value)
+
+
 def parse_offsets(text: str, option: str) -> Offsets:
     """What a user wrote."""
     offsets = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orbitmq.spark.legacy import LegacySource
 from orbitmq.spark.source import RocketMQSource
 from orbitmq.spark.store_source import StoreSource
 
@@ -12,6 +13,6 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """`format("rocketmq")` and `format("rocketmq-store")` work in this session from now on."""
-    spark.dataSource.register(RocketMQSource)
-    spark.dataSource.register(StoreSource)
+    """`format("rocketmq")`, `format("rocketmq-store")` and the name that old jobs use work in this session from now on."""
+    for source in (RocketMQSource, StoreSource, LegacySource):
+        spark.dataSource.register(source)
