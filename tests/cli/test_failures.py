@@ -177,7 +177,6 @@ def test_no_broker_is_registered(tmp_path: Path) -> None:
             NOT_PERMITTED,
             ["storePathRootDir", "configuration file"],
         ),
-        (("msg", "send", "ReadOnly", "x", "--delay", "7s"), FAILED, ["no delay level is 7 s", "1s 5s 10s"]),
         (("msg", "send", "SCHEDULE_TOPIC_XXXX", "x"), FAILED, ["belongs to the broker"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,

@@ -18,6 +18,7 @@ from orbitmq.message.hosts import pack_host
 from orbitmq.message.ids import offset_message_id, parse_offset_message_id
 from orbitmq.message.properties import RETRY_TOPIC, decode_properties, encode_properties
 from orbitmq.message.record import encode_stored
+from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.groups import (
     ConsumerConnection,
     ConsumerIds,
@@ -56,6 +57,7 @@ class ScriptedBroker:
 
     name: str
     address: Address = _NOWHERE
+    version: int = versions.OURS
     requests: list[Command] = field(default_factory=list)
     queues: dict[tuple[str, int], list[StoredMessage]] = field(default_factory=lambda: defaultdict(list))
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
@@ -173,7 +175,9 @@ class ScriptedBroker:
             self.members[consumer.group_name][body.client_id] = connection
             if is_new:
                 self.notify_members(consumer.group_name)
-        return ok(HeartbeatTaken())
+        taken = ok(HeartbeatTaken())
+        taken.version = self.version
+        return taken
 
     async def _unregister(self, command: Command, connection: Connection) -> Command:
         header = command.read(UnregisterClient)

@@ -5,7 +5,7 @@ They bring the fixtures `client`, connected to the server, and `topic`, a topic 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -188,6 +188,32 @@ async def test_broadcasting_members_each_get_everything(client: Client, topic: s
     async with one, other:
         await eventually(lambda: len(first) == len(second) == 10, 20)
     assert len(list(tmp_path.rglob("offsets.json"))) == 2
+
+
+async def test_any_delay_is_kept_and_can_be_recalled(client: Client, topic: str) -> None:
+    came: dict[bytes, datetime] = {}
+
+    async def handler(message: ReceivedMessage) -> None:
+        came[message.body] = datetime.now(UTC)
+
+    async with (
+        client.producer("PythonProducer") as producer,
+        client.consumer(topic, group=f"Timers{topic}", start="earliest", handler=handler),
+    ):
+        await until_routed(client, topic)
+        moment = datetime.now(UTC) + timedelta(seconds=4)
+        recalled = await producer.send(topic, "recalled", delay=timedelta(seconds=3))
+        assert await producer.recall(topic, recalled.recall_handle) == recalled.message_id
+        await producer.send(topic, "delay", delay=timedelta(seconds=2.5))
+        await producer.send(topic, "moment", deliver_at=moment)
+        await producer.send(topic, "passed", deliver_at=datetime.now(UTC) - timedelta(hours=1))
+        await eventually(lambda: len(came) == 3, 60)
+        with pytest.raises(RequestFailed):
+            await producer.recall(topic, recalled.recall_handle)  # too late
+        with pytest.raises(RequestFailed):
+            await producer.send(topic, "too long", delay=timedelta(days=365))
+    assert set(came) == {b"delay", b"moment", b"passed"}
+    assert came[b"moment"] > moment - timedelta(seconds=1)  # a broker's timer counts seconds
 
 
 async def test_leased_messages_end_with_their_ack_and_come_again_without(client: Client, topic: str) -> None:

@@ -21,6 +21,7 @@ from tests.client.suite import (  # noqa: F401 - tests that every server must pa
     collecting,
     test_a_failed_message_comes_again_and_then_goes_to_the_dead_letters,
     test_a_request_gets_its_reply,
+    test_any_delay_is_kept_and_can_be_recalled,
     test_broadcasting_members_each_get_everything,
     test_every_way_of_sending_arrives,
     test_leased_messages_end_with_their_ack_and_come_again_without,
@@ -36,7 +37,12 @@ from tests.interop.processes import free_port
 
 pytestmark = pytest.mark.xdist_group("client-servers")
 
-SETTINGS = {"registerNameServerPeriod": 10_000, "transactionTimeOut": 1000, "transactionCheckInterval": 500}
+SETTINGS: dict[str, str | int] = {
+    "registerNameServerPeriod": 10_000,
+    "transactionTimeOut": 1000,
+    "transactionCheckInterval": 500,
+    "recallMessageEnable": "true",
+}
 
 
 class Servers:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,6 +12,7 @@ from orbitmq.errors import AlreadyClosed, CallTimeout, ConfigError, ConnectFaile
 from orbitmq.message.compression import plain_body
 from orbitmq.message.properties import decode_properties
 from orbitmq.message.tags import java_hash
+from orbitmq.protocol import versions
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
 from orbitmq.protocol.headers.send import SendMessageV2, SendReceipt
@@ -144,12 +145,41 @@ async def test_oneway_messages_arrive_without_an_answer(cluster: ScriptedCluster
     assert command.body == b"gone"
 
 
-async def test_a_delay_is_a_level(cluster: ScriptedCluster, producer: Producer) -> None:
+async def test_a_delay_is_left_to_the_brokers_timer(cluster: ScriptedCluster, producer: Producer) -> None:
+    moment = datetime(2030, 1, 2, tzinfo=UTC)
+    receipts = [
+        await producer.send("T", b"x", delay=timedelta(seconds=7, milliseconds=1)),
+        await producer.send("T", b"x", deliver_at=moment),
+        await producer.send("T", b"x", delay_level=3),
+    ]
+    stored = [cluster.broker.queues["T", one.queue.queue_id][one.queue_offset].properties for one in receipts]
+    assert stored[0]["TIMER_DELAY_MS"] == "7001"
+    assert stored[1]["TIMER_DELIVER_MS"] == str(int(moment.timestamp() * 1000))
+    assert stored[2]["DELAY"] == "3"
+
+
+async def test_a_4x_broker_has_levels_only(cluster: ScriptedCluster, producer: Producer) -> None:
+    cluster.broker.version = versions.ordinal(4, 9, 7)
     receipt = await producer.send("T", b"x", delay=timedelta(minutes=3))
     assert cluster.broker.queues["T", receipt.queue.queue_id][-1].properties["DELAY"] == "7"
-    with pytest.raises(MessageError, match="no delay level is 7 s long") as caught:
+    with pytest.raises(MessageError, match="broker is 7 s long") as caught:
         await producer.send("T", b"x", delay=timedelta(seconds=7))
     assert "1s 5s 10s" in caught.value.hint
+    with pytest.raises(MessageError, match="at no given moment"):
+        await producer.send("T", b"x", deliver_at=datetime.now(UTC))
+
+
+async def test_delays_that_cannot_be_meant_are_refused(producer: Producer) -> None:
+    for mistaken in (
+        {"delay": timedelta(seconds=1), "delay_level": 1},
+        {"delay": timedelta(seconds=1), "deliver_at": datetime.now(UTC)},
+        {"delay": timedelta(seconds=-1)},
+        {"deliver_at": datetime(2030, 1, 1)},  # noqa: DTZ001 - that it has no zone is the point
+        {"delay_level": -1},
+    ):
+        with pytest.raises(MessageError) as caught:
+            await producer.send("T", b"x", **mistaken)
+        assert caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
 from orbitmq import Client, Consumer, ReceivedMessage, Sql, connect
-from orbitmq.errors import RequestFailed
+from orbitmq.errors import MessageError, RequestFailed
 from tests.client import suite
 from tests.client.scripted import eventually
 from tests.client.suite import (  # noqa: F401 - tests that every server must pass
@@ -103,6 +104,20 @@ async def test_leases_where_brokers_have_them_and_a_clear_word_where_not(
         with pytest.raises(RequestFailed, match="does not lease messages") as refused:
             await consumer.fetch(wait=5)
     assert "5.0" in refused.value.hint
+
+
+async def test_delays_by_timer_or_by_level(release: str, client: Client, topic: str) -> None:
+    if release.startswith("5"):
+        await suite.test_any_delay_is_kept_and_can_be_recalled(client, topic)
+        return
+    seen: list[ReceivedMessage] = []
+    async with client.producer("PythonProducer") as producer:
+        await until_routed(client, topic)
+        with pytest.raises(MessageError, match="no delay level"):
+            await producer.send(topic, b"x", delay=timedelta(seconds=3))
+        await producer.send(topic, b"one level", delay=timedelta(seconds=1))
+        async with client.consumer(topic, group=f"Levels{topic}", start="earliest", handler=collecting(seen)):
+            await eventually(lambda: len(seen) == 1, 30)
 
 
 async def test_an_unusable_sql_filter_is_refused_at_the_start(client: Client, topic: str) -> None:

@@ -19,7 +19,12 @@ from tests.interop.drivers import MqAdmin
 from tests.interop.java import RELEASES, JavaBuild, build
 
 # Transactions are asked about every 30 s by default, and 5.x writes decisions down after 3 s; no test can wait for that.
-_SETTINGS: Final = {"transactionTimeOut": 3000, "transactionCheckInterval": 1000, "transactionOpBatchInterval": 100}
+_SETTINGS: Final[dict[str, str | int]] = {
+    "transactionTimeOut": 3000,
+    "transactionCheckInterval": 1000,
+    "transactionOpBatchInterval": 100,
+    "recallMessageEnable": "true",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names, statistics, timer_requests
-from orbitmq.broker.timer_requests import RecallHandle, park_timer
+from orbitmq.broker.timer_requests import park_timer
 from orbitmq.errors import RequestFailed
 from orbitmq.message import properties as keys
 from orbitmq.message.hosts import pack_host
@@ -22,6 +22,7 @@ from orbitmq.message.record import decode_record
 from orbitmq.message.sysflags import INNER_BATCH, TRANSACTION_MASK
 from orbitmq.protocol.bodies.topics import PERM_WRITE
 from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.recall_handles import RecallHandle
 
 if TYPE_CHECKING:
     import random

@@ -1,19 +1,17 @@
-"""What a timer message asks for, and the handle that takes it back.
+"""What a timer message asks for.
 
     TIMER_DELAY_SEC, TIMER_DELAY_MS   so long after the broker takes it
     TIMER_DELIVER_MS                  at that moment
 
 Of several the first in this order counts; a delay level (DELAY) beats them all. A moment that has passed means now.
 
-Java: HookUtils.handleScheduleMessage, RecallMessageHandle
+Java: HookUtils.handleScheduleMessage
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
 from orbitmq.errors import RequestFailed
@@ -30,8 +28,6 @@ REQUESTS: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DEL
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _LARGEST: Final = 2**63 - 1
-_VERSION: Final = "v1"
-_HANDLE_PARTS: Final = 5
 
 
 def park_timer(
@@ -96,31 +92,3 @@ def _illegal(settings: Settings, reason: str) -> RequestFailed:
         f"time: {reason}",
         hint="timerMaxDelaySec is the limit",
     )
-
-
-class RecallHandle(NamedTuple):
-    """Names a timer message: what a receipt carries, and what takes the message back."""
-
-    topic: str
-    broker_name: str
-    at_ms: int
-    unique_key: str
-
-    def text(self) -> str:
-        parts = (_VERSION, self.topic, self.broker_name, str(self.at_ms), self.unique_key)
-        return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()
-
-
-def read_handle(text: str) -> RecallHandle:
-    """RequestFailed when it is none."""
-    try:
-        padded = text + "=" * (-len(text) % 4)  # Java reads it without its padding, too
-        parts = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split(" ")
-    except (binascii.Error, ValueError):
-        parts = []
-    if len(parts) < _HANDLE_PARTS or parts[0] != _VERSION:
-        raise RequestFailed(
-            ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", hint="take it from the receipt of the message"
-        )
-    _, topic, broker_name, at_ms, unique_key = parts[:_HANDLE_PARTS]
-    return RecallHandle(topic, broker_name, int(at_ms) if _NUMBER.fullmatch(at_ms) else -1, unique_key)

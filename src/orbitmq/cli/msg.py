@@ -47,7 +47,7 @@ def msg() -> None:
 @click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; repeatable.")
 @click.option("--order-key", help="Messages with the same one go to the same queue.")
 @click.option("--queue", metavar="BROKER:QUEUE", help="To this queue.")
-@click.option("--delay", metavar="1s|5s|...|2h", help="Deliver later, by one of the broker's delay levels.")
+@click.option("--delay", metavar="TIME", help="Deliver later: 90s, 5m, 2h; a 4.x broker has some delay levels only.")
 @output_option
 @target_options
 def send(

@@ -13,10 +13,8 @@ import msgspec
 
 from orbitmq.cli.progress import progress
 from orbitmq.client.client import Client
-from orbitmq.client.delays import delay_level
 from orbitmq.errors import MessageError
 from orbitmq.message import Message
-from orbitmq.message import properties as names
 from orbitmq.message.properties import RESERVED
 
 if TYPE_CHECKING:
@@ -58,6 +56,7 @@ class Line(msgspec.Struct, kw_only=True):
 class Outgoing(msgspec.Struct, frozen=True):
     message: Message
     order_key: str | None
+    delay: timedelta | None = None
 
 
 def receipt_row(receipt: Receipt) -> ReceiptRow:
@@ -114,9 +113,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             keys=[*line.keys, *self.keys],
             properties={**own, **self.properties},
         )
-        if self.delay is not None:
-            message.properties[names.DELAY] = str(delay_level(self.delay))
-        return Outgoing(message, line.order_key or self.order_key)
+        return Outgoing(message, line.order_key or self.order_key, self.delay)
 
 
 async def send_all(
@@ -146,5 +143,8 @@ async def send_all(
 async def _sent(producer: Producer, messages: list[Outgoing], queue: QueueRef | None) -> list[Receipt]:
     """Those of one order key one after the other, the others side by side."""
     if queue is not None or any(one.order_key is not None for one in messages):
-        return [await producer.send_message(one.message, order_key=one.order_key, queue=queue) for one in messages]
-    return await asyncio.gather(*(producer.send_message(one.message) for one in messages))
+        return [
+            await producer.send_message(one.message, order_key=one.order_key, queue=queue, delay=one.delay)
+            for one in messages
+        ]
+    return await asyncio.gather(*(producer.send_message(one.message, delay=one.delay) for one in messages))

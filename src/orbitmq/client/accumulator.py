@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from orbitmq.client.delays import is_delayed
 from orbitmq.message import properties as names
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Accumulator:
 
     def suits(self, message: Message) -> bool:
         """Large messages gain nothing, delayed ones cannot be batched."""
-        return len(message.body) < self._max_bytes and names.DELAY not in message.properties
+        return len(message.body) < self._max_bytes and not is_delayed(message.properties)
 
     async def add(self, message: Message) -> Receipt:
         loop = asyncio.get_running_loop()

@@ -29,6 +29,7 @@ from orbitmq.transport.loop import run
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from datetime import datetime, timedelta
     from pathlib import Path
     from types import TracebackType
     from typing import Unpack
@@ -159,12 +160,15 @@ class App:
         keys: Keys = (),
         properties: Mapping[str, str] | None = None,
         order_key: str | None = None,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Send a message; see `Producer.send`."""
         return await self._running_producer().send(
-            topic, body, tag=tag, keys=keys, properties=properties, order_key=order_key, timeout=timeout
-        )
+            topic, body, tag=tag, keys=keys, properties=properties, order_key=order_key, delay=delay,
+            deliver_at=deliver_at, timeout=timeout,
+        )  # fmt: skip
 
     async def request(
         self,

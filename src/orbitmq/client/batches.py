@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from orbitmq.client.delays import is_delayed
 from orbitmq.client.hooks import Sending
 from orbitmq.client.outgoing import properties_text
 from orbitmq.message import properties as names
@@ -29,7 +30,7 @@ class Batch(msgspec.Struct):
 
     @property
     def must_be_single(self) -> bool:
-        return names.DELAY in self.sendings[0].properties
+        return is_delayed(self.sendings[0].properties)
 
     def body(self) -> bytes:
         return encode_batch(self.members)
@@ -61,6 +62,6 @@ def split(sendings: Sequence[Sending], flags: Sequence[int], max_bytes: int, max
 
 
 def _can_travel_together(one: Sending, other: Sending) -> bool:
-    if names.DELAY in one.properties or names.DELAY in other.properties:
+    if is_delayed(one.properties) or is_delayed(other.properties):
         return False
     return one.properties.get(names.WAIT) == other.properties.get(names.WAIT)

@@ -85,7 +85,7 @@ class Delivery:
         size = len(body)
         waiting = self._in_flight.enter(size)
         if waiting is not None:
-            await self._until(deadline, waiting, header.topic)
+            await self.until(deadline, waiting, header.topic)
         try:
             delivered = await self._attempts(code, header, body, to, deadline)
         except OrbitError:
@@ -99,11 +99,11 @@ class Delivery:
 
     async def deliver_oneway(self, header: SendMessageV2, body: bytes, to: Destination, timeout_seconds: float) -> None:
         deadline = self._loop.time() + timeout_seconds
-        route = await self._until(deadline, self.route(header.topic), header.topic)
+        route = await self.until(deadline, self.route(header.topic), header.topic)
         command, address = self._addressed(
             RequestCode.SEND_MESSAGE_V2, header, body, self._choose(route, to, avoid_broker="")
         )
-        await self._until(deadline, self._cluster.notify(address, command), header.topic)
+        await self.until(deadline, self._cluster.notify(address, command), header.topic)
         self._stats.sent_oneway += 1
 
     async def until_idle(self) -> None:
@@ -141,7 +141,7 @@ class Delivery:
         for attempt in range(1, attempts + 1):
             route = self._cluster.known_route(header.topic)
             if route is None or not route.writable:
-                route = await self._until(deadline, self.route(header.topic), header.topic)
+                route = await self.until(deadline, self.route(header.topic), header.topic)
             queue = self._choose(route, to, failed_at)
             outcome = await self._attempt(code, header, body, queue, deadline, is_last=attempt == attempts)
             if isinstance(outcome, Delivered):
@@ -213,7 +213,8 @@ class Delivery:
         except (OrbitError, TimeoutError) as error:
             logger.info("no fresh route of topic %s: %s", topic, error)
 
-    async def _until(self, deadline: float, awaitable: Awaitable[T], topic: str) -> T:
+    async def until(self, deadline: float, awaitable: Awaitable[T], topic: str) -> T:
+        """Its result; CallTimeout, on behalf of a message to `topic`, when there is none by then."""
         try:
             async with asyncio.timeout_at(deadline):
                 return await awaitable

@@ -25,6 +25,7 @@ from orbitmq.protocol.bodies.groups import Heartbeat, ProducerData
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import request
 from orbitmq.protocol.headers.groups import UnregisterClient
+from orbitmq.protocol.versions import FIRST_OF_5
 from orbitmq.tasks import Tasks, every
 from orbitmq.transport.local_address import local_address
 
@@ -67,6 +68,7 @@ class Instance:
         self._tasks = Tasks()
         self._heartbeats: set[Address] = set()
         self._greeted: dict[Address, tuple[Connection | None, int]] = {}
+        self._versions: dict[Address, int] = {}  # what each broker said it is
         self._added = 0  # producer groups so far: what a broker was told of is older than what came since
 
     def start(self) -> None:
@@ -109,6 +111,13 @@ class Instance:
             address = self.cluster.master(broker_name)
             if address is not None and self._greeted.get(address) != self._greeting(address):
                 await self.heartbeat_to(address)
+
+    async def all_are_5(self, broker_names: Iterable[str]) -> bool:
+        """Whether the masters of these brokers are of release 5.0 or later, as they said when they were greeted."""
+        names = list(broker_names)
+        await self.greet(names)
+        masters = [self.cluster.master(name) for name in names]
+        return all(self._versions.get(master, 0) >= FIRST_OF_5 for master in masters if master is not None)
 
     def _greeting(self, address: Address) -> tuple[Connection | None, int]:
         return self.cluster.open_connection(address), self._added
@@ -179,9 +188,10 @@ class Instance:
         added = self._added
         self._heartbeats.add(address)  # before it is sent: opening the connection must not send another
         try:
-            await self.cluster.ask(
+            answer = await self.cluster.ask(
                 address, request(RequestCode.HEART_BEAT, body=body.to_json()), self.config.timeout_seconds
             )
+            self._versions[address] = answer.version
             self._greeted[address] = self.cluster.open_connection(address), added
         finally:
             self._heartbeats.discard(address)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from orbitmq.client import instance as instances
 from orbitmq.client.accumulator import Accumulator
 from orbitmq.client.batches import Batch, split
-from orbitmq.client.delays import delay_level as level_of
+from orbitmq.client.delays import check_delay, check_level, level_property, timer_property
 from orbitmq.client.delivery import ANYWHERE, Delivered, Delivery, Destination
 from orbitmq.client.hooks import Sending
 from orbitmq.client.names import TEMPLATE_TOPIC, check_group, check_topic
@@ -22,16 +22,18 @@ from orbitmq.client.outgoing import Compression, check_body, check_user_properti
 from orbitmq.client.receipts import Receipt, batch_receipts_of, receipt_of
 from orbitmq.client.requests import no_reply, reply_to
 from orbitmq.client.stats import ProducerStats
-from orbitmq.errors import AlreadyClosed, MessageError, OrbitError
+from orbitmq.errors import AlreadyClosed, MessageError, OrbitError, TransportError
 from orbitmq.message import Message, QueueRef
 from orbitmq.message import properties as names
 from orbitmq.message.sysflags import TRANSACTION_PREPARED
 from orbitmq.protocol.codes import RequestCode
-from orbitmq.protocol.headers.send import SendMessageV2
+from orbitmq.protocol.command import request
+from orbitmq.protocol.headers.send import MessageRecalled, RecallMessage, SendMessageV2
+from orbitmq.protocol.recall_handles import read_handle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from datetime import timedelta
+    from datetime import datetime, timedelta
     from types import TracebackType
 
     from orbitmq.client.cluster import Cluster
@@ -115,6 +117,7 @@ class Producer:
         order_key: str | None = None,
         queue: QueueRef | None = None,
         delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
         delay_level: int = 0,
         wait_stored: bool = True,
         flag: int = 0,
@@ -123,16 +126,18 @@ class Producer:
         """Send one message and wait until its broker has it.
 
         Messages with the same `order_key` go to the same queue. Bytes and text are sent as they are, other values by the
-        producer's codec. `delay` must be one of the broker's delay levels. `timeout` spans all attempts, in seconds.
+        producer's codec. With `delay` or `deliver_at` the broker keeps it until then, to the second and up to three days; a
+        4.x broker has some delay levels only, and any other delay is a MessageError. `timeout` spans all attempts, in seconds.
         """
         message = self.message(topic, body, tag=tag, keys=keys, properties=properties, flag=flag)
-        if delay is not None:
-            delay_level = level_of(delay)
         if delay_level:
+            check_level(delay_level)
             message.properties[names.DELAY] = str(delay_level)
         if not wait_stored:
             message.properties[names.WAIT] = "false"
-        return await self.send_message(message, order_key=order_key, queue=queue, timeout=timeout)
+        return await self.send_message(
+            message, order_key=order_key, queue=queue, delay=delay, deliver_at=deliver_at, timeout=timeout
+        )
 
     def message(
         self,
@@ -156,6 +161,8 @@ class Producer:
         *,
         order_key: str | None = None,
         queue: QueueRef | None = None,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """As `send`, of a message that is built already."""
@@ -163,11 +170,14 @@ class Producer:
         check_topic(message.topic)
         check_body(message.body, self._options.max_message_bytes)
         to = Destination(queue, order_key)
-        if self._accumulator is not None and not to.is_fixed and self._accumulator.suits(message):
+        is_delayed = delay is not None or deliver_at is not None
+        if self._accumulator is not None and not is_delayed and not to.is_fixed and self._accumulator.suits(message):
             return await self._accumulator.add(message)
         sending = self._prepared(message)
-        header, body = await self._encoded(sending, message.flag)
         seconds = self._timeout(timeout)
+        if is_delayed:
+            seconds = await self._delay(sending, delay, deliver_at, seconds)
+        header, body = await self._encoded(sending, message.flag)
         delivered = await self._deliver(RequestCode.SEND_MESSAGE_V2, header, body, to, seconds, [sending])
         receipt = self._receipt(delivered, message.topic, sending)
         if self._hooks:
@@ -238,6 +248,27 @@ class Producer:
         header, data = await self._encoded(sending, 0)
         await delivery.deliver_oneway(header, data, Destination(queue, order_key), self._options.timeout_seconds)
 
+    async def recall(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
+        """Take a delayed message back before it is delivered: its id. `handle` is the `recall_handle` of its receipt.
+
+        RequestFailed when it is too late, or the broker allows no recall (`recallMessageEnable`); 5.x only.
+        """
+        delivery, instance = self._running(), self._instance
+        assert instance is not None
+        broker_name = read_handle(handle).broker_name
+        wire_topic = wrapped(self._config.namespace, topic)
+        deadline = asyncio.get_running_loop().time() + self._timeout(timeout)
+        await delivery.until(deadline, delivery.route(wire_topic), topic)
+        address = instance.cluster.master(broker_name)
+        if address is None:
+            raise TransportError(f"broker {broker_name!r} has no master now", hint="only it can take the message back")
+        header = RecallMessage(producer_group=self.group, topic=wire_topic, recall_handle=handle)
+        command = request(RequestCode.RECALL_MESSAGE, header)
+        answer = await instance.cluster.ask(
+            instance.cluster.vip(address), command, deadline - asyncio.get_running_loop().time()
+        )
+        return answer.read(MessageRecalled).msg_id
+
     # ---- asking and answering
 
     async def request(
@@ -275,11 +306,11 @@ class Producer:
         finally:
             instance.requests.forget(correlation_id)
 
-    async def reply(self, request: ReceivedMessage, body: object, *, timeout: float | None = None) -> Receipt:
+    async def reply(self, to: ReceivedMessage, body: object, *, timeout: float | None = None) -> Receipt:
         """Answer a request that a consumer got; RequestFailed when who asked is not there any more."""
         delivery = self._running()
         data = body if type(body) is bytes else self._options.codec.encode(body)
-        message = reply_to(request, data)
+        message = reply_to(to, data)
         check_body(data, self._options.max_message_bytes)
         sending = Sending(self.group, message.topic, data, message.properties)
         assert self._instance is not None
@@ -287,11 +318,11 @@ class Producer:
         header, data = await self._encoded(sending, 0)
         # The broker that has the request knows who asked; others may not.
         route = await delivery.route(message.topic)
-        asked_at = request.queue.broker_name
+        asked_at = to.queue.broker_name
         near = next((queue for queue in route.writable if queue.broker_name == asked_at), None)
-        to = ANYWHERE if near is None else Destination(near)
+        destination = ANYWHERE if near is None else Destination(near)
         code, seconds = RequestCode.SEND_REPLY_MESSAGE_V2, self._timeout(timeout)
-        delivered = await self._deliver(code, header, data, to, seconds, [sending])
+        delivered = await self._deliver(code, header, data, destination, seconds, [sending])
         receipt = self._receipt(delivered, message.topic, sending)
         if self._hooks:
             sending.receipt = receipt
@@ -324,6 +355,21 @@ class Producer:
 
     def _timeout(self, given: float | None) -> float:
         return self._options.timeout_seconds if given is None else given
+
+    async def _delay(
+        self, sending: Sending, delay: timedelta | None, deliver_at: datetime | None, seconds: float
+    ) -> float:
+        """Ask for the delay in the way that the topic's brokers understand; how many of the `seconds` are left."""
+        delivery, instance = self._running(), self._instance
+        assert instance is not None
+        check_delay(delay, deliver_at, sending.properties)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        route = await delivery.until(deadline, delivery.route(sending.topic), sending.topic)
+        has_timers = await delivery.until(deadline, instance.all_are_5(route.brokers), sending.topic)
+        name, value = timer_property(delay, deliver_at) if has_timers else level_property(delay)
+        sending.properties[name] = value
+        return max(0.0, deadline - loop.time())
 
     def _prepared(self, message: Message) -> Sending:
         """What goes on the wire of a message; the message itself stays as it was."""

@@ -162,15 +162,16 @@ class Producer(_Face[AsyncProducer]):
     send_oneway = _blocking(AsyncProducer.send_oneway)
     send_encoded = _blocking(AsyncProducer.send_encoded)
     new_ids = _blocking(AsyncProducer.new_ids)
+    recall = _blocking(AsyncProducer.recall)
     request = _blocking(AsyncProducer.request)
     queues = _blocking(AsyncProducer.queues)
     message = _at_once(AsyncProducer.message)
 
     def reply(
-        self, request: ReceivedMessage | AsyncReceivedMessage, body: object, *, timeout: float | None = None
+        self, to: ReceivedMessage | AsyncReceivedMessage, body: object, *, timeout: float | None = None
     ) -> Receipt:
         """Answer a request that a consumer got; RequestFailed when who asked is not there any more."""
-        inner = request.inner if isinstance(request, ReceivedMessage) else request
+        inner = to.inner if isinstance(to, ReceivedMessage) else to
         here = self._here()
         return here.portal.run(here.target.reply(inner, body, timeout=timeout))
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
+from orbitmq.client.delays import is_delayed
 from orbitmq.client.hooks import ConsumeHook, Consuming, SendHook, Sending
 from orbitmq.client.names import TRACE_TOPIC
 from orbitmq.errors import OrbitError, RetryLater
@@ -70,7 +71,7 @@ def sent_trace(sending: Sending, now_ms: int) -> Trace | None:
         sending.store_address,
         len(sending.body),
         cost_ms,
-        _DELAYED if names.DELAY in properties else _NORMAL,
+        _DELAYED if is_delayed(properties) else _NORMAL,
         receipt.offset_id if receipt is not None else "",
         receipt is not None,
     )

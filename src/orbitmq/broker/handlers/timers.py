@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker.sending import packed_host
-from orbitmq.broker.timer_requests import RecallHandle, read_handle
 from orbitmq.broker.timers import recall_key
 from orbitmq.errors import MessageError, RequestFailed
 from orbitmq.message import properties as keys
@@ -14,6 +13,7 @@ from orbitmq.protocol.bodies.topics import PERM_WRITE
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.headers.send import MessageRecalled, RecallMessage
+from orbitmq.protocol.recall_handles import RecallHandle, read_handle
 from orbitmq.storage.java_object import to_json
 
 if TYPE_CHECKING:
