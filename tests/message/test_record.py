@@ -29,6 +29,7 @@ from orbitmq.message.record import (
     record_size,
     stored_at_ms,
     topic_field,
+    valid_run,
     with_crc_room,
 )
 from orbitmq.message.sysflags import BORN_HOST_IPV6, STORE_HOST_IPV6
@@ -259,6 +260,7 @@ def test_contradicting_lengths_are_invalid_and_say_why(at: int, field: bytes, re
         check_record(memoryview(damaged), 0, len(damaged))
     with pytest.raises(MessageError, match=reason):
         decode_record(bytes(damaged))
+    assert_run_agrees(bytes(damaged))
 
 
 def test_a_record_cut_anywhere_is_invalid() -> None:
@@ -267,6 +269,8 @@ def test_a_record_cut_anywhere_is_invalid() -> None:
             check_record(memoryview(APACHE_RECORD), 0, length)
         with pytest.raises(MessageError):
             decode_record(APACHE_RECORD[:length])
+        assert valid_run(memoryview(APACHE_RECORD), 0, length, 1) == ([], 0)
+    assert valid_run(memoryview(APACHE_RECORD * 3), 0, 3 * len(APACHE_RECORD), 2)[0] == [0, len(APACHE_RECORD)]
 
 
 def test_an_ipv6_record_too_short_for_its_own_head_is_invalid() -> None:
@@ -328,3 +332,14 @@ def test_arbitrary_bytes_never_escape_as_another_error(noise: bytes, at: int, pa
             decode_record(data)
         except MessageError:
             pass
+        assert_run_agrees(data)
+
+
+def assert_run_agrees(data: bytes) -> None:
+    """The quick check of many records takes what the careful one takes."""
+    try:
+        size = check_record(memoryview(data), 0, len(data))
+    except MessageError:
+        size = END_OF_FILE
+    wanted = ([0], size) if size else ([], 0)
+    assert valid_run(memoryview(data), 0, len(data), 1) == wanted

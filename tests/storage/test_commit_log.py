@@ -295,7 +295,7 @@ def test_light_queues_are_bounded_and_must_be_called_so(tmp_path: Path) -> None:
     put(log, properties=encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"}))
     with pytest.raises(MessageError, match="2 light queues already") as raised:
         put(log, properties=encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%c"}))
-    assert raised.value.code == AppendCode.SERVICE_NOT_AVAILABLE
+    assert raised.value.code == AppendCode.SYSTEM_ERROR
     for name in ("plain", "%LMQ%a/b"):
         with pytest.raises(MessageError, match="not a light queue"):
             put(log, properties=encode_properties({"INNER_MULTI_DISPATCH": name}))

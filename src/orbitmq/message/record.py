@@ -87,7 +87,8 @@ _HOSTS_SHIFT: Final = 4
 SIZE_AND_MAGIC: Final = struct.Struct(_SIZE_AND_MAGIC_FORMAT)
 REST_OF_USUAL_HEAD: Final = _head(8, 8, start=">")  # what stands between the magic and the body, both hosts IPv4
 _SYS_FLAG_AND_BODY_LENGTH: Final = struct.Struct(">i44xi")  # the latter where it stands with IPv4 hosts
-_QUICK: Final = struct.Struct(">iiI24xi44xi")  # size, magic, body CRC, sysFlag, body length with IPv4 hosts
+# Size, magic, body CRC, sysFlag, and where it stands with IPv4 hosts, body length: unsigned, so that a negative one is too large.
+_QUICK: Final = struct.Struct(">iiI24xi44xI")
 _INT: Final = struct.Struct(">i")
 _UNSIGNED: Final = struct.Struct(">I")
 _SHORT: Final = struct.Struct(">h")
@@ -381,20 +382,24 @@ def valid_run(buffer: memoryview, at: int, end: int, at_most: int, *, check_crc:
     """
     starts: list[int] = []
     unpack, short, crc32 = _QUICK.unpack_from, _SHORT.unpack_from, zlib.crc32
-    while len(starts) < at_most and end - at >= FIXED_BYTES:
+    last = end - FIXED_BYTES
+    while at <= last and at_most:
         size, magic, body_crc, sys_flag, body_bytes = unpack(buffer, at)
         if magic == MAGIC_V1 and not sys_flag & HOSTS_MASK:
-            topic_at = at + USUAL_HEAD_BYTES + body_bytes
+            body_at = at + USUAL_HEAD_BYTES
+            topic_at = body_at + body_bytes
             record_end = at + size
-            if record_end > end or body_bytes < 0 or topic_at + 3 > record_end:
+            if not topic_at + 3 <= record_end <= end:
                 break
             topic_bytes = buffer[topic_at]
-            topic_end = topic_at + 1 + topic_bytes
-            if topic_bytes > MAX_V1_TOPIC or topic_end + 2 > record_end:
+            behind_topic = topic_at + 3 + topic_bytes  # and behind the length of the properties
+            if (
+                topic_bytes > MAX_V1_TOPIC
+                or behind_topic > record_end
+                or short(buffer, behind_topic - 2)[0] != record_end - behind_topic
+            ):
                 break
-            if topic_end + 2 + short(buffer, topic_end)[0] != record_end:
-                break
-            if check_crc and body_bytes and crc32(buffer[at + USUAL_HEAD_BYTES : topic_at]) & _CRC_MASK != body_crc:
+            if check_crc and crc32(buffer[body_at:topic_at]) & _CRC_MASK != body_crc and body_bytes:
                 break
         else:
             try:
@@ -406,6 +411,7 @@ def valid_run(buffer: memoryview, at: int, end: int, at_most: int, *, check_crc:
             record_end = at + size
         starts.append(at)
         at = record_end
+        at_most -= 1
     return starts, at
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from orbitmq.storage.entry_log import EntryLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from orbitmq.storage.entry_log import EntryFiles
 
@@ -81,10 +81,11 @@ class BatchQueueIndex:
         data = self.log.read(number, count)
         return [BatchEntry(*fields[:6]) for fields in ENTRY.iter_unpack(data)]
 
-    def offsets_from(self, physical: int) -> list[int]:
-        """The log offsets that entries lead to, from `physical` on."""
+    def offsets_from(self, physical: int) -> Iterator[list[int]]:
+        """The log offsets that entries lead to, from `physical` on, some at a time."""
         first = self.search(lambda entry: entry.physical < physical)
-        return [self._entry(number).physical for number in range(first, self.log.next)]
+        if first < self.log.next:
+            yield [self._entry(number).physical for number in range(first, self.log.next)]
 
     def last_record(self) -> tuple[int, int] | None:
         """Commit-log offset and size of the record the last entry leads to; None if it leads nowhere."""

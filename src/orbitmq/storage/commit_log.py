@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from orbitmq.clock import Clock
     from orbitmq.message.batch import BatchMember
+    from orbitmq.message.log_entry import LogEntry
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.files import Disk
     from orbitmq.storage.segmented_log import Segment
@@ -102,11 +103,6 @@ class AppendedBatch(msgspec.Struct):
 
     def message_ids(self, store_host: bytes) -> list[str]:
         return [offset_message_id(store_host, offset) for offset in self.commit_log_offsets]
-
-
-# What the indexes need to know of a record: its queue (topic and queue id), its offset in the log, its size, its offset in the
-# queue, sysFlag, store time, properties. A plain tuple, because one is made and taken apart for every message.
-LogEntry = tuple[tuple[str, int], int, int, int, int, int, bytes]
 
 
 class CommitLog:

@@ -2,7 +2,7 @@
 
 A record gets an entry in its queue (unless it is a half-done or rolled-back transaction), one in each light queue it names,
 and its keys go into the key index. Fresh records come from the log's `recent`, as they were appended; older ones are decoded
-from the log (`entry_at`), any part of it, as often as one likes, because an index takes nothing twice.
+from the log (`entries_at`), any part of it, as often as one likes, because an index takes nothing twice.
 
 Consumers wait for queues, so those are filled at once; keys wait until there are many of them, which makes each cheaper, and
 until somebody looks for one, or the indexes are flushed.
@@ -30,16 +30,16 @@ from orbitmq.message.properties import (
     UNIQUE_KEY,
     property_finder,
 )
-from orbitmq.message.record import decode_entry
 from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from orbitmq.message.tags import MOST_AT_ONCE, tag_code
-from orbitmq.storage.commit_log import DELAY_TOPIC, LIGHT_QUEUE_ID, LIGHT_QUEUE_PREFIX, NO_QUEUE_ENTRY, LogEntry
+from orbitmq.storage.commit_log import DELAY_TOPIC, LIGHT_QUEUE_ID, LIGHT_QUEUE_PREFIX, NO_QUEUE_ENTRY
 from orbitmq.storage.health import RunningFlags
 from orbitmq.storage.queue_index import QueueIndex, QueueRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orbitmq.message.log_entry import LogEntry
     from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.health import Health
@@ -163,19 +163,6 @@ class Indexer:
         for entry in batch:
             self._look_up(entry)
         self.enter_waiting_keys()
-
-    @staticmethod
-    def entry_at(memory: memoryview, position: int, commit_log_offset: int) -> LogEntry:
-        record = decode_entry(memory, position, commit_log_offset)
-        return (
-            (record.topic, record.queue_id),
-            commit_log_offset,
-            record.size,
-            record.queue_offset,
-            record.sys_flag,
-            record.stored_at_ms,
-            record.properties,
-        )
 
     def _enter_queues(self, batch: list[LogEntry]) -> list[AnyQueue]:
         """Their queues, and their keys among those that wait. Nearly every message comes by here."""

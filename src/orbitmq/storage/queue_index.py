@@ -38,6 +38,7 @@ _NO_ENTRY: Final = (0, 0, 0)
 _NEGATIVE: Final = re.compile(rb"[\x80-\xff]")
 _MANY_ENTRIES: Final = 4096
 _SOME_ENTRIES: Final = 128  # held for each of ten thousand queues while they are walked along the log
+_SOME_OFFSETS: Final = struct.Struct(">" + "q12x" * _SOME_ENTRIES)  # of so many entries the first field alone
 
 
 class QueueIndex:
@@ -95,12 +96,15 @@ class QueueIndex:
         """The first number of the file after the one that would hold `offset`."""
         return offset - offset % self.log.per_file + self.log.per_file
 
-    def offsets_from(self, physical: int) -> Iterator[int]:
-        """The log offsets that entries lead to, from `physical` on."""
+    def offsets_from(self, physical: int) -> Iterator[list[int]]:
+        """The log offsets that entries lead to, from `physical` on, some at a time."""
         number = self.search(lambda offset, _size: offset < physical)
         while number < self.next_offset:
             data = self.log.read(number, _SOME_ENTRIES)
-            yield from [offset for offset, _, _ in ENTRY.iter_unpack(data)]
+            if len(data) == _SOME_OFFSETS.size and NOWHERE not in data:
+                yield list(_SOME_OFFSETS.unpack(data))
+            elif found := [offset for offset, size, _ in ENTRY.iter_unpack(data) if size != NOWHERE_SIZE]:
+                yield found
             number = number + len(data) // ENTRY_BYTES if data else self.next_file_offset(number)
 
     def last_record(self) -> tuple[int, int] | None:

@@ -13,8 +13,9 @@ Java: ConsumeQueueStore
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from orbitmq.storage.batch_queue_index import BatchQueueIndex
 from orbitmq.storage.entry_log import EntryFiles, load_entry_files
@@ -29,26 +30,26 @@ if TYPE_CHECKING:
     from orbitmq.storage.files import Disk
 
 AnyQueue = QueueIndex | BatchQueueIndex
-_END: Final = 2**63  # behind every offset
 
 
 class KnownOffsets:
     """The log offsets that queues lead to, given out in the order of the log, so that never many are held at once."""
 
-    def __init__(self, streams: list[Iterator[int]]) -> None:
-        self._waiting = [next(stream, _END) for stream in streams]  # the first of each that was not given out
+    def __init__(self, streams: list[Iterator[list[int]]]) -> None:
+        self._waiting = [next(stream, []) for stream in streams]  # of each a piece that was not given out, ascending
         self._streams = streams
 
     def before(self, offset: int) -> set[int]:
         """Those before `offset` that were not given out yet."""
         found: set[int] = set()
-        for number, first in enumerate(self._waiting):
-            if first < offset:
-                stream = self._streams[number]
-                while first < offset:
-                    found.add(first)
-                    first = next(stream, _END)
-                self._waiting[number] = first
+        for number, piece in enumerate(self._waiting):
+            if piece and piece[0] < offset:
+                while piece and piece[-1] < offset:
+                    found.update(piece)
+                    piece = next(self._streams[number], [])
+                count = bisect_left(piece, offset)
+                found.update(piece[:count])
+                self._waiting[number] = piece[count:]
         return found
 
 
@@ -100,7 +101,7 @@ class QueueTable:
     def known_from(self, physical: int) -> KnownOffsets:
         """The records from log offset `physical` on that have an entry."""
         behind = [queue for queue in self.queues.values() if queue.max_physical > physical]
-        return KnownOffsets([iter(queue.offsets_from(physical)) for queue in behind])
+        return KnownOffsets([queue.offsets_from(physical) for queue in behind])
 
     def write_out(self) -> None:
         """Put what is in memory into the files. Entries stay readable throughout; a failure leaves them in memory."""

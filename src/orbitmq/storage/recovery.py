@@ -17,6 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import MessageError, StorageError
+from orbitmq.message.log_entry import entries_at
 from orbitmq.message.record import END_OF_FILE, check_record, stored_at_ms
 from orbitmq.storage.files import PAGE_BYTES
 from orbitmq.storage.indexer import NEVER
@@ -183,9 +184,10 @@ def _walk(
             records += len(found.positions)
             memory, base = found.segment.memory, found.segment.start
             indexed = known.before(end) if known is not None else set()
-            offsets = (base + position for position in found.positions)
-            fresh = [offset for offset in offsets if offset not in indexed or offset >= keyed_to]
-            batch = [indexer.entry_at(memory, offset - base, offset) for offset in fresh]
+            if end <= keyed_to and indexed.issuperset([base + position for position in found.positions]):
+                continue
+            fresh = [at for at in found.positions if base + at not in indexed or base + at >= keyed_to]
+            batch = entries_at(memory, fresh, base)
             indexer.index(batch)
             if batch and unindexed_from_ms is None:
                 unindexed_from_ms = batch[0][5]
@@ -233,5 +235,4 @@ def _rebuild_keys(config: StorageConfig, log: CommitLog, indexer: Indexer, end: 
         segments, start, check_crc=config.check_crc_on_recover, property_crc=config.verify_record_crc
     ):
         if isinstance(found, Run):
-            memory, base = found.segment.memory, found.segment.start
-            indexer.enter_keys([indexer.entry_at(memory, position, base + position) for position in found.positions])
+            indexer.enter_keys(entries_at(found.segment.memory, found.positions, found.segment.start))

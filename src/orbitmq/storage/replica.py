@@ -15,6 +15,7 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.message.log_entry import entries_at
 from orbitmq.message.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, valid_run
 from orbitmq.storage.log_walk import Run, next_record, walk_runs
 from orbitmq.storage.recovery import clear_behind
@@ -80,7 +81,7 @@ class Replica:
             position, limit = at - segment.start, min(confirmed, segment.end) - segment.start
             positions, _ = valid_run(segment.memory, position, limit, _RUN_RECORDS, check_crc=False)
             if positions:
-                indexer.index([indexer.entry_at(segment.memory, each, segment.start + each) for each in positions])
+                indexer.index(entries_at(segment.memory, positions, segment.start))
                 self._log.last_stored_at_ms = indexer.last_stored_at_ms
             elif not self._pass_over(segment, position, limit):
                 return
