@@ -25,6 +25,7 @@ from orbitmq.broker.leases.lease_log import LeaseLog
 from orbitmq.broker.leases.open_leases import OpenLeases
 from orbitmq.broker.leases.ordered import OrderedLeases
 from orbitmq.broker.leases.popping import Popping
+from orbitmq.broker.leases.positions import restore_positions
 from orbitmq.broker.leases.reviving import Reviving
 from orbitmq.broker.leases.serving import Serving
 from orbitmq.broker.leases.settling import Settling
@@ -213,6 +214,9 @@ class Broker:
         )
         self._lease_log = LeaseLog(store, configuration, clock, host)
         open_leases = OpenLeases()
+        if not settings.is_slave:
+            offsets.log_end = lambda: store.log.end
+            restore_positions(store, self._lease_log, offsets, settings.revive_queue_num)
         ordered = OrderedLeases(JsonFile(self._disk, folder / tables.ORDERS, tables.OrderTable), topics, groups, clock)
         popping = Popping(
             store,

@@ -3,24 +3,30 @@
 With light queues on, the table is kept in lmqConsumerOffset.json. Groups that read light queues (`%LMQ%...`) have a table of their
 own there, one number each: a light queue is a single queue.
 
+The file also says how long the commit log was when its last commit was made. Leases are in the log, so after a crash the positions of
+groups that lease are brought up to date from there (leases/positions.py). Java's broker does not know that member, and drops it.
+
 Java: ConsumerOffsetManager, LmqConsumerOffsetManager
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
 from orbitmq.broker.saved_table import SavedTable
 from orbitmq.storage.tables import DataVersion, OffsetTable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.clock import Clock
     from orbitmq.storage.json_file import JsonFile
 
 _AT = "@"
 _LIGHT_QUEUE = 0
+_LOG_END: Final = "orbitmqLogEnd"
 
 
 class ConsumerOffsets:
@@ -33,12 +39,16 @@ class ConsumerOffsets:
         self._light = table.lmq_offset_table or {}  # `topic@group` -> offset
         self._has_light_queues = configuration.settings.enable_lmq
         self._unknown = table.unknown
+        found = self._unknown.pop(_LOG_END, None)
+        # Of the last commit in the file; None: not known, as in a file that Java's broker wrote.
+        self.saved_log_end: int | None = found if isinstance(found, int) else None if self._offsets else 0
+        self.log_end: Callable[[], int | None] = lambda: None  # a slave's table is not of its own log
         self._resets: dict[tuple[str, str, int], int] = {}  # (topic, group, queue) -> offset
         self._pulled: dict[tuple[str, str, int], int] = {}
         self._configuration = configuration
         self._clock = clock
-        self._commits = 0
-        self._saved = SavedTable(file, self._snapshot)
+        self._commits = self._saved_commits = 0
+        self._saved = SavedTable(file, self._to_save)
 
     # ---- committed
 
@@ -139,6 +149,14 @@ class ConsumerOffsets:
         return OffsetTable(
             data_version=self.version, offset_table=offsets, lmq_offset_table=light, unknown=self._unknown
         )
+
+    def _to_save(self) -> OffsetTable:
+        if self._commits != self._saved_commits:
+            self._saved_commits, self.saved_log_end = self._commits, self.log_end()
+        table = self._snapshot()
+        if self.saved_log_end is not None:
+            table.unknown = {**table.unknown, _LOG_END: self.saved_log_end}
+        return table
 
     def _is_light(self, group: str) -> bool:
         return self._has_light_queues and group.startswith(names.LIGHT_PREFIX)

@@ -181,6 +181,7 @@ async def reset_offset(
     header = request.read(ResetOffset)
     if configuration.settings.use_server_side_reset_offset:
         by_queue = _reset_here(topics, groups, offsets, store, header)
+        await offsets.save()  # after a crash, leases from before it must not move the group on again
     else:
         by_queue = _goals_for_clients(topics, offsets, store, header)
     broker_name = configuration.settings.broker_name

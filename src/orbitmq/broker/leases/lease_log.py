@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
 
+NEXT_OFFSET: Final = "ORBITMQ_NEXT"  # a property of checkpoints, for after a crash; Java's broker passes it over
 _BEFORE_ACKS_MS: Final = 1000  # how long before the end of its lease a checkpoint arrives
 _MOST_FOUND: Final = 64
 
@@ -44,13 +45,28 @@ class LeaseLog:
     def settle_at(self, store_host: bytes) -> None:
         self._store_host = store_host
 
-    def write_checkpoint(self, checkpoint: Checkpoint, revive_queue: int) -> int:
-        """Where the log ends with it."""
-        deliver_ms = checkpoint.revive_ms - _BEFORE_ACKS_MS
-        return self._write(revive_queue, CHECKPOINT_TAG, checkpoint.unique_key(), checkpoint.to_json(), deliver_ms)
+    def write_checkpoint(self, checkpoint: Checkpoint, revive_queue: int, next_offset: int | None = None) -> int:
+        """Where the log ends with it. `next_offset`: where its group goes on, unless it goes on where it was."""
+        properties = {
+            keys.TAGS: CHECKPOINT_TAG,
+            keys.UNIQUE_KEY: checkpoint.unique_key(),
+            keys.TIMER_DELIVER_MS: str(checkpoint.revive_ms - _BEFORE_ACKS_MS),
+        }
+        if next_offset is not None:
+            properties[NEXT_OFFSET] = str(next_offset)
+        return self._write(revive_queue, properties, checkpoint.to_json())
 
     def write_ack(self, ack: Ack, revive_queue: int, revive_ms: int) -> int:
-        return self._write(revive_queue, ack.tag, ack.unique_key(), ack.to_json(), revive_ms)
+        properties = {
+            keys.TAGS: ack.tag,
+            keys.UNIQUE_KEY: ack.unique_key(),
+            keys.TIMER_DELIVER_MS: str(revive_ms),
+        }
+        return self._write(revive_queue, properties, ack.to_json())
+
+    def write_done(self, ack: Ack, revive_queue: int) -> int:
+        """As an ack, at once: these messages were handed out again, and are not to be once more."""
+        return self._write(revive_queue, {keys.TAGS: ack.tag, keys.UNIQUE_KEY: ack.unique_key()}, ack.to_json())
 
     def find(self, key: LeaseKey, asked: list[int]) -> Lease | None:
         """A lease whose checkpoint was written once; None when there never was one, or its record has expired.
@@ -72,12 +88,7 @@ class LeaseLog:
                     continue
         return None
 
-    def _write(self, revive_queue: int, tag: str, unique_key: str, body: bytes, deliver_ms: int) -> int:
-        properties = {
-            keys.TAGS: tag,
-            keys.UNIQUE_KEY: unique_key,
-            keys.TIMER_DELIVER_MS: str(deliver_ms),
-        }
+    def _write(self, revive_queue: int, properties: dict[str, str], body: bytes) -> int:
         now_ms = self._clock.now_ms()
         # However full a moment is, what a lease needs to be settled is taken.
         parked = park_timer(

@@ -206,7 +206,7 @@ class Popping:
                 start_offset=offset,
                 topic=topic,
             )
-            popped.end = self._lease_log.write_checkpoint(checkpoint, popped.revive_queue)
+            popped.end = self._lease_log.write_checkpoint(checkpoint, popped.revive_queue, result.next_offset)
             self._open_leases.add(checkpoint)
             self._offsets.commit(group, topic, queue_id, result.next_offset)
             self._stats.counter(statistics.GROUP_CK_NUMS, f"{header.topic}@{group}").add(1)

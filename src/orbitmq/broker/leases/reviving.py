@@ -4,7 +4,9 @@ One reader for each revive queue. It reads checkpoints and acks in order and kee
 sure: the newest entry it has seen was due two seconds after the end of the lease, or nothing came for three seconds and the
 timer is not behind. So a message is back two to four seconds after its lease ended, and an ack counts as long as it is not
 back. The position of the reader is that of the last checkpoint it is done with, saved with the consumer offsets under Java's
-name: a restart, of this broker or of Apache's, goes on behind it.
+name: a restart, of this broker or of Apache's, goes on behind it. Messages that were handed out again are acknowledged in the
+revive queue, and checkpoints that were done are known when the timer delivers them a second time: so a crash between two saves does
+not make a message come back twice.
 
 Apache's broker hands a message out for ever. Here one that was handed out as often as its group allows
 (`retryMaxTimes`) goes to the dead letters, as it does for a consumer that pulls.
@@ -15,11 +17,19 @@ Java: PopReviveService
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names, statistics
-from orbitmq.broker.leases.checkpoints import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, read_ack, read_checkpoint
+from orbitmq.broker.leases.checkpoints import (
+    ACK_TAG,
+    BATCH_ACK_TAG,
+    CHECKPOINT_TAG,
+    Ack,
+    read_ack,
+    read_checkpoint,
+)
 from orbitmq.errors import BodyError, MessageError, StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import encode_properties
@@ -50,6 +60,7 @@ _SILENCE_MS: Final = 3000
 _BATCH: Final = 32
 _READS_PER_TURN: Final = 32  # then the event loop serves others
 _CHECKPOINTS_PER_TURN: Final = 64
+_REMEMBERED: Final = 10_000  # checkpoints that are done, of each queue
 
 
 class ReviveQueue:
@@ -60,6 +71,17 @@ class ReviveQueue:
         self.next_offset = next_offset
         self.checkpoints: dict[LeaseKey, Checkpoint] = {}  # as they lie in the queue
         self.newest_ms = 0  # when the latest entry seen was due
+        self._done: dict[LeaseKey, None] = {}  # oldest first
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.key not in self._done:
+            self.checkpoints.setdefault(checkpoint.key, checkpoint)
+
+    def finish(self, key: LeaseKey) -> None:
+        self.checkpoints.pop(key, None)
+        self._done[key] = None
+        if len(self._done) > _REMEMBERED:
+            del self._done[next(iter(self._done))]
 
 
 class Reviving:
@@ -85,12 +107,10 @@ class Reviving:
         self._configuration = configuration
         self._stats = stats
         self._clock = clock
+        self._lease_log = lease_log
         self._topic = lease_log.topic
         self.timer_is_behind: Callable[[], bool] = lambda: False
-        self.queues = [
-            ReviveQueue(queue_id, (-1 if (done := offsets.get(GROUP, self._topic, queue_id)) is None else done) + 1)
-            for queue_id in range(configuration.settings.revive_queue_num)
-        ]
+        self.queues = [self._opened(queue_id) for queue_id in range(configuration.settings.revive_queue_num)]
 
     async def run(self) -> None:
         failing = False
@@ -128,6 +148,23 @@ class Reviving:
 
     # ---- reading
 
+    def _opened(self, queue_id: int) -> ReviveQueue:
+        """A reader behind what was done before the last stop, which it knows the newest of."""
+        done = self._offsets.get(GROUP, self._topic, queue_id)
+        queue = ReviveQueue(queue_id, 0 if done is None else done + 1)
+        offset = max(0, queue.next_offset - _REMEMBERED)
+        while offset < queue.next_offset:
+            result = self._store.read(self._topic, queue_id, offset, _BATCH)
+            for buffer in result.buffers:
+                for message in decode_records(buffer):
+                    if message.properties.get(keys.TAGS) == CHECKPOINT_TAG and message.queue_offset < queue.next_offset:
+                        with contextlib.suppress(BodyError):
+                            queue.finish(read_checkpoint(message.body).key)
+            if result.next_offset <= offset:
+                break
+            offset = result.next_offset
+        return queue
+
     def _read(self, queue: ReviveQueue) -> bool:
         """Whether there may be more."""
         for _ in range(_READS_PER_TURN):
@@ -155,7 +192,7 @@ class Reviving:
             if tag == CHECKPOINT_TAG:
                 checkpoint = read_checkpoint(message.body)
                 checkpoint.revive_offset = message.queue_offset
-                queue.checkpoints.setdefault(checkpoint.key, checkpoint)
+                queue.add(checkpoint)
             elif tag in (ACK_TAG, BATCH_ACK_TAG):
                 ack = read_ack(message.body)
                 known = queue.checkpoints.get(ack.key(self._configuration.settings.broker_name))
@@ -179,13 +216,14 @@ class Reviving:
                 return False
             lease = self._open_leases.get(checkpoint.key)
             # What is acknowledged counts from that moment on, however late its entry comes through the timer.
-            self._hand_out_again(checkpoint, checkpoint.bits | (lease.acked if lease is not None else 0))
+            acked = checkpoint.bits | (lease.acked if lease is not None else 0)
+            self._hand_out_again(queue.queue_id, checkpoint, acked)
             self._open_leases.close(checkpoint.key)
-            del queue.checkpoints[checkpoint.key]
+            queue.finish(checkpoint.key)
             self._offsets.commit(GROUP, self._topic, queue.queue_id, checkpoint.revive_offset)
         return True
 
-    def _hand_out_again(self, checkpoint: Checkpoint, acked: int) -> None:
+    def _hand_out_again(self, queue_id: int, checkpoint: Checkpoint, acked: int) -> None:
         """StorageError when the store cannot take a message now; what was copied before it is marked, and not copied again."""
         topic, group = checkpoint.topic, checkpoint.group
         config = self._groups.get(group)
@@ -209,6 +247,7 @@ class Reviving:
             except MessageError as error:
                 logger.error("gave up a message of %s that cannot be stored again: %s", topic, error)
             checkpoint.bits |= 1 << index
+            self._lease_log.write_done(_done(checkpoint, offset), queue_id)
 
     def _put_to_retry_topic(self, checkpoint: Checkpoint, message: StoredMessage) -> None:
         topic, group = checkpoint.topic, checkpoint.group
@@ -249,3 +288,15 @@ class Reviving:
             message.reconsume_times + 1,
         )
         self._sending.count(topic, 1, appended.end - appended.commit_log_offset)
+
+
+def _done(checkpoint: Checkpoint, offset: int) -> Ack:
+    return Ack(
+        offset=offset,
+        broker_name=checkpoint.broker_name,
+        group=checkpoint.group,
+        pop_time_ms=checkpoint.pop_time_ms,
+        queue_id=checkpoint.queue_id,
+        start_offset=checkpoint.start_offset,
+        topic=checkpoint.topic,
+    )
