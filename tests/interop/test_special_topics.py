@@ -5,6 +5,7 @@ the wire.
 """
 
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ SETTINGS: Final[dict[str, str | int]] = {
     "enableMultiDispatch": "true",
     "mappedFileSizeCommitLog": 4 << 20,
     "brokerClusterName": "special",
+    # Ten messages a file, and a round a second.
+    "compactionCqMappedFileSize": 46 * 11,
+    "compactionMappedFileSize": 46 * 11 * 20,
+    "compactionScheduleInternal": 500,
 }
 CREATE_TOPIC, SEND, SEND_BATCH, PULL, QUERY_OFFSET, UPDATE_OFFSET, MAX_OFFSET = 17, 310, 320, 11, 14, 15, 30
 
@@ -209,3 +214,40 @@ def test_light_queues_are_filled_and_pulled_alike(sides: dict[str, Side]) -> Non
 def without_id(fields: dict[str, str]) -> dict[str, str]:
     """The broker made it."""
     return {key: value for key, value in fields.items() if key != "transactionId"}
+
+
+# ---- compaction
+
+
+def test_compacted_topics_keep_the_same_messages_in_the_same_files(sides: dict[str, Side]) -> None:
+    attempt = time.time_ns()  # run again, a test finds its topic as it left it
+
+    def story(side: Side) -> list[object]:
+        topic = f"Latest{attempt}"
+        side.create(topic, "+cleanup.policy=COMPACTION")
+        assert side.send(topic, b"no key").code == 13
+        for number in range(45):
+            assert side.send(topic, b"%d" % number, KEYS=f"key-{number % 7}", UNIQ_KEY=f"{number:04d}").code == 0
+        kept = [*range(33, 40), *range(40, 45)]  # the last of each key, and the file that is being written to
+
+        def offsets() -> list[int]:
+            found: list[int] = []
+            while (answer := side.pull(topic, found[-1] + 1 if found else 0)).code == 0:
+                found += [offset for offset, _, _, _ in records(answer)]
+            return found
+
+        eventually(offsets, lambda seen: seen == kept, 30, "compaction", every=0.2)
+        answers = [side.pull(topic, offset) for offset in (0, 34, 39, 40, 44, 45, 46)]
+        return [shown(answer) for answer in answers] + [entries(side, topic)]
+
+    told_to_both(sides, story)
+
+
+def entries(side: Side, topic: str) -> dict[str, list[tuple[int, ...]]]:
+    """By file: where each record is, its size, tag hash and queue offset."""
+    (queue,) = side.broker.folder.glob(f"**/compactionCq/{topic}/0")
+    found = {}
+    for file in sorted(queue.glob("0*")):
+        fields = [entry for entry in struct.iter_unpack(">qiqqqhii", file.read_bytes()) if entry[1] > 0]
+        found[file.name] = [(*entry[:3], *entry[4:]) for entry in fields]
+    return found

@@ -13,6 +13,7 @@ from orbitmq.broker.advertised import advertised_host
 from orbitmq.broker.cleaning import Cleaning
 from orbitmq.broker.clients import Clients
 from orbitmq.broker.cold_data import ColdDataLimits
+from orbitmq.broker.compaction import CompactedTopics
 from orbitmq.broker.consumer_offsets import ConsumerOffsets
 from orbitmq.broker.delayed import DelayedMessages
 from orbitmq.broker.durability import Durability
@@ -154,6 +155,9 @@ class Broker:
             await part.save()
         if state.timers is not None:
             state.timers.stop()
+        state.store.dispatch()
+        if state.compacted is not None:
+            state.compacted.stop()
         state.store.listen(None)
         state.store.on_appended = state.store.on_flushed = None
         state.store.close()
@@ -202,6 +206,7 @@ class Broker:
         unique_ids = UniqueIds(clock, host[:-4], os.getpid(), self._random.getrandbits(32))
         sending = Sending(store, topics, groups, locks, configuration, statistics, clock, unique_ids, self._random)
         timers = self._open_timers(store, sending, statistics) if settings.timer_wheel_enable else None
+        compacted = self._open_compacted(store, topics) if settings.enable_compaction else None
         copying = self._copying(store) if settings.is_slave else None
         registration = Registration(topics, configuration, name_servers, copying.follow if copying else None)
         slaves = Slaves(store, configuration, self._network)
@@ -246,11 +251,12 @@ class Broker:
             durability=durability,
             slaves=slaves,
             copying=copying,
-            pulling=Pulling(store, topics, groups, clients, offsets, configuration, statistics),
+            pulling=Pulling(store, topics, groups, clients, offsets, configuration, statistics, compacted),
             delayed=DelayedMessages(
                 JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable), store, sending, clock
             ),
             timers=timers,
+            compacted=compacted,
             half_messages=HalfMessages(store, topics, offsets, clients, sending, configuration, clock, host),
             registration=registration,
             totals=Totals(clock, statistics, topics, settings.broker_cluster_name),
@@ -290,6 +296,10 @@ class Broker:
         wheel = TimerStore(self._disk, config, clock.now_ms(), store.last_exit, is_timer_record)
         file = JsonFile(self._disk, config.config_path / tables.TIMER_COUNTS, tables.TimerCountTable)
         return Timers(wheel, file, store, sending, self.configuration, statistics, clock, self._random)
+
+    def _open_compacted(self, store: Store, topics: Topics) -> CompactedTopics:
+        path = store.config.compaction_path / tables.COMPACTED
+        return CompactedTopics(JsonFile(self._disk, path, tables.CompactedTable), store, topics)
 
     def _copying(self, store: Store) -> Copying:
         self._master_pool = Pool(network=self._network)
@@ -381,6 +391,8 @@ class Broker:
             self.state.delayed.message_arrived()
         elif topic == names.TIMER_TOPIC and self.state.timers is not None:
             self.state.timers.message_arrived()
+        elif self.state.compacted is not None:
+            self.state.compacted.follow(topic, queue_id)
         self.state.pulling.held.arrived(topic, queue_id)
         self.state.pops.arrived(topic, queue_id)
         if self._master_tables is not None:
@@ -415,6 +427,11 @@ class Broker:
             state.copying.before_copying = self._master_tables.sync
             start(state.copying.run(), "copying the master's log")
             start(self._master_tables.run(), "copying the master's tables")
+        if state.compacted is not None:
+            seconds = settings.flush_interval_consume_queue / 1000
+            start(every(seconds, state.compacted.sync, "saving compacted topics"), "saving compacted topics")
+            seconds = settings.compaction_schedule_internal / 1000
+            start(every(seconds, state.compacted.compact, "compacting topics"), "compacting topics")
         start(self._watch_for_stalls(), "watching for stalls")
         for what, seconds, action in (
             ("answering held pulls", BUCKET_SECONDS, state.pulling.held.expire),

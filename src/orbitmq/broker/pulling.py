@@ -28,6 +28,7 @@ from orbitmq.transport.failures import failure_answer
 
 if TYPE_CHECKING:
     from orbitmq.broker.clients import Clients
+    from orbitmq.broker.compaction import CompactedTopics
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.settings import BrokerConfiguration
@@ -78,7 +79,9 @@ class Pulling:
         offsets: ConsumerOffsets,
         configuration: BrokerConfiguration,
         stats: Statistics,
+        compacted: CompactedTopics | None = None,
     ) -> None:
+        self._compacted = compacted
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -203,6 +206,9 @@ class Pulling:
 
     def _read(self, header: PullMessage, offset: int, wishes: Wanted) -> ReadResult:
         max_bytes = header.max_msg_bytes if header.max_msg_bytes and header.max_msg_bytes > 0 else MAX_READ_BYTES
+        compacted = self._compacted
+        if compacted is not None and compacted.holds(header.topic, header.queue_id):
+            return compacted.read(header.topic, header.queue_id, offset, header.max_msg_nums, max_bytes, *wishes)
         return self._store.read(header.topic, header.queue_id, offset, header.max_msg_nums, max_bytes, *wishes)
 
     def _answer(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.cleaning import Cleaning
     from orbitmq.broker.clients import Clients
     from orbitmq.broker.cold_data import ColdDataLimits
+    from orbitmq.broker.compaction import CompactedTopics
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.delayed import DelayedMessages
     from orbitmq.broker.durability import Durability
@@ -93,6 +94,7 @@ class State:
     pulling: Pulling
     delayed: DelayedMessages
     timers: Timers | None  # None: timerWheelEnable=false
+    compacted: CompactedTopics | None  # None: enableCompaction=false
     half_messages: HalfMessages
     registration: Registration
     totals: Totals
@@ -167,7 +169,7 @@ def build_routes(state: State) -> Routes:
         RequestCode.UPDATE_CONSUMER_OFFSET: partial(offsets.update_consumer_offset, s.offsets, s.groups, s.topics),
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: partial(offsets.search_offset, s.store),
         RequestCode.GET_MAX_OFFSET: partial(offsets.max_offset, s.store),
-        RequestCode.GET_MIN_OFFSET: partial(offsets.min_offset, s.store),
+        RequestCode.GET_MIN_OFFSET: partial(offsets.min_offset, s.store, s.compacted),
         RequestCode.GET_EARLIEST_MSG_STORETIME: partial(offsets.earliest_store_time, s.store),
         RequestCode.QUERY_MESSAGE: partial(lookup.query_message, s.store, s.configuration),
         RequestCode.VIEW_MESSAGE_BY_ID: partial(lookup.view_message, s.store),
@@ -217,6 +219,7 @@ def _topics_groups_and_clients(state: State) -> dict[int, Handler]:
             s.sending,
             s.pulling,
             s.timers,
+            s.compacted,
             s.open_leases,
             s.statistics,
             s.configuration,

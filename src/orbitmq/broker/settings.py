@@ -146,6 +146,11 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     timer_stop_dequeue: bool = False
     mapped_file_size_timer_log: int = 100 << 20
     recall_message_enable: bool = False
+    # Compaction
+    enable_compaction: bool = True
+    compaction_schedule_internal: int = 900_000
+    compaction_mapped_file_size: int = 100 << 20
+    compaction_cq_mapped_file_size: int = 10 << 20
     # Connections
     server_channel_max_idle_time_seconds: int = 120
     server_socket_backlog: int = 1024
@@ -260,6 +265,8 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
             light_queues=self.enable_lmq and self.enable_multi_dispatch,
             max_light_queues=self.max_lmq_consume_queue_num,
             key_index=self.message_index_enable,
+            compacted_log_bytes=self.compaction_mapped_file_size,
+            compacted_queue_bytes=self.compaction_cq_mapped_file_size,
             timer_precision_ms=self.timer_precision_ms,
             timer_roll_window_slots=self.timer_roll_window_slot,
             timer_log_file_bytes=self.mapped_file_size_timer_log,
@@ -336,6 +343,7 @@ _RANGES: Final = (
     ("flush_consumer_offset_interval", 10, 3_600_000),
     ("flush_delay_offset_interval", 10, 3_600_000),
     ("sync_flush_timeout", 1, 3_600_000),
+    ("compaction_schedule_internal", 10, 86_400_000),
     ("timer_precision_ms", 1, 60_000),
     ("timer_max_delay_sec", 1, 1 << 31),
     ("timer_flush_interval_ms", 10, 3_600_000),

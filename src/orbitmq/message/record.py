@@ -95,6 +95,7 @@ _SHORT: Final = struct.Struct(">h")
 _ENTRY: Final = struct.Struct(">i8xi4xq8xi")  # size, queue id, queue offset, sysFlag
 _LONG: Final = struct.Struct(">q")
 _CRC_AT: Final = 8
+_OFFSET_AT: Final = 28
 _SYS_FLAG_AT: Final = 36
 _STORED_AT: Final = 56
 USUAL_HEAD_BYTES: Final = 88
@@ -186,6 +187,11 @@ def hosts_flag(born_host: bytes, store_host: bytes) -> int:
 def encode_blank(size: int) -> bytes:
     """Closes a file that has `size` bytes left."""
     return SIZE_AND_MAGIC.pack(size, MAGIC_BLANK)
+
+
+def with_offset(record: bytes | memoryview, offset: int) -> bytes:
+    """A copy of a record that lies elsewhere: only what it says of its own place changes."""
+    return b"".join((record[:_OFFSET_AT], _LONG.pack(offset), record[_OFFSET_AT + _LONG.size :]))
 
 
 def with_crc_room(properties: bytes) -> bytes:

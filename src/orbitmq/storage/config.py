@@ -67,6 +67,10 @@ class StorageConfig:
     timer_roll_window_slots: int = 172_800  # timerRollWindowSlot: further away is put on the wheel again on the way
     timer_log_file_bytes: int = 100 << 20  # mappedFileSizeTimerLog
 
+    # Compaction
+    compacted_log_bytes: int = 100 << 20  # compactionMappedFileSize
+    compacted_queue_bytes: int = 10 << 20  # compactionCqMappedFileSize
+
     # Flush
     flush_mode: FlushMode = FlushMode.ASYNC
     flush_every_ms: int = 500  # flushIntervalCommitLog
@@ -124,6 +128,13 @@ class StorageConfig:
         for name, entry in (("queue_file_bytes", QUEUE_ENTRY_BYTES), ("batch_queue_file_bytes", BATCH_ENTRY_BYTES)):
             whole = -(-getattr(self, name) // entry) * entry  # up to whole entries, as Java rounds
             object.__setattr__(self, name, whole)
+        # Java's arithmetic: its files must have the sizes it expects.
+        entries = self.compacted_queue_bytes // BATCH_ENTRY_BYTES * BATCH_ENTRY_BYTES
+        self._require(entries >= 2 * BATCH_ENTRY_BYTES, "compacted_queue_bytes must hold two entries")
+        times, rest = divmod(self.compacted_log_bytes, entries)
+        times = 5 if times < 5 else times if 0 < rest < entries >> 1 else times + 1
+        object.__setattr__(self, "compacted_queue_bytes", entries)
+        object.__setattr__(self, "compacted_log_bytes", times * entries)
 
     def _require(self, holds: bool, complaint: str) -> None:
         if not holds:
@@ -148,6 +159,10 @@ class StorageConfig:
     @property
     def index_path(self) -> Path:
         return self.directory / "index"
+
+    @property
+    def compaction_path(self) -> Path:
+        return self.directory / "compaction"
 
     @property
     def checkpoint_path(self) -> Path:

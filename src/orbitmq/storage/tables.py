@@ -38,6 +38,7 @@ REQUEST_MODES: Final = "messageRequestMode.json"
 QUEUE_MAPPINGS: Final = "topicQueueMapping.json"
 TIMER_COUNTS: Final = "timermetrics"
 HALF_COUNTS: Final = "transactionMetrics"
+COMPACTED: Final = "position-checkpoint"  # in compaction/
 
 
 class DataVersion(JavaObject):
@@ -194,3 +195,9 @@ class TimerCountTable(JavaObject):
 class HalfCountTable(JavaObject):
     data_version: DataVersion = field(default_factory=DataVersion)
     transaction_count: dict[str, TopicCount] = field(default_factory=dict)
+
+
+class CompactedTable(JavaObject):
+    """Java: CompactionPositionMgr"""
+
+    queue_offset_map: dict[str, int] = field(default_factory=dict)  # `topic_queue` -> last queue offset looked at

@@ -21,6 +21,7 @@ from orbitmq.storage.java_object import read_sent, to_json, write_object
 from orbitmq.storage.tables import DataVersion, TopicConfig
 
 if TYPE_CHECKING:
+    from orbitmq.broker.compaction import CompactedTopics
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.leases.open_leases import OpenLeases
@@ -133,6 +134,7 @@ async def delete_topic(
     sending: Sending,
     pulling: Pulling,
     timers: Timers | None,
+    compacted: CompactedTopics | None,
     open_leases: OpenLeases,
     stats: Statistics,
     configuration: BrokerConfiguration,
@@ -161,6 +163,8 @@ async def delete_topic(
         stats.forget(name)
         if timers is not None:
             timers.forget_topic(name)
+        if compacted is not None:
+            compacted.forget_topic(name)
     return ok()
 
 

@@ -19,6 +19,7 @@ from orbitmq.storage.offset_search import Boundary
 from orbitmq.storage.reading import ReadStatus
 
 if TYPE_CHECKING:
+    from orbitmq.broker.compaction import CompactedTopics
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.topics import Topics
@@ -81,8 +82,12 @@ async def max_offset(store: Store, request: Command, connection: Connection) -> 
     return ok(OffsetFound(offset=store.queue_range(header.topic, header.queue_id).max_offset))
 
 
-async def min_offset(store: Store, request: Command, connection: Connection) -> Command:
+async def min_offset(
+    store: Store, compacted: CompactedTopics | None, request: Command, connection: Connection
+) -> Command:
     header = request.read(QueueName)
+    if compacted is not None and compacted.holds(header.topic, header.queue_id):
+        return ok(OffsetFound(offset=compacted.min_offset(header.topic, header.queue_id)))
     return ok(OffsetFound(offset=store.queue_range(header.topic, header.queue_id).min_offset))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from orbitmq.broker import names, statistics, timer_requests
+from orbitmq.broker.compaction import check_key
 from orbitmq.broker.message_types import check_message_type
 from orbitmq.broker.sending import Sending, packed_host, wants_to_wait
 from orbitmq.errors import MessageError, OrbitError, RequestFailed
@@ -138,6 +139,7 @@ async def send_message(
         target, properties = header.topic, header.properties
         if topic.attributes:
             check_message_type(topic, properties)
+            check_key(topic, properties)
         if target.startswith(names.RETRY_PREFIX):
             target, queue_id, properties = sending.redirect_exhausted(header, request.version, properties)
             queue_id = max(queue_id, 0)

@@ -1,0 +1,182 @@
+"""Topics with `cleanup.policy=COMPACTION`: of each key the latest message is kept, however old it is.
+
+Their messages go through the commit log like all others, and expire there; a copy follows into a queue of its own
+(`storage/compacted_queue.py`), which is what consumers of such a topic are served from. From time to time a thread drops what a
+later message with the same KEYS has replaced.
+
+Java: CompactionStore, CompactionService
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.errors import RequestFailed, StorageError
+from orbitmq.message.properties import KEYS, property_finder
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.storage.compacted_queue import CompactedQueue, record_of
+from orbitmq.storage.lock import LastExit
+from orbitmq.storage.tables import CompactedTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
+
+    from orbitmq.broker.topics import Topics
+    from orbitmq.storage.json_file import JsonFile
+    from orbitmq.storage.reading import ReadResult
+    from orbitmq.storage.store import Store
+    from orbitmq.storage.tables import TopicConfig
+
+logger = logging.getLogger(__name__)
+
+_ATTRIBUTE: Final = "cleanup.policy"
+_COMPACTION: Final = "COMPACTION"
+_BATCH: Final = 32
+_find_keys: Final = property_finder(KEYS)
+
+
+def check_key(topic: TopicConfig, properties: str) -> None:
+    """RequestFailed for a message that could not replace another."""
+    if topic.attributes.get(_ATTRIBUTE) == _COMPACTION and not (_find_keys(properties.encode()) or b"").strip():
+        raise RequestFailed(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"Required message key is missing: topic {topic.topic_name} keeps the latest message of each key",
+            hint="set the property KEYS",
+        )
+
+
+class CompactedTopics:
+    def __init__(self, file: JsonFile[CompactedTable], store: Store, topics: Topics) -> None:
+        table = file.load()
+        self._file = file
+        self._unknown = table.unknown
+        self._compacted_to = table.queue_offset_map
+        self._store = store
+        self._topics = topics
+        self._queues: dict[tuple[str, int], CompactedQueue] = {}
+        self._followed_to: dict[tuple[str, int], int] = {}
+        self._working = asyncio.Lock()
+        self._open_all()
+
+    def holds(self, topic: str, queue_id: int) -> bool:
+        return (topic, queue_id) in self._queues
+
+    def follow(self, topic: str, queue_id: int) -> None:
+        """Messages came into a queue; nothing happens unless its topic is compacted."""
+        config = self._topics.get(topic)
+        if config is None or not config.attributes or config.attributes.get(_ATTRIBUTE) != _COMPACTION:
+            return
+        try:
+            self._follow(topic, queue_id)
+        except StorageError as error:  # the messages are safe in the log; the next arrival tries again
+            logger.warning("queue %d of %s cannot be compacted now: %s", queue_id, topic, error)
+
+    def _follow(self, topic: str, queue_id: int) -> None:
+        key = (topic, queue_id)
+        queue = self._queues.get(key) or self._open(topic, queue_id)
+        low, high = self._store.queue_range(topic, queue_id)
+        at = max(self._followed_to.get(key, 0), queue.next_offset, low)
+        while at < high:
+            found = self._store.read(topic, queue_id, at, _BATCH)
+            for buffer in found.buffers:
+                self._take(queue, buffer)
+            if found.next_offset <= at:
+                break
+            at = found.next_offset
+        self._followed_to[key] = at
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        tag_codes: AbstractSet[int] | None = None,
+        accept: Callable[[memoryview], bool] | None = None,
+    ) -> ReadResult:
+        return self._queues[topic, queue_id].read(offset, max_count, max_bytes, tag_codes, accept)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Of the first message that can be read: it may have left the commit log long ago."""
+        low = self._store.queue_range(topic, queue_id).min_offset
+        queue = self._queues.get((topic, queue_id))
+        return low if queue is None else min(low, queue.min_offset)
+
+    def forget_topic(self, topic: str) -> None:
+        for key in [key for key in self._queues if key[0] == topic]:
+            self._queues.pop(key).remove()
+            self._followed_to.pop(key, None)
+            self._compacted_to.pop(_name(*key), None)
+
+    async def compact(self) -> None:
+        """One round over all queues. The writing is done by a thread, the exchange here."""
+        async with self._working:
+            for key, queue in list(self._queues.items()):
+                looked_to = await asyncio.to_thread(queue.compact, self._compacted_to.get(_name(*key), -1))
+                if looked_to is not None and self._queues.get(key) is queue:
+                    queue.exchange()
+                    self._compacted_to[_name(*key)] = looked_to
+                    logger.info("compacted queue %d of %s up to offset %d", key[1], key[0], looked_to)
+            await asyncio.to_thread(self._save)
+
+    async def sync(self) -> None:
+        async with self._working:
+            await asyncio.to_thread(self._sync)
+
+    def stop(self) -> None:
+        try:
+            self._sync()
+            self._save()
+        except StorageError as error:
+            logger.error("cannot save the compacted topics: %s", error)
+        finally:
+            for queue in self._queues.values():
+                queue.close()
+
+    def _take(self, queue: CompactedQueue, buffer: memoryview) -> None:
+        """Adjacent records share a buffer."""
+        at = 0
+        while at < len(buffer):
+            size = int.from_bytes(buffer[at : at + 4], "big")
+            record = record_of(buffer[at : at + size])
+            if record.key.strip():
+                queue.put(record)
+            at += size
+
+    def _open_all(self) -> None:
+        """What is on disk, and what came into the commit log since."""
+        path, disk = self._store.config.compaction_path, self._store.disk
+        for topic in disk.list(path / "compactionLog"):
+            for queue in disk.list(path / "compactionLog" / topic.name):
+                if queue.name.isdigit():
+                    self._open(topic.name, int(queue.name))
+        for topic_name, queue_id in self._store.queue_ranges():
+            self.follow(topic_name, queue_id)
+
+    def _open(self, topic: str, queue_id: int) -> CompactedQueue:
+        config = self._store.config
+        path = config.compaction_path
+        queue = self._queues[topic, queue_id] = CompactedQueue(
+            self._store.disk,
+            path / "compactionLog" / topic / str(queue_id),
+            path / "compactionCq" / topic / str(queue_id),
+            config.compacted_log_bytes,
+            config.compacted_queue_bytes,
+            power_cut=self._store.last_exit is LastExit.CRASHED,
+        )
+        return queue
+
+    def _sync(self) -> None:
+        for queue in list(self._queues.values()):
+            queue.sync()
+
+    def _save(self) -> None:
+        self._file.save(CompactedTable(queue_offset_map=dict(self._compacted_to), unknown=self._unknown))
+
+
+def _name(topic: str, queue_id: int) -> str:
+    return f"{topic}_{queue_id}"
