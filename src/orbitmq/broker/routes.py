@@ -29,8 +29,9 @@ from orbitmq.broker.handlers import (
 from orbitmq.broker.handlers.pull_express import PullExpress
 from orbitmq.broker.handlers.send_express import SendExpress
 from orbitmq.protocol.codes import RequestCode
-from orbitmq.protocol.frame import CODEC_JSON
+from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON
 from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
+from orbitmq.protocol.short_send_binary import ShortSendReader
 from orbitmq.protocol.whole_request import reader
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ def build_express(state: State) -> ExpressRoutes:
     return {
         (RequestCode.SEND_MESSAGE, CODEC_JSON): send_with(RequestCode.SEND_MESSAGE, reader(SendMessage)),
         (RequestCode.SEND_MESSAGE_V2, CODEC_JSON): send_with(RequestCode.SEND_MESSAGE_V2, read_short),
+        (RequestCode.SEND_MESSAGE_V2, CODEC_BINARY): send_with(RequestCode.SEND_MESSAGE_V2, ShortSendReader()),
         (RequestCode.SEND_BATCH_MESSAGE, CODEC_JSON): send_with(RequestCode.SEND_BATCH_MESSAGE, read_short),
         **pulls,
     }

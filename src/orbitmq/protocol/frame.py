@@ -29,7 +29,7 @@ _unpack_prefix: Final = _PREFIX.unpack_from
 lengths: Final = (
     _PREFIX.pack
 )  # the eight bytes before a JSON header, for writers who know that the frame is not too large
-_HEADER_LENGTH_MASK: Final = 0xFF_FFFF
+HEADER_LENGTH_MASK: Final = 0xFF_FFFF
 _HTTP: Final = int.from_bytes(b"HTTP", "big")  # how the answer of a web server begins, read as a length
 
 
@@ -58,13 +58,13 @@ class FrameDecoder:
         self.held = bytearray()
         self._needed = _PREFIX.size
 
-    def only_json_frame(self, data: bytes) -> int:
-        """The header's length, if `data` is exactly one frame with a JSON header; 0 if `feed` must look at it."""
+    def only_frame(self, data: bytes) -> int:
+        """Codec << 24 | header length, if `data` is exactly one frame; 0 if `feed` must look at it."""
         if self.held or len(data) < 8:
             return 0
-        length, header_length = _unpack_prefix(data)
-        whole = length + 4 == len(data) <= self._max_bytes and header_length + 4 <= length
-        return header_length if whole and self.failure is None else 0
+        length, word = _unpack_prefix(data)
+        is_whole = length + 4 == len(data) <= self._max_bytes and (word & HEADER_LENGTH_MASK) + 4 <= length
+        return word if is_whole and self.failure is None else 0
 
     def feed(self, data: bytes) -> list[Frame]:
         if self.failure is not None:
@@ -80,7 +80,7 @@ class FrameDecoder:
         needed = _PREFIX.size
         while end - at >= 8:
             length, header_word = _unpack_prefix(data, at)
-            header_length = header_word & _HEADER_LENGTH_MASK
+            header_length = header_word & HEADER_LENGTH_MASK
             codec = header_word >> 24
             if length + 4 > self._max_bytes or header_length + 4 > length or codec > CODEC_BINARY:
                 self.failure = _explain(length, header_length, codec, self._max_bytes)

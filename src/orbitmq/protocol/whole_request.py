@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
+from orbitmq.errors import HeaderError
 from orbitmq.protocol.headers.base import Header
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 H = TypeVar("H", bound=Header)
 
 # What reading may raise.
-UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+UNREADABLE: Final = (HeaderError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class WholeRequest(msgspec.Struct, Generic[H], gc=False):

@@ -34,7 +34,7 @@ from orbitmq.errors import (
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode, name_of
 from orbitmq.protocol.command import Command
-from orbitmq.protocol.frame import CODEC_JSON, Frame, FrameDecoder
+from orbitmq.protocol.frame import CODEC_JSON, HEADER_LENGTH_MASK, Frame, FrameDecoder
 from orbitmq.transport.address import Address
 from orbitmq.transport.express import BINARY_START_BYTES, JSON_START_BYTES, ExpressHandler
 from orbitmq.transport.failures import failure_answer, refuse_unknown_code
@@ -323,23 +323,25 @@ class Connection(asyncio.Protocol):
         """One read, one usual request: most reads from many clients are that, and have the shortest way of all."""
         if self._preamble is not None or self._tls is not None or self._out or self._write_paused:
             return False
-        header_length = self._decoder.only_json_frame(data)
-        express = self._express.get(data[8 : 8 + JSON_START_BYTES])
-        if express is None or not header_length:
+        word = self._decoder.only_frame(data)
+        codec = word >> 24
+        start = JSON_START_BYTES if codec == CODEC_JSON else BINARY_START_BYTES
+        express = self._express.get(data[8 : 8 + start])
+        if express is None or not word:
             return False
-        body_at = 8 + header_length
+        body_at = 8 + (word & HEADER_LENGTH_MASK)
         header, body = data[8:body_at], data[body_at:]
         try:
             answered = express(self, header, body)
         except Exception as error:  # as for every handler: whatever it is, the peer gets an answer
-            self._queue_failure(commands.decode(Frame(CODEC_JSON, header, body)), error)
+            self._queue_failure(commands.decode(Frame(codec, header, body)), error)
             answered = b""
         if answered:
             self._transport.write(answered)
             return True
         if answered is None:
             self._in_chunk = True
-            self._step_handler(Frame(CODEC_JSON, header, body))
+            self._step_handler(Frame(codec, header, body))
             self._in_chunk = False
         self._write_out()
         if self._is_full():
