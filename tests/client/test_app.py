@@ -1,15 +1,18 @@
 """Apps: declared handlers, published messages, start and stop; and the command that runs them."""
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from orbitmq import App, Message
+from orbitmq import App, Message, connect
 from orbitmq.cli.run import load_app
 from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed
+from orbitmq.testing.server import Server
 from tests.client.scripted import ScriptedCluster, eventually, scripted_cluster
 
 
@@ -133,3 +136,59 @@ async def test_the_command_runs_workers_until_it_is_told_to_stop(cluster: Script
     assert status == 0
     assert cluster.broker.offsets["billing", "Orders", 1] == 1
     assert cluster.broker.members["billing"] == {}
+
+
+_WORKER = """
+import os
+from orbitmq import App
+app = App({address!r}, producer_group="workers")
+@app.subscriber("Orders", group="billing", start="earliest")
+async def on_order(body: bytes) -> None:
+    await app.publish("Invoices", {word!r} + " by " + str(os.getpid()))
+"""
+
+
+async def test_workers_share_the_work_are_replaced_when_they_die_and_reload_new_code(
+    mq_server: Server, tmp_path: Path
+) -> None:
+    source = tmp_path / "reloaded_for_test.py"
+    source.write_text(_WORKER.format(address=mq_server.address, word="old"))
+    invoices: list[list[str]] = []
+
+    async def on_invoice(text: str) -> None:
+        invoices.append(text.split(" by "))
+
+    async def two_at_work(word: str) -> set[int]:
+        """The last two workers that were seen, once there are two: every queue gets an order again and again."""
+        async with asyncio.timeout(60):
+            while True:
+                invoices.clear()
+                await asyncio.gather(*(producer.send("Orders", b"x", queue=queue) for queue in queues))
+                await asyncio.sleep(0.2)
+                seen = {int(pid) for said, pid in invoices if said == word}
+                if len(seen) == 2:
+                    return seen
+
+    async with (
+        connect(mq_server.address) as client,
+        client.producer("Customers") as producer,
+        client.consumer("Invoices", group="readers", start="earliest", handler=on_invoice),
+    ):
+        await producer.send("Orders", b"first")
+        queues = await producer.queues("Orders")
+        command = ["-m", "orbitmq", "run", "reloaded_for_test:app", "--workers", "2", "--reload"]
+        process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=tmp_path)
+        try:
+            first = await two_at_work("old")
+            assert process.pid not in first
+            os.kill(min(first), signal.SIGKILL)
+            second = await two_at_work("old")
+            assert first & second == {max(first)}
+            source.write_text(_WORKER.format(address=mq_server.address, word="new"))
+            third = await two_at_work("new")
+            assert not third & (first | second)
+        finally:
+            process.terminate()
+            async with asyncio.timeout(20):
+                status = await process.wait()
+    assert status == 0

@@ -209,3 +209,27 @@ async def test_name_servers_can_be_looked_up(page: tuple[str, list[str]]) -> Non
         text[0] = f"{cluster.address}\nmore text"
         async with connect(url) as client, client.producer("P") as producer:
             assert (await producer.send("T", b"x")).queue.topic == "T"
+
+
+async def test_every_address_behind_a_host_name_is_a_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    answers = {"ns.example": ["127.0.0.9", "127.0.0.1"]}
+
+    async def records(host: str, port: int, **options: object) -> list[tuple[object, ...]]:
+        asked.append(host)
+        return [(0, 0, 0, "", (address, port)) for address in answers[host]]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", records, raising=False)
+    async with scripted_cluster() as cluster:
+        port = cluster.name_server.port
+        async with connect(f"ns.example:{port}") as client, client.producer("P") as producer:
+            for _ in range(3):
+                await producer.send("T", b"x")  # only the second address has a server
+            instance = producer._instance
+            assert instance is not None
+            servers = instance.cluster.name_servers
+            assert sorted(servers.addresses) == [Address("127.0.0.1", port), Address("127.0.0.9", port)]
+            answers["ns.example"] = ["127.0.0.1"]
+            await servers.look_up()
+            assert servers.addresses == [Address("127.0.0.1", port)]
+    assert set(asked) == {"ns.example"}

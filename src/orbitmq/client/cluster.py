@@ -49,7 +49,9 @@ class Cluster:
         """`answers` serve what brokers ask their clients; `on_open` hears of each new connection."""
         self.config = config
         self.brokers: dict[str, dict[int, Address]] = {}
-        self.name_servers = NameServers(config.name_servers, config.lookup_url, config.randomness, self.call)
+        self.name_servers = NameServers(
+            config.name_servers, config.lookup_url, config.randomness, self.call, resolve_names=config.tls is None
+        )
         self._pool = Pool(answers, tls=config.tls, randomness=config.randomness, on_open=on_open)
         self._routes: dict[str, Route] = {}
         self._fetching: dict[str, asyncio.Task[Route | None]] = {}

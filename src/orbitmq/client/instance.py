@@ -77,7 +77,7 @@ class Instance:
             every(lambda: config.route_refresh_seconds, self.refresh_routes, "refreshing routes"), "routes"
         )
         self._tasks.start(every(lambda: config.heartbeat_seconds, self.heartbeat, "sending heartbeats"), "heartbeats")
-        if config.lookup_url:
+        if self.cluster.name_servers.may_move:
             self._tasks.start(
                 every(lambda: config.lookup_seconds, self.cluster.name_servers.look_up, "looking up name servers"),
                 "name server look-up",

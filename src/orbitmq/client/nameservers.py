@@ -1,15 +1,19 @@
 """Talking to the name servers: one is chosen and kept while it answers; the next takes its place when it does not.
 
+A host name stands for all its addresses: each is a name server of its own. They are looked up again now and then, as a published
+list is.
+
 Java: NettyRemotingClient.getAndCreateNameserverChannel, TopAddressing
 """
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import ConnectFailed, TransportError
-from orbitmq.transport.lookup import fetch_name_servers
+from orbitmq.transport.lookup import fetch_name_servers, resolve
 
 if TYPE_CHECKING:
     import random
@@ -33,8 +37,14 @@ class NameServers:
         lookup_url: str,
         randomness: random.Random,
         call: Callable[[Address, Command, float], Awaitable[Command]],
+        *,
+        resolve_names: bool,
     ) -> None:
+        """`resolve_names` must be off where a certificate is compared with the name."""
         self._lookup_url = lookup_url
+        self._given = tuple(addresses)
+        self._named = [address for address in addresses if resolve_names and not _is_number(address.host)]
+        self._looked_up = False
         self._random = randomness
         self._call = call
         self._addresses: list[Address] = []
@@ -42,12 +52,17 @@ class NameServers:
         self._use(list(addresses))
 
     @property
+    def may_move(self) -> bool:
+        """Whether looking them up again can find others."""
+        return bool(self._lookup_url or self._named)
+
+    @property
     def addresses(self) -> list[Address]:
         return list(self._addresses)
 
     async def call(self, request: Command, timeout_seconds: float) -> Command:
         """The answer of the first that gives one, whatever its code."""
-        if not self._addresses:
+        if self.may_move and (not self._looked_up or not self._addresses):
             await self.look_up()
         failures: list[str] = []
         for step in range(len(self._addresses)):
@@ -62,15 +77,33 @@ class NameServers:
         raise ConnectFailed(f"no name server answers: {'; '.join(failures)}", hint=_HINT)
 
     async def look_up(self) -> None:
-        """Read the published list again, if there is one."""
-        if not self._lookup_url:
-            return
-        found = await fetch_name_servers(self._lookup_url, _LOOKUP_SECONDS)
+        """Read the published list again, or the addresses behind host names."""
+        if self._lookup_url:
+            found = await fetch_name_servers(self._lookup_url, _LOOKUP_SECONDS)
+        else:
+            found = [address for given in self._given for address in await self._behind(given)]
+        self._looked_up = True
         if sorted(found) != sorted(self._addresses):
             logger.info("name servers are now %s", "; ".join(map(str, found)))
             self._use(found)
+
+    async def _behind(self, given: Address) -> list[Address]:
+        if given not in self._named:
+            return [given]
+        try:
+            return await resolve(given)
+        except ConnectFailed:
+            return [given]  # whoever connects to it will say what is wrong
 
     def _use(self, addresses: list[Address]) -> None:
         self._random.shuffle(addresses)  # so that not all clients ask the same one
         self._addresses = addresses
         self._current = 0
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
