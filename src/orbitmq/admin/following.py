@@ -35,9 +35,10 @@ async def follow(
     async def read(queue: QueueRef, offset: int) -> None:
         try:
             while True:
-                messages, offset = await reader.fetch(queue, offset, _AT_ONCE, wanted, _WAIT_SECONDS)
-                if messages:
-                    await found.put([message_row(message.stored, queue.broker_name) for message in messages])
+                fetched = await reader.fetch(queue, offset, _AT_ONCE, wanted, _WAIT_SECONDS)
+                offset = fetched.next_offset
+                if fetched.messages:
+                    await found.put([message_row(message.stored, queue.broker_name) for message in fetched])
         except Exception as error:
             await found.put(error)
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 Step = tuple[str, Literal["ok", "warning", "failed"], str, str]
 
 
-async def running_info(session: Session, group: str, client_id: str) -> dict[str, Any]:
+async def running_info(session: Session, group: str, client_id: str, *, with_stacks: bool = False) -> dict[str, Any]:
     """What a member says about itself: properties, subscriptions, queues, stacks. By way of a broker that sees it."""
     failure: RequestFailed | None = None
     for place in await find_brokers(session):
-        header = ConsumerRunningInfo(consumer_group=group, client_id=client_id)
+        header = ConsumerRunningInfo(consumer_group=group, client_id=client_id, jstack_enable=with_stacks)
         try:
             answer = await session.ask(place.address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
         except RequestFailed as error:

@@ -12,7 +12,7 @@ from orbitmq.admin.brokers import BrokerPlace, find_brokers
 from orbitmq.admin.session import gathered
 from orbitmq.admin.topics import kind_of, missing_topic, topic_names, topic_route
 from orbitmq.client import questions
-from orbitmq.client.fetching import Fetcher
+from orbitmq.client.fetching import Fetched, Fetcher
 from orbitmq.client.filters import Sql, subscription
 from orbitmq.client.incoming import Incoming
 from orbitmq.errors import ConfigError, MessageError, RequestFailed
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from orbitmq.admin.session import Session
-    from orbitmq.client.received import ReceivedMessage
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"  # every broker knows it, and counts nothing for it
 _FOR_EVER_MS: Final = 2**63 - 1
@@ -103,7 +102,7 @@ def message_body(stored: StoredMessage) -> bytes:
 
 async def message_by_id(session: Session, message_id: str, topic: str | None = None) -> MessageRow:
     """By the producer's id or the broker's. Without `topic`, a producer's id is looked for in every topic."""
-    place = await _storing_broker(session, message_id)
+    place = await storing_broker(session, message_id)
     if place is not None:
         return await message_at(session, place, message_id)
     topics = [topic] if topic is not None else await _searched_topics(session)
@@ -121,6 +120,10 @@ async def _searched_topics(session: Session) -> list[str]:
 
 async def message_at(session: Session, place: BrokerPlace, offset_id: str) -> MessageRow:
     """Where the broker's id says it is."""
+    return message_row(await stored_at(session, place, offset_id), place.broker)
+
+
+async def stored_at(session: Session, place: BrokerPlace, offset_id: str) -> StoredMessage:
     _, offset = parse_offset_message_id(offset_id)
     try:
         answer = await session.ask(place.address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset=offset))
@@ -128,10 +131,10 @@ async def message_at(session: Session, place: BrokerPlace, offset_id: str) -> Me
         if error.code == ResponseCode.SYSTEM_ERROR:
             raise missing_message(f"broker {place.broker} keeps nothing at offset {offset} of its log") from None
         raise
-    return message_row(decode_record(answer.body), place.broker)
+    return decode_record(answer.body)
 
 
-async def _storing_broker(session: Session, message_id: str) -> BrokerPlace | None:
+async def storing_broker(session: Session, message_id: str) -> BrokerPlace | None:
     """The registered broker that an offset id names; both kinds of id may look the same."""
     try:
         host, offset = parse_offset_message_id(message_id)
@@ -157,7 +160,25 @@ async def messages_by_key(
     begin_ms: int | None = None,
     end_ms: int | None = None,
 ) -> list[MessageRow]:
-    """With this key, or with this as the producer's id; the newest first. Brokers keep hashes only: keys are compared here."""
+    """As `stored_by_key`, as rows."""
+    found = await stored_by_key(session, topic, key, unique=unique, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
+    return [message_row(stored, broker) for broker, stored in found]
+
+
+async def stored_by_key(
+    session: Session,
+    topic: str,
+    key: str,
+    *,
+    unique: bool = False,
+    limit: int = 64,
+    begin_ms: int | None = None,
+    end_ms: int | None = None,
+) -> list[tuple[str, StoredMessage]]:
+    """Broker and message: those with this key, or with this as the producer's id; the newest first.
+
+    Brokers keep hashes only: keys are compared here.
+    """
     route = await topic_route(session, topic)
     holding = {data.broker_name for data in route.broker_datas}
     places = [place for place in await find_brokers(session) if place.broker in holding]
@@ -170,20 +191,20 @@ async def messages_by_key(
         unique_key=unique,
     )
 
-    async def on(place: BrokerPlace) -> list[MessageRow]:
+    def matches(stored: StoredMessage) -> bool:
+        return stored.message_id == key if unique else key in stored.keys
+
+    async def on(place: BrokerPlace) -> list[tuple[str, StoredMessage]]:
         try:
             answer = await session.ask(place.address, RequestCode.QUERY_MESSAGE, header)
         except RequestFailed as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return []
             raise
-        return [message_row(stored, place.broker) for stored in decode_records(answer.body) if matches(stored)]
+        return [(place.broker, stored) for stored in decode_records(answer.body) if matches(stored)]
 
-    def matches(stored: StoredMessage) -> bool:
-        return stored.message_id == key if unique else key in stored.keys
-
-    found = [row for rows in await gathered(on, places) for row in rows]
-    return sorted(found, key=lambda row: row.stored_at, reverse=True)[:limit]
+    found = [pair for pairs in await gathered(on, places) for pair in pairs]
+    return sorted(found, key=lambda pair: pair[1].stored_at_ms, reverse=True)[:limit]
 
 
 # ---- by place and time
@@ -219,11 +240,11 @@ class TopicReader:
 
     async def fetch(
         self, queue: QueueRef, offset: int, count: int, wanted: str | Sql | None = None, wait_seconds: float = 0.0
-    ) -> tuple[list[ReceivedMessage], int]:
+    ) -> Fetched:
         """Up to `count` messages from `offset` on, and where to go on."""
-        made = subscription(queue.topic, wanted, 0)
-        fetched = await self._fetcher.fetch(queue, queue, made, offset, count, wait_seconds)
-        return fetched.messages, fetched.next_offset
+        return await self._fetcher.fetch(
+            queue, queue, subscription(queue.topic, wanted, 0), offset, count, wait_seconds
+        )
 
     async def range(self, queue: QueueRef, begin_ms: int | None, end_ms: int | None) -> tuple[int, int]:
         """Offsets from the first message stored at `begin_ms` or later to one beyond the last before `end_ms`."""
@@ -244,8 +265,9 @@ class TopicReader:
                 continue
             offset, end = await self.range(queue, window.begin_ms, window.end_ms)
             while offset < end:
-                messages, offset = await self.fetch(queue, offset, min(_FETCH, end - offset), window.filter)
-                for message in messages:
+                fetched = await self.fetch(queue, offset, min(_FETCH, end - offset), window.filter)
+                offset = fetched.next_offset
+                for message in fetched.messages:
                     stored_ms = message.stored.stored_at_ms
                     if window.end_ms is not None and stored_ms > window.end_ms:
                         break
@@ -258,7 +280,7 @@ async def message_at_offset(session: Session, topic: str, broker: str, queue: in
     found = next((q for q in await reader.queues(topic) if (q.broker_name, q.queue_id) == (broker, queue)), None)
     if found is None:
         raise missing_message(f"topic {topic!r} has no queue {queue} on broker {broker!r}")
-    messages, _ = await reader.fetch(found, offset, 1)
+    messages = (await reader.fetch(found, offset, 1)).messages
     if not messages or messages[0].queue_offset != offset:
         raise missing_message(f"queue {queue} of {topic!r} on {broker} has no message at offset {offset}")
     return message_row(messages[0].stored, broker)

@@ -89,10 +89,11 @@ async def _read_back(
         offset, end = start, await questions.max_offset(session.cluster, queue)
         while offset < end:
             asked = perf_counter()
-            messages, offset = await reader.fetch(queue, offset, 32)
+            fetched = await reader.fetch(queue, offset, 32)
+            offset = fetched.next_offset
             times.append(perf_counter() - asked)
-            found += len(messages)
-            advance(len(messages))
+            found += len(fetched)
+            advance(len(fetched))
     return found, size, perf_counter() - began, times
 
 

@@ -1,0 +1,124 @@
+"""All of mqadmin's verbs: those that are done here, and what to use instead of the others.
+
+The list is that of Apache 5.3.3. Java: MQAdminStartup
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from orbitmq.cli.lazy import CommandTable, LazyGroup
+
+_TOPICS: Final = "orbitmq.cli.mqadmin.topics"
+_GROUPS: Final = "orbitmq.cli.mqadmin.groups"
+_BROKERS: Final = "orbitmq.cli.mqadmin.brokers"
+_MESSAGES: Final = "orbitmq.cli.mqadmin.messages"
+_OFFSETS: Final = "orbitmq.cli.mqadmin.offsets"
+_NAME_SERVERS: Final = "orbitmq.cli.mqadmin.nameservers"
+
+VERBS: Final[CommandTable] = {
+    "updateTopic": (_TOPICS, "update_topic", "Update or create topic."),
+    "deleteTopic": (_TOPICS, "delete_topic", "Delete topic from broker and NameServer."),
+    "updateSubGroup": (_GROUPS, "update_group", "Update or create subscription group."),
+    "deleteSubGroup": (_GROUPS, "delete_group", "Delete subscription group from broker."),
+    "updateBrokerConfig": (_BROKERS, "update_broker_config", "Update broker's config."),
+    "topicRoute": (_TOPICS, "topic_route_", "Examine topic route info."),
+    "topicStatus": (_TOPICS, "topic_status", "Examine topic Status info."),
+    "brokerStatus": (_BROKERS, "broker_status", "Fetch broker runtime status data."),
+    "queryMsgById": (_MESSAGES, "query_by_id", "Query Message by Id."),
+    "queryMsgByKey": (_MESSAGES, "query_by_key", "Query Message by Key."),
+    "queryMsgByUniqueKey": (_MESSAGES, "query_by_unique_key", "Query Message by Unique key."),
+    "queryMsgByOffset": (_MESSAGES, "query_by_offset", "Query Message by offset."),
+    "printMsg": (_MESSAGES, "print_messages", "Print Message Detail."),
+    "producerConnection": (_GROUPS, "producer_connection", "Query producer's socket connection and client version."),
+    "consumerConnection": (_GROUPS, "consumer_connection", "Query consumer's connection, version and subscription."),
+    "consumerProgress": (_GROUPS, "consumer_progress", "Query consumer's progress, speed."),
+    "consumerStatus": (_GROUPS, "consumer_status", "Query consumer's internal data structure."),
+    "cloneGroupOffset": (_OFFSETS, "clone_group_offset", "Clone offset from other group."),
+    "clusterList": (_BROKERS, "cluster_list", "List cluster infos."),
+    "topicList": (_TOPICS, "topic_list", "Fetch all topic list from name server."),
+    "updateKvConfig": (_NAME_SERVERS, "update_kv_config", "Create or update KV config."),
+    "deleteKvConfig": (_NAME_SERVERS, "delete_kv_config", "Delete KV config."),
+    "wipeWritePerm": (_NAME_SERVERS, "wipe_write_perm", "Wipe write perm of broker in all name servers."),
+    "addWritePerm": (_NAME_SERVERS, "add_write_perm", "Add write perm of broker in all name servers."),
+    "resetOffsetByTime": (_OFFSETS, "reset_offset", "Reset consumer offset by timestamp."),
+    "statsAll": (_BROKERS, "stats_all", "Topic and Consumer tps stats."),
+    "allocateMQ": (_TOPICS, "allocate_queues", "Allocate MQ."),
+    "checkMsgSendRT": (_MESSAGES, "check_send_time", "Check message send response time."),
+    "getNamesrvConfig": (_NAME_SERVERS, "get_name_server_config", "Get configs of name server."),
+    "updateNamesrvConfig": (_NAME_SERVERS, "update_name_server_config", "Update configs of name server."),
+    "getBrokerConfig": (_BROKERS, "get_broker_config", "Get broker config by cluster or special broker."),
+    "sendMessage": (_MESSAGES, "send_message", "Send a message."),
+    "consumeMessage": (_MESSAGES, "consume_message", "Consume message."),
+}
+
+_NO_CONTROLLER: Final = "there is no controller here; use Apache's mqadmin with controllers"
+_NO_ACL: Final = "users and ACLs are not served here yet; use Apache's mqadmin with Apache's brokers"
+_NO_CONTAINER: Final = "there are no broker containers here; start a process with `orbitmq broker`"
+_NO_ROCKSDB: Final = "there is no RocksDB here; `orbitmq store` looks into a store directory"
+_STATIC: Final = "static topics are not supported; `orbitmq topic create` makes an ordinary one"
+_COLD: Final = "use `orbitmq broker config`; the limits of cold reads are settings, too"
+INSTEAD: Final[dict[str, str]] = {
+    "updateTopicList": "use `orbitmq topic create` for each, or `orbitmq dev --topics FILE`",
+    "updateSubGroupList": "use `orbitmq group create` for each",
+    "setConsumeMode": "consumers choose how they consume; there is no mode to set",
+    "updateTopicPerm": "use `orbitmq topic update TOPIC --permission rw|r|w`",
+    "topicClusterList": "use `orbitmq topic describe TOPIC`",
+    "addBroker": _NO_CONTAINER,
+    "removeBroker": _NO_CONTAINER,
+    "resetMasterFlushOffset": "a master has nothing to reset; slaves follow by themselves",
+    "queryMsgTraceById": "use `orbitmq msg trace ID`",
+    "printMsgByQueue": "use `orbitmq msg find TOPIC --queue BROKER:QUEUE`",
+    "sendMsgStatus": "use `orbitmq bench` or `orbitmq msg send`",
+    "brokerConsumeStats": "use `orbitmq group ls`, or `orbitmq group lag GROUP --queues`",
+    "producer": "use `orbitmq group connections GROUP --producers`",
+    "skipAccumulatedMessage": "use `orbitmq group reset GROUP --topic TOPIC --to-latest`",
+    "updateOrderConf": "use `mqadmin updateKvConfig -s ORDER_TOPIC_CONFIG -k TOPIC -v BROKER:QUEUES`",
+    "cleanExpiredCQ": "the broker does it by itself, every few seconds",
+    "deleteExpiredCommitLog": "the broker does it by itself, at deleteWhen and when the disk fills",
+    "cleanUnusedTopic": "use `orbitmq topic rm TOPIC`",
+    "startMonitoring": "use `orbitmq group ls --watch`, or /metrics with Prometheus",
+    "clusterRT": "use `orbitmq bench`",
+    "getConsumerConfig": "use `orbitmq group describe GROUP`",
+    "queryCq": "use `orbitmq store dump DIRECTORY --topic TOPIC --queue N`",
+    "updateStaticTopic": _STATIC,
+    "remappingStaticTopic": _STATIC,
+    "exportMetadata": "use `orbitmq topic ls -a -o json` and `orbitmq group ls -a -o json`",
+    "exportConfigs": "use `orbitmq broker config BROKER -o json`",
+    "exportMetrics": "use `orbitmq broker stats -o json`, or /metrics with Prometheus",
+    "exportMetadataInRocksDB": _NO_ROCKSDB,
+    "exportPopRecord": "there are no such records here",
+    "haStatus": "use `orbitmq broker ls`",
+    "getSyncStateSet": _NO_CONTROLLER,
+    "getBrokerEpoch": _NO_CONTROLLER,
+    "getControllerMetaData": _NO_CONTROLLER,
+    "getControllerConfig": _NO_CONTROLLER,
+    "updateControllerConfig": _NO_CONTROLLER,
+    "electMaster": _NO_CONTROLLER,
+    "cleanBrokerMetadata": _NO_CONTROLLER,
+    "dumpCompactionLog": "use `orbitmq store dump DIRECTORY`",
+    "getColdDataFlowCtrInfo": _COLD,
+    "updateColdDataFlowCtrGroupConfig": _COLD,
+    "removeColdDataFlowCtrGroupConfig": _COLD,
+    "setCommitLogReadAheadMode": _COLD,
+    **dict.fromkeys(("createUser", "updateUser", "deleteUser", "getUser", "listUser", "copyUser"), _NO_ACL),
+    **dict.fromkeys(("createAcl", "updateAcl", "deleteAcl", "getAcl", "listAcl", "copyAcl"), _NO_ACL),
+    "rocksDBConfigToJson": _NO_ROCKSDB,
+    "checkRocksdbCqWriteProgress": _NO_ROCKSDB,
+}
+
+
+class _Verbs(LazyGroup):
+    table = VERBS
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in INSTEAD:
+            raise click.UsageError(f"mqadmin {cmd_name} is not done here: {INSTEAD[cmd_name]}", ctx)
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Verbs)
+def mqadmin() -> None:
+    """Apache's verbs and flags as they are, output in the original's columns; `--output json` for programs."""

@@ -1,0 +1,214 @@
+"""`orbitmq mqadmin` and `orbitmq doctor` on Apache's own cluster: what the original prints, line by line and column by column.
+
+Both tools ask the same Apache 5.3.3 name server and broker. Left out of the comparison is what cannot be the same twice (rates, times
+of the moment) and the order in which Java's hash maps happen to give lines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from orbitmq.admin.groups import GroupDetail
+from orbitmq.admin.offsets import QueueLag
+from orbitmq.admin.traces import MessageTrace
+from orbitmq.cli.mqadmin.verbs import INSTEAD, VERBS
+from tests.cli.kit import Command, wait_until
+from tests.interop import apache
+from tests.interop.apache import BrokerPlan
+from tests.interop.drivers import JavaClient, MqAdmin
+from tests.interop.java import build
+from tests.interop.marks import INTEROP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+pytestmark = INTEROP
+
+CLUSTER: Final = "cluster-a"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    original: MqAdmin
+    ours: Command
+    client: JavaClient
+    words: Mapping[str, str]
+
+    def both(self, *command: str) -> tuple[str, str]:
+        """What the original prints, and what ours does."""
+        arguments = [word.format(**self.words) if "{" in word and ":" not in word else word for word in command]
+        theirs = self.original.run(*arguments, "-n", self.ours.name_server)
+        assert theirs.exit_status in (None, 0), theirs
+        mine = self.ours.ok("mqadmin", *arguments)
+        return theirs.out, mine.out
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder: Path = tmp_path_factory.mktemp("mqadmin")
+    java = build("5.3.3")
+    with ExitStack() as stack:
+        name_server = apache.start_name_server(java, folder / "namesrv")
+        stack.callback(name_server.process.kill)
+        plan = BrokerPlan(
+            name="broker-a",
+            cluster=CLUSTER,
+            name_servers=[name_server.address],
+            settings={"traceTopicEnable": "true", "enablePropertyFilter": "true"},
+        )
+        broker = apache.start_broker(java, folder / "broker", plan)
+        stack.callback(broker.process.kill)
+        original = MqAdmin(java, folder / "admin")
+        stack.callback(original.close)
+        client = JavaClient(java, folder / "client")
+        stack.callback(client.close)
+        ours = Command(name_server.address)
+        ours.ok("topic", "create", "Orders", "-q", "4")
+        ours.ok("group", "create", "Readers")
+        client.call("OpenProducer", name="p", nameServer=name_server.address, group="Writers", options={})
+        for key in "abcd":
+            messages = [{"text": f"{key}{i}", "tag": "T", "keys": f"{key}{i}"} for i in range(3)]
+            receipts = client.send("p", "Orders", messages, order_key=key)
+        client.open_push_consumer(
+            "c", name_server.address, "Orders", group="Readers", consumeFromWhere="CONSUME_FROM_FIRST_OFFSET"
+        )
+        assert len(client.received("c", 12)) == 12
+        wait_until(
+            lambda: (
+                sum(row.lag for row in ours.ok("group", "lag", "Readers", "--queues", "-o", "json").rows(QueueLag)) == 0
+            )
+        )
+        words = {"broker": broker.address, "offset_id": receipts[-1]["offsetId"], "id": receipts[-1]["id"]}
+        yield Cluster(original, ours, client, words)
+
+
+def normal(text: str) -> list[str]:
+    """Lines without what differs from one moment to the next."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    text = re.sub(r"\{([^{}]*)\}", lambda found: "{" + ", ".join(sorted(found[1].split(", "))) + "}", text)
+    text = re.sub(r"Message Body Path: .*", "Message Body Path:", text)
+    text = re.sub(
+        r"(?m)^((?:put|get)\w*Tps|runtime|\w*Ratio\S*|\w*Capacity|\w*[Tt]ime\w*|dispatch\w*|remain\w*|\w*Offset_\d+)(\s*):.*$",
+        r"\1\2:",
+        text,
+    )
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
+SAME: Final[Sequence[tuple[str, ...]]] = (
+    ("topicList",),
+    ("topicRoute", "-t", "Orders", "-l"),
+    ("topicStatus", "-t", "Orders"),
+    ("consumerProgress", "-g", "Readers", "-t", "Orders"),
+    ("consumerProgress",),
+    ("consumerConnection", "-g", "Readers"),
+    ("producerConnection", "-g", "Writers", "-t", "Orders"),
+    ("queryMsgByKey", "-t", "Orders", "-k", "a1"),
+    ("queryMsgById", "-t", "Orders", "-i", "{offset_id}"),
+    ("queryMsgById", "-t", "Orders", "-i", "{offset_id}", "-f", "UTF-8"),
+    ("queryMsgByUniqueKey", "-t", "Orders", "-i", "{id}"),
+    ("queryMsgByOffset", "-t", "Orders", "-b", "broker-a", "-i", "0", "-o", "1"),
+    ("printMsg", "-t", "Orders"),
+    ("printMsg", "-t", "Orders", "-d", "false"),
+    ("consumeMessage", "-t", "Orders", "-b", "broker-a", "-i", "2", "-o", "0", "-c", "2"),
+    ("getBrokerConfig", "-b", "{broker}"),
+    ("getNamesrvConfig",),
+    ("allocateMQ", "-t", "Orders", "-i", "10.0.0.1,10.0.0.2"),
+    ("updateTopic", "-c", CLUSTER, "-t", "Made", "-r", "2", "-w", "3", "-a", "+message.type=FIFO"),
+    ("updateTopic", "-b", "{broker}", "-t", "Made", "-o", "true"),
+    ("deleteTopic", "-c", CLUSTER, "-t", "Made"),
+    ("updateSubGroup", "-b", "{broker}", "-g", "MadeGroup", "-s", "false", "-q", "2"),
+    ("deleteSubGroup", "-b", "{broker}", "-g", "MadeGroup", "-r", "true"),
+    ("updateBrokerConfig", "-b", "{broker}", "-k", "fileReservedTime", "-v", "50"),
+    ("updateKvConfig", "-s", "space", "-k", "key", "-v", "value"),
+    ("deleteKvConfig", "-s", "space", "-k", "key"),
+    ("updateNamesrvConfig", "-k", "scanNotActiveBrokerInterval", "-v", "5000"),
+    ("wipeWritePerm", "-b", "broker-a"),
+    ("addWritePerm", "-b", "broker-a"),
+    ("cloneGroupOffset", "-s", "Readers", "-d", "Readers", "-t", "Orders"),
+    ("brokerStatus", "-b", "{broker}"),
+    ("clusterList", "-m"),
+)
+
+
+@pytest.mark.parametrize("command", SAME, ids=" ".join)
+def test_prints_what_the_original_prints(cluster: Cluster, command: tuple[str, ...]) -> None:
+    theirs, mine = cluster.both(*command)
+    assert sorted(normal(mine)) == sorted(normal(theirs))
+    assert normal(mine)
+
+
+def columns(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def test_columns_with_figures_of_the_moment_are_in_the_same_places(cluster: Cluster) -> None:
+    theirs, mine = cluster.both("clusterList")
+    assert mine.splitlines()[0] == theirs.splitlines()[0]
+    assert [len(row) for row in columns(mine)] == [len(row) for row in columns(theirs)]
+    theirs, mine = cluster.both("statsAll")
+    assert mine.splitlines()[0] == theirs.splitlines()[0]
+    assert sorted(row[0] for row in columns(mine)) == sorted(row[0] for row in columns(theirs))
+    theirs, mine = cluster.both("sendMessage", "-t", "Orders", "-p", "hello", "-b", "broker-a", "-i", "1")
+    assert mine.splitlines()[0] == theirs.splitlines()[0]
+    assert columns(mine)[1][:3] == columns(theirs)[1][:3] == ["broker-a", "1", "SEND_OK"]
+    theirs, mine = cluster.both("checkMsgSendRT", "-t", "Orders", "-a", "3", "-s", "10")
+    assert mine.splitlines()[0] == theirs.splitlines()[0]
+    assert [row[:3] for row in columns(mine)[1:-1]] == [row[:3] for row in columns(theirs)[1:-1]]
+    theirs, mine = cluster.both("consumerStatus", "-g", "Readers")
+    assert [row[:3] for row in columns(mine)] == [row[:3] for row in columns(theirs)]
+
+
+def test_topic_route_and_json_are_json(cluster: Cluster) -> None:
+    theirs, mine = cluster.both("topicRoute", "-t", "Orders")
+    theirs = re.sub(r"([{,]\s*)(\d+):", r'\1"\2":', theirs)
+    route = json.loads(mine)
+    assert route["queueDatas"] == json.loads(theirs)["queueDatas"]
+    assert cluster.ours.ok("mqadmin", "topicRoute", "-t", "Orders", "-o", "json").json == route
+
+
+def test_a_group_is_moved_as_the_original_moves_it(cluster: Cluster) -> None:
+    theirs, mine = cluster.both("resetOffsetByTime", "-g", "Readers", "-t", "Orders", "-s", "-1")
+    assert sorted(normal(mine)) == sorted(normal(theirs))
+    theirs, mine = cluster.both("resetOffsetByTime", "-g", "Readers", "-t", "Orders", "-s", "0")
+    assert sorted(normal(mine)) == sorted(normal(theirs))
+
+
+def test_no_verb_is_forgotten(cluster: Cluster) -> None:
+    listed = cluster.original.run("help").out
+    verbs = set(re.findall(r"(?m)^\s{3}(\w+)\s", listed))
+    assert verbs
+    assert verbs - {"help"} == VERBS.keys() | INSTEAD.keys()
+    outcome = cluster.ours.failure("mqadmin", "haStatus")
+    assert outcome.code == 2
+    assert "orbitmq broker ls" in outcome.err
+
+
+def test_our_own_commands_work_on_apaches_cluster(cluster: Cluster) -> None:
+    detail = cluster.ours.ok("group", "describe", "Readers", "-o", "json").document(GroupDetail)
+    assert detail.online
+    assert [member.language for member in detail.members] == ["JAVA"]
+    trace = cluster.ours.ok("msg", "trace", cluster.words["id"], "--topic", "Orders", "-o", "json").document(
+        MessageTrace
+    )
+    assert [group.group for group in trace.groups] == ["Readers"]
+    seen = cluster.ours.ok("doctor", "--topic", "Orders", "--group", "Readers")
+    assert "is a name server" in seen.out
+    assert "release V5_3_3" in seen.out
+    assert "agrees with ours" in seen.out
+    assert "they subscribe to the same" in seen.out
+
+
+def test_an_offline_group_of_apaches_is_reset(cluster: Cluster) -> None:
+    cluster.ours.ok("group", "create", "Sleepers")
+    for goal, want in ((("--to-latest",), None), (("--to-offset", "1"), 1), (("--to-earliest",), 0)):
+        cluster.ours.ok("group", "reset", "Sleepers", "--topic", "Orders", *goal, "--yes")
+        rows = cluster.ours.ok("group", "lag", "Sleepers", "--queues", "-o", "json").rows(QueueLag)
+        assert all(row.committed == (row.max_offset if want is None else want) for row in rows)
