@@ -12,7 +12,7 @@ from orbitmq.admin.key_values import delete_key_value, put_key_value
 from orbitmq.admin.session import gathered
 from orbitmq.client.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from orbitmq.errors import ConfigError, RequestFailed
-from orbitmq.protocol.bodies.groups import GroupList
+from orbitmq.protocol.bodies.groups import GroupList, GroupTable
 from orbitmq.protocol.bodies.offsets import TopicStats
 from orbitmq.protocol.bodies.route import TopicRoute
 from orbitmq.protocol.bodies.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicList, TopicTable
@@ -205,7 +205,13 @@ async def reading_groups(session: Session, topic: str) -> list[str]:
 
 async def _reading_groups(session: Session, place: BrokerPlace, topic: str) -> list[str]:
     answer = await session.ask(place.address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicName(topic=topic))
-    return GroupList.from_json(answer.body).group_list
+    groups = GroupList.from_json(answer.body).group_list
+    if topic not in groups:
+        return groups
+    # Apache's broker names the topic itself among them, whether there is a group of that name or not.
+    answer = await session.ask(place.address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    known = GroupTable.from_json(answer.body).subscription_group_table
+    return [group for group in groups if group != topic or group in known]
 
 
 def _queue_rows(stats: TopicStats) -> list[QueueRow]:

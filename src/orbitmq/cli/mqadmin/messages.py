@@ -130,8 +130,9 @@ async def query_by_offset(
     queue = QueueRef(topic, broker, whole_number("-i", queue_id, 0))
     fetched = await reader.fetch(queue, whole_number("-o", offset, 0), 1)
     for message in fetched.messages[:1]:
-        print_message(report, message.stored, with_offset_id=True, charset=charset)
-        await _tracks(session, report, message.stored, broker)
+        stored = with_bounds(message.stored, fetched.min_offset, fetched.max_offset)
+        print_message(report, stored, with_offset_id=True, charset=charset)
+        await _tracks(session, report, stored, broker)
 
 
 async def _tracks(session: Session, report: Report, stored: StoredMessage, broker: str) -> None:
@@ -175,9 +176,10 @@ async def print_messages(
     with_body: str | None,
 ) -> None:
     """Print Message Detail."""
+    begin_ms, end_ms = _timestamp("-b", begin), _timestamp("-e", end)
     reader = TopicReader(session)
     for queue in await reader.queues(topic):
-        low, high = await _bounds(session, queue, _timestamp("-b", begin), _timestamp("-e", end))
+        low, high = await _bounds(session, queue, begin_ms, end_ms)
         report.line(f"minOffset={low}, maxOffset={high}, {queue_text(queue)}")
         offset = low
         while offset < high:
@@ -218,6 +220,7 @@ async def consume_message(session: Session, report: Report, topic: str, **given:
         raise click.UsageError("Please set the brokerName before queueId!")
     if given["offset"] is not None and given["queue_id"] is None:
         raise click.UsageError("Please set queueId before offset!")
+    begin_ms, end_ms = _timestamp("-s", given["begin"]), _timestamp("-e", given["end"])
     reader = TopicReader(session)
     for queue in await reader.queues(topic):
         if given["queue_id"] is not None and (queue.broker_name, str(queue.queue_id)) != (
@@ -225,8 +228,12 @@ async def consume_message(session: Session, report: Report, topic: str, **given:
             given["queue_id"],
         ):
             continue
-        low, high = await _bounds(session, queue, _timestamp("-s", given["begin"]), _timestamp("-e", given["end"]))
+        low, high = await _bounds(session, queue, begin_ms, end_ms)
         offset = max(low, whole_number("-o", given["offset"], 0))
+        if high - offset > left:
+            which = "" if given["queue_id"] is not None else f" of the {queue.queue_id} queue"
+            older = "oldler" if given["queue_id"] is not None else "older"  # the original's spelling
+            report.line(f"The {older} {left} message{which} will be provided")
         while offset < high and left > 0:
             fetched = await reader.fetch(queue, offset, min(left, high - offset))
             if not fetched.messages:
