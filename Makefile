@@ -1,11 +1,11 @@
-# make setup | demo | test | check | bench | fmt     (everything lives in .venv; nothing else is touched)
+# make setup | demo | test | check | bench | fmt | docs     (everything lives in .venv; nothing else is touched)
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test check bench fmt soak clean
+.PHONY: setup demo test check bench fmt docs soak clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,9 @@ soak: setup
 fmt: setup
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+docs: setup
+	@$(BIN)/python -m tests.api_reference
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

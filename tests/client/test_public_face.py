@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import orbitmq
+from tests import api_reference
 from tests.client.scripted import scripted_cluster
 
 
@@ -40,6 +41,10 @@ def test_every_public_name_is_documented() -> None:
                 and not inspect.getdoc(getattr(value, member))  # an overriding method inherits its base's
             ]
     assert undocumented == []
+
+
+def test_the_api_reference_is_current() -> None:
+    assert api_reference.PAGE.read_text() == api_reference.page(), "run `make docs`"
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

@@ -162,6 +162,7 @@ class Consumer:
 
     @property
     def closed(self) -> bool:
+        """Whether somebody has begun to close it."""
         return self._closing
 
     async def wait_closed(self) -> None:

@@ -61,6 +61,7 @@ class TransactionProducer:
 
     @property
     def closed(self) -> bool:
+        """Whether somebody has begun to close it."""
         return self._producer.closed
 
     async def start(self) -> Self:
