@@ -1,0 +1,116 @@
+"""Writes docs/cli-fields.md and docs/cli-schemas.json from the structs that commands print.
+
+    python -m tests.cli.field_tables
+
+`test_reference.py` sees to it that the files are up to date.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from orbitmq.admin.brokers import BrokerDetail, BrokerRow, SettingRow
+from orbitmq.admin.clusters import ClusterRow
+from orbitmq.admin.dead_letters import DeadLetterRow
+from orbitmq.admin.diagnosis import Finding
+from orbitmq.admin.groups import ConnectionRow, GroupDetail, GroupRow, SubscriptionRow
+from orbitmq.admin.messages import MessageRow
+from orbitmq.admin.offsets import QueueLag, TopicLag
+from orbitmq.admin.resets import ResetStep
+from orbitmq.admin.statistics import TrafficRow
+from orbitmq.admin.topics import QueueRow, TopicDetail, TopicOnBroker, TopicRow
+from orbitmq.admin.traces import GroupState, MessageTrace, TraceEvent
+from orbitmq.cli.measuring import BenchRow
+from orbitmq.cli.sending import ReceiptRow
+
+DOCS: Final = Path(__file__).parent.parent.parent / "docs"
+FIELDS: Final = DOCS / "cli-fields.md"
+SCHEMAS: Final = DOCS / "cli-schemas.json"
+
+# command -> what it prints, and whether it prints many
+ROWS: Final[dict[str, type[msgspec.Struct]]] = {
+    "topic ls": TopicRow,
+    "topic tail": MessageRow,
+    "group ls": GroupRow,
+    "group lag": TopicLag,
+    "group lag --queues": QueueLag,
+    "group connections": ConnectionRow,
+    "msg send": ReceiptRow,
+    "msg find": MessageRow,
+    "dlq ls": DeadLetterRow,
+    "dlq ls GROUP": MessageRow,
+    "dlq export": MessageRow,
+    "broker ls": BrokerRow,
+    "broker config": SettingRow,
+    "broker stats": TrafficRow,
+    "cluster": ClusterRow,
+    "bench": BenchRow,
+    "doctor": Finding,
+}
+DOCUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
+    "topic describe": TopicDetail,
+    "group describe": GroupDetail,
+    "msg get": MessageRow,
+    "msg trace": MessageTrace,
+    "broker describe": BrokerDetail,
+}
+_PARTS: Final = (TopicOnBroker, QueueRow, SubscriptionRow, TraceEvent, GroupState, ResetStep)
+_FIELD: Final = re.compile(r"    (\w+): (.+?)(?: = .+?)?(?:  # (.+))?")
+
+
+def commands_of(struct: type[msgspec.Struct]) -> list[str]:
+    many = [name for name, one in ROWS.items() if one is struct]
+    return [*many, *(name for name, one in DOCUMENTS.items() if one is struct)]
+
+
+def tables() -> str:
+    """The page: a section a struct."""
+    structs: set[type[msgspec.Struct]] = {*ROWS.values(), *DOCUMENTS.values(), *_PARTS}
+    sections = [_section(struct) for struct in sorted(structs, key=lambda struct: struct.__name__)]
+    listed = "\n".join(
+        f"| `orbitmq {name}` | {'list of ' if name in ROWS else ''}[{struct.__name__}](#{struct.__name__.lower()}) |"
+        for name, struct in {**ROWS, **DOCUMENTS}.items()
+    )
+    return (
+        "# Fields of the command's output\n\n"
+        "Made by `python -m tests.cli.field_tables` from the structs that the commands print; do not edit. The same as JSON\n"
+        "Schema: [cli-schemas.json](cli-schemas.json). Times are ISO 8601 in UTC. `?` marks a field that may be null. Streams\n"
+        "(`topic tail`, `dlq export`) print one object a line. How to choose and sort by fields: [cli.md](cli.md).\n\n"
+        f"| Command with `-o json` | prints |\n|---|---|\n{listed}\n\n" + "\n".join(sections)
+    )
+
+
+def _section(struct: type[msgspec.Struct]) -> str:
+    text = (inspect.getdoc(struct) or "").strip()
+    described = "" if text.startswith("Struct(") or text == inspect.getdoc(msgspec.Struct) else f"{text}\n\n"
+    rows = []
+    for line in inspect.getsource(struct).splitlines():
+        found = _FIELD.fullmatch(line)
+        if found is None or found[1] not in struct.__struct_fields__:
+            continue
+        kind = found[2].replace(" | None", "?").replace("datetime", "time")
+        rows.append(f"| `{found[1]}` | {kind} | {found[3] or ''} |")
+    assert len(rows) == len(struct.__struct_fields__), struct
+    return f"## {struct.__name__}\n\n{described}| Field | Type | |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def schemas() -> str:
+    """JSON Schema of each command's output."""
+    commands = {**ROWS, **DOCUMENTS}
+    (found, components) = msgspec.json.schema_components(commands.values(), ref_template="#/$defs/{name}")
+    of_command: dict[str, Any] = {
+        name: {"type": "array", "items": schema} if name in ROWS else schema
+        for name, schema in zip(commands, found, strict=True)
+    }
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "commands": of_command, "$defs": components}
+    return msgspec.json.format(msgspec.json.encode(whole), indent=1).decode() + "\n"
+
+
+if __name__ == "__main__":
+    FIELDS.write_text(tables())
+    SCHEMAS.write_text(schemas())
