@@ -68,6 +68,10 @@ class EntryFiles:
         self._unsynced = set(self.starts)
         self._created = True
 
+    @property
+    def needs_sync(self) -> bool:
+        return self._created or bool(self._unsynced)
+
     def sync(self) -> None:
         unsynced, self._unsynced = self._unsynced, set()
         try:
@@ -173,19 +177,32 @@ class EntryLog:
             data += self.tail[: (count - got) * size]
         return data
 
-    def load(self, valid: Callable[[bytes], int], *, trust: bool) -> None:
+    def load(self, valid: Callable[[bytes], int], *, trust: bool) -> bytes:
         """Find the last entry; `valid` counts the written entries at the start of its argument.
 
         After a clean stop bisection finds it. After a crash pages may be missing anywhere in what was not synced, so each
         entry is looked at, from the third last file on. Files behind the last entry are removed.
+
+        Returns all entries there are if one look was enough to find them, which it is for most queues; else nothing.
         """
         starts = self.files.starts
         if not starts:
-            return
-        self.written = self._bisect_end(valid) if trust else self._scan_end(valid)
+            return b""
+        if trust:
+            # Most queues are short: one page often holds the end.
+            page = self.files.read(starts[-1], PAGE_BYTES // self.entry_bytes * self.entry_bytes)
+            seen = valid(page) * self.entry_bytes
+            if seen < len(page):
+                self.written = (starts[-1] + seen) // self.entry_bytes
+            else:
+                self.written = self._bisect_end(valid, (starts[-1] + seen) // self.entry_bytes)
+                seen = 0
+        else:
+            self.written, seen, page = self._scan_end(valid), 0, b""
         for start in starts[1:]:
             if start >= self.written * self.entry_bytes:
                 self.files.drop(start)
+        return page[:seen] if len(starts) == 1 else b""
 
     def cut(self, number: int) -> None:
         """Forget the entries from `number` on, and clear them, so that nobody takes them for valid later."""
@@ -221,14 +238,9 @@ class EntryLog:
             del self.tail[:data_bytes]
             self.written += data_bytes // self.entry_bytes
 
-    def _bisect_end(self, valid: Callable[[bytes], int]) -> int:
-        low = self.files.starts[-1] // self.entry_bytes
-        high = low + self.per_file
-        # Most queues are short: one page often holds the end.
-        page = self.files.read(low * self.entry_bytes, PAGE_BYTES // self.entry_bytes * self.entry_bytes)
-        low += valid(page)
-        if page and low * self.entry_bytes < self.files.starts[-1] + len(page):
-            return low
+    def _bisect_end(self, valid: Callable[[bytes], int], low: int) -> int:
+        """In the last file, whose entries before `low` are written."""
+        high = self.files.starts[-1] // self.entry_bytes + self.per_file
         while low < high:
             middle = (low + high) // 2
             if valid(self.files.read(middle * self.entry_bytes, self.entry_bytes)):

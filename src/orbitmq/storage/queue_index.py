@@ -44,7 +44,7 @@ _SOME_OFFSETS: Final = struct.Struct(">" + "q12x" * _SOME_ENTRIES)  # of so many
 class QueueIndex:
     """Not thread-safe by itself: `QueueTable` guards all queues with one lock, taken once for many entries."""
 
-    __slots__ = ("log", "max_physical", "min_offset", "queue_id", "topic")
+    __slots__ = ("_min_physical", "log", "max_physical", "min_offset", "queue_id", "topic")
 
     def __init__(self, topic: str, queue_id: int, files: EntryFiles) -> None:
         self.topic = topic
@@ -52,6 +52,7 @@ class QueueIndex:
         self.log = EntryLog(files, ENTRY_BYTES)
         self.min_offset = 0
         self.max_physical = -1  # end of the newest record that has an entry
+        self._min_physical = -1  # the log offset that entry `min_offset` leads to; -1 if nobody looked
 
     @property
     def next_offset(self) -> int:
@@ -98,14 +99,19 @@ class QueueIndex:
 
     def offsets_from(self, physical: int) -> Iterator[list[int]]:
         """The log offsets that entries lead to, from `physical` on, some at a time."""
-        number = self.search(lambda offset, _size: offset < physical)
-        while number < self.next_offset:
+        # Whoever asks looks at the end of the log: the last entries, which lead there, are looked at before older ones.
+        number = max(self.log.first, self.next_offset - _SOME_ENTRIES)
+        data = self.log.read(number, _SOME_ENTRIES)
+        if number > self.log.first and (not data or ENTRY.unpack_from(data)[0] >= physical or NOWHERE in data):
+            number = self.search(lambda offset, _size: offset < physical)
             data = self.log.read(number, _SOME_ENTRIES)
+        while number < self.next_offset:
             if len(data) == _SOME_OFFSETS.size and NOWHERE not in data:
                 yield list(_SOME_OFFSETS.unpack(data))
             elif found := [offset for offset, size, _ in ENTRY.iter_unpack(data) if size != NOWHERE_SIZE]:
                 yield found
             number = number + len(data) // ENTRY_BYTES if data else self.next_file_offset(number)
+            data = self.log.read(number, _SOME_ENTRIES) if number < self.next_offset else b""
 
     def last_record(self) -> tuple[int, int] | None:
         """Commit-log offset and size of the record the last entry leads to; None if it leads nowhere."""
@@ -116,6 +122,7 @@ class QueueIndex:
 
     def drop_last(self) -> None:
         self.log.cut(self.next_offset - 1)
+        self._min_physical = -1
         self._find_max_physical()
 
     def keep_numbers_to(self, offset: int) -> None:
@@ -126,6 +133,7 @@ class QueueIndex:
     def lead_nowhere(self, start: int, end: int) -> None:
         """Blank the entries of records in [start, end) of the log: those bytes are damaged."""
         offset = self.search(lambda physical, _size: physical < start)
+        self._min_physical = -1
         while offset < self.next_offset:
             physical, size, _ = self.entry(offset)
             if size != NOWHERE_SIZE:
@@ -136,9 +144,14 @@ class QueueIndex:
 
     def load(self, *, trust: bool) -> None:
         """Find the last entry on disk; `trust` after a clean stop."""
-        self.log.load(valid_entries, trust=trust)
+        entries = self.log.load(valid_entries, trust=trust)
         self.min_offset = self.log.first
-        self._find_max_physical()
+        if entries and NOWHERE not in (entries[:ENTRY_BYTES], entries[-ENTRY_BYTES:]):
+            self._min_physical, _, _ = ENTRY.unpack_from(entries)
+            physical, size, _ = ENTRY.unpack_from(entries, len(entries) - ENTRY_BYTES)
+            self.max_physical = physical + size
+        else:
+            self._find_max_physical()
 
     def truncate(self, physical: int) -> None:
         """Forget entries whose record begins at or after `physical`: the log was cut there."""
@@ -149,14 +162,18 @@ class QueueIndex:
             keep -= 1
         self.log.cut(keep)
         self.min_offset = min(self.min_offset, keep)
+        self._min_physical = -1
         self._find_max_physical()
 
     def correct_min(self, log_start: int) -> None:
         """Find the first entry whose record still exists; all gone leaves the minimum at the next number."""
+        if self._min_physical >= log_start:
+            return  # it was the first that leads somewhere, and nothing has expired since
         first = self.log.first
         if self.next_offset > first:
             low = max(self.min_offset, first)
             self.min_offset = self._next_real(self.search(lambda offset, _size: offset < log_start, low))
+            self._min_physical = self.entry(self.min_offset)[0] if self.min_offset < self.next_offset else -1
 
     def delete_below(self, log_start: int) -> int:
         """Remove leading files that lead to nothing at or after `log_start`, never the last; how many went."""
@@ -216,6 +233,7 @@ class QueueIndex:
             for start in log.files.starts:
                 log.files.drop(start)
             self.min_offset = queue_offset
+            self._min_physical = -1
         elif first_in_file <= expected:
             log.tail += NOWHERE * (queue_offset - expected)
             return

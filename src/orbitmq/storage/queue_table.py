@@ -14,8 +14,9 @@ Java: ConsumeQueueStore
 from __future__ import annotations
 
 from bisect import bisect_left
+from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from orbitmq.storage.batch_queue_index import BatchQueueIndex
 from orbitmq.storage.entry_log import EntryFiles, load_entry_files
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from orbitmq.storage.files import Disk
 
 AnyQueue = QueueIndex | BatchQueueIndex
+_Item = TypeVar("_Item")
+
+_SYNC_THREADS: Final = 8
+_WORTH_THREADS: Final = 32  # syncs
+_SYNCED_AT_ONCE: Final = 64  # whoever deletes a topic waits for no more
 
 
 class KnownOffsets:
@@ -51,6 +57,31 @@ class KnownOffsets:
                 found.update(piece[:count])
                 self._waiting[number] = piece[count:]
         return found
+
+
+class _Syncing:
+    """Many syncs by several threads: the file system then writes its journal once for several of them, not for each."""
+
+    def __init__(self, count: int) -> None:
+        self._threads = ThreadPoolExecutor(_SYNC_THREADS, "orbitmq-sync") if count >= _WORTH_THREADS else None
+
+    def __enter__(self) -> _Syncing:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._threads is not None:
+            self._threads.shutdown()
+
+    def do(self, sync: Callable[[_Item], None], items: list[_Item]) -> None:
+        """All of them are tried; the first failure is raised."""
+        if self._threads is None:
+            for item in items:
+                sync(item)
+            return
+        tried = [self._threads.submit(sync, item) for item in items]
+        wait(tried)
+        for each in tried:
+            each.result()
 
 
 class QueueTable:
@@ -118,22 +149,37 @@ class QueueTable:
 
     def sync(self, least_pages: int = 0) -> None:
         """Make written entries durable, of queues with at least so many pages of them; without a number, of all."""
-        for queue, size in list(self._unsynced.items()):
-            if size >= least_pages * PAGE_BYTES:
+        due = [queue for queue, size in self._unsynced.items() if size >= least_pages * PAGE_BYTES]
+        with _Syncing(len(due)) as syncing:
+            for at in range(0, len(due), _SYNCED_AT_ONCE):
                 with self._files_lock:
-                    if self._unsynced.pop(queue, None) is not None:
-                        try:
-                            queue.log.files.sync()
-                        except BaseException:
-                            self._unsynced[queue] = size
-                            raise
+                    syncing.do(self._sync_queue, due[at : at + _SYNCED_AT_ONCE])
         if not least_pages:
-            # A new queue's directories must survive a power cut as well as its file does. From the leaves to the root.
-            for directory in sorted(self._unnamed, reverse=True):
-                with self._files_lock:
-                    if self._disk.stat(directory) is not None:
-                        self._disk.sync_directory(directory)
-                    self._unnamed.discard(directory)
+            self._sync_names()
+
+    def _sync_queue(self, queue: AnyQueue) -> None:
+        size = self._unsynced.pop(queue, None)
+        if size is not None:
+            try:
+                queue.log.files.sync()
+            except BaseException:
+                self._unsynced[queue] = size
+                raise
+
+    def _sync_names(self) -> None:
+        """A new queue's directories must survive a power cut as well as its file does. From the leaves to the root."""
+        roots = (self._config.queues_path, self._config.batch_queues_path)
+        for directories in ([path for path in self._unnamed if path not in roots], self._unnamed.intersection(roots)):
+            due = sorted(directories)
+            with _Syncing(len(due)) as syncing:
+                for at in range(0, len(due), _SYNCED_AT_ONCE):
+                    with self._files_lock:
+                        syncing.do(self._sync_directory, due[at : at + _SYNCED_AT_ONCE])
+
+    def _sync_directory(self, directory: Path) -> None:
+        if self._disk.stat(directory) is not None:
+            self._disk.sync_directory(directory)
+        self._unnamed.discard(directory)
 
     def distrust(self) -> None:
         """Entries that a killed process wrote may be in the page cache alone: the next thorough sync covers all files."""
@@ -149,14 +195,14 @@ class QueueTable:
         with self._files_lock, self.lock:
             for queue in self.queues.values():
                 queue.truncate(physical)
-                self._unsynced.setdefault(queue, PAGE_BYTES)
+                self._changed_in_place(queue)
 
     def lead_nowhere(self, start: int, end: int) -> None:
         """The bytes [start, end) of the log are damaged: serve nothing from there."""
         with self._files_lock, self.lock:
             for queue in self.queues.values():
                 queue.lead_nowhere(start, end)
-                self._unsynced.setdefault(queue, PAGE_BYTES)
+                self._changed_in_place(queue)
 
     def correct_min(self, log_start: int) -> None:
         with self.lock:
@@ -200,6 +246,10 @@ class QueueTable:
         """Give the files back as they are."""
         for queue in self.queues.values():
             queue.log.files.close()
+
+    def _changed_in_place(self, queue: AnyQueue) -> None:
+        if queue.log.files.needs_sync:
+            self._unsynced.setdefault(queue, PAGE_BYTES)
 
     def _write_queue(self, queue: AnyQueue) -> None:
         with self._files_lock:
