@@ -23,7 +23,6 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any, Final, cast
 
 from orbitmq.errors import (
-    CallTimeout,
     ConnectionLost,
     FrameError,
     HeaderError,
@@ -36,6 +35,7 @@ from orbitmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, Resp
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_JSON, HEADER_LENGTH_MASK, Frame, FrameDecoder
 from orbitmq.transport.address import Address
+from orbitmq.transport.calls import Calls
 from orbitmq.transport.express import BINARY_START_BYTES, JSON_START_BYTES, ExpressHandler
 from orbitmq.transport.failures import failure_answer, refuse_unknown_code
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
@@ -51,7 +51,6 @@ Routes = Mapping[int, Handler]
 
 _FLUSH_BYTES: Final = 256 * 1024
 _GATHER_BYTES: Final = 64 * 1024  # above it, the kernel gathers the pieces; below, copying them together is cheaper
-_OPAQUE_MASK: Final = 0x7FFF_FFFF
 _UNKNOWN_PEER: Final = Address("unknown", 0)
 
 
@@ -66,7 +65,6 @@ class Connection(asyncio.Protocol):
         "_in_chunk",
         "_limits",
         "_loop",
-        "_next_opaque",
         "_on_close",
         "_on_open",
         "_out",
@@ -78,8 +76,6 @@ class Connection(asyncio.Protocol):
         "_server_tls",
         "_stopped_reading",
         "_tasks",
-        "_timer",
-        "_timer_at",
         "_tls",
         "_transport",
         "_write_paused",
@@ -119,10 +115,7 @@ class Connection(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._owed = 0  # answers that express handlers will give later
         self._paid: asyncio.Future[None] | None = None  # done when nothing is owed, for who waits for that
-        self._calls: dict[int, tuple[asyncio.Future[Command], float]] = {}
-        self._next_opaque = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._calls = Calls(limits.max_calls)
         self._idle_timer: asyncio.TimerHandle | None = None
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
@@ -180,15 +173,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
-        for timer in (self._timer, self._idle_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         self._backlog.clear()
         self._out.clear()
-        calls, self._calls = self._calls, {}
-        for future, _ in calls.values():
-            if not future.done():
-                future.set_exception(ConnectionLost(f"the connection to {self.peer} closed before it answered"))
+        self._calls.fail(ConnectionLost(f"the connection to {self.peer} closed before it answered"))
         if self._on_close is not None:
             self._on_close(self)
 
@@ -202,19 +191,10 @@ class Connection(asyncio.Protocol):
         """As `call`, for callers that keep many in flight and want no task each."""
         if self.closed:
             raise ConnectionLost(f"the connection to {self.peer} is closed")
-        if len(self._calls) >= self._limits.max_calls:
-            raise TransportError(
-                f"{len(self._calls)} calls to {self.peer} are unanswered", hint="wait for some before sending more"
-            )
-        opaque = self._next_opaque
-        self._next_opaque = (opaque + 1) & _OPAQUE_MASK
-        request.opaque = opaque
+        self._calls.check_room(self.peer)
+        request.opaque = self._calls.next_opaque()
         pieces = commands.encode_pieces(request)
-        deadline = self._loop.time() + timeout_seconds
-        future: asyncio.Future[Command] = self._loop.create_future()
-        self._calls[opaque] = (future, deadline)
-        if self._timer is None or deadline < self._timer_at:
-            self._watch_deadline(deadline)
+        future = self._calls.expect(request.opaque, self.peer, timeout_seconds)
         self._send(pieces)
         return future
 
@@ -223,8 +203,7 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         request.flag |= FLAG_ONEWAY
-        request.opaque = self._next_opaque
-        self._next_opaque = (self._next_opaque + 1) & _OPAQUE_MASK
+        request.opaque = self._calls.next_opaque()
         self._send(commands.encode_pieces(request))
 
     def answer(self, request: Command, answer: Command) -> None:
@@ -384,7 +363,7 @@ class Connection(asyncio.Protocol):
             self._refuse(error)
             return False
         if command.flag & FLAG_RESPONSE:
-            self._take_answer(command)
+            self._calls.take(command)
             return True
         coroutine = self._routes.get(command.code, refuse_unknown_code)(command, self)
         try:
@@ -451,12 +430,6 @@ class Connection(asyncio.Protocol):
         if answer is not None:
             self.answer(request, answer)
 
-    def _take_answer(self, command: Command) -> None:
-        call = self._calls.pop(command.opaque, None)
-        if call is not None and not call[0].done():
-            call[0].set_result(command)
-        # Otherwise nobody waits any more: it came after its timeout.
-
     # ---- answers to bytes
 
     def _encoded_answer(self, request: Command, answer: Command) -> list[bytes | memoryview]:
@@ -505,25 +478,6 @@ class Connection(asyncio.Protocol):
 
     # ---- time
 
-    def _watch_deadline(self, deadline: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = deadline
-        self._timer = self._loop.call_at(deadline, self._expire_calls)
-
-    def _expire_calls(self) -> None:
-        """One timer serves all calls: when it fires, fail what is late and aim at the next deadline."""
-        self._timer = None
-        now = self._loop.time()
-        for opaque, (future, deadline) in list(self._calls.items()):
-            if future.done():
-                del self._calls[opaque]
-            elif deadline <= now:
-                del self._calls[opaque]
-                future.set_exception(CallTimeout(f"{self.peer} did not answer in time"))
-        if self._calls:
-            self._watch_deadline(min(deadline for _, deadline in self._calls.values()))
-
     def _close_if_idle(self) -> None:
         quiet = self._loop.time() - self.last_activity
         if quiet < self._limits.idle_seconds:
@@ -542,12 +496,7 @@ class Connection(asyncio.Protocol):
         logger.warning("closed %s: %s", self.peer, error)
         self._in_chunk = False
         self._backlog.clear()
-        for future, _ in self._calls.values():
-            if not future.done():
-                future.set_exception(
-                    ConnectionLost(f"{self.peer} speaks another language: {error.message}", hint=error.hint)
-                )
-        self._calls.clear()
+        self._calls.fail(ConnectionLost(f"{self.peer} speaks another language: {error.message}", hint=error.hint))
         self.close()
 
 

@@ -1,0 +1,86 @@
+"""Our own requests on a connection, until their answers come. One timer serves them all. Java: ResponseFuture"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.errors import CallTimeout, OrbitError, TransportError
+
+if TYPE_CHECKING:
+    from orbitmq.protocol.command import Command
+    from orbitmq.transport.address import Address
+
+_OPAQUE_MASK: Final = 0x7FFF_FFFF
+
+
+class Calls:
+    __slots__ = ("_loop", "_most", "_next_opaque", "_timer", "_timer_at", "_waiting")
+
+    def __init__(self, most: int) -> None:
+        """`most` may wait at once."""
+        self._most = most
+        self._waiting: dict[int, tuple[asyncio.Future[Command], float, Address]] = {}
+        self._next_opaque = 0
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the first call: most connections never make one
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    def next_opaque(self) -> int:
+        """An id for the next request."""
+        opaque = self._next_opaque
+        self._next_opaque = (opaque + 1) & _OPAQUE_MASK
+        return opaque
+
+    def check_room(self, peer: Address) -> None:
+        if len(self._waiting) >= self._most:
+            raise TransportError(
+                f"{len(self._waiting)} calls to {peer} are unanswered", hint="wait for some before sending more"
+            )
+
+    def expect(self, opaque: int, peer: Address, timeout_seconds: float) -> asyncio.Future[Command]:
+        """The answer to come, or CallTimeout."""
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        future: asyncio.Future[Command] = loop.create_future()
+        self._waiting[opaque] = (future, deadline, peer)
+        if self._timer is None or deadline < self._timer_at:
+            self._aim_at(loop, deadline)
+        return future
+
+    def take(self, answer: Command) -> None:
+        call = self._waiting.pop(answer.opaque, None)
+        if call is not None and not call[0].done():
+            call[0].set_result(answer)
+        # Otherwise nobody waits any more: it came after its timeout.
+
+    def fail(self, error: OrbitError) -> None:
+        """No answer will come any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        for future, _, _ in waiting.values():
+            if not future.done():
+                future.set_exception(type(error)(error.message, hint=error.hint))
+
+    def _aim_at(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = loop.call_at(deadline, self._expire, loop)
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Fail what is late, and aim at the next deadline."""
+        self._timer = None
+        now = loop.time()
+        for opaque, (future, deadline, peer) in list(self._waiting.items()):
+            if future.done():
+                del self._waiting[opaque]
+            elif deadline <= now:
+                del self._waiting[opaque]
+                future.set_exception(CallTimeout(f"{peer} did not answer in time"))
+        if self._waiting:
+            self._aim_at(loop, min(deadline for _, deadline, _ in self._waiting.values()))
