@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from tests.spark.direct import batch_reader, bodies, read, rows_of, send, source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from orbitmq.message import QueueRef, StoredMessage
 
@@ -400,3 +402,31 @@ def test_a_schema_of_the_user_is_what_is_read(server: Server) -> None:
     assert batch.to_pylist() == [{"queueOffset": 0, "body": b"x"}]
     with pytest.raises(ConfigError, match="did you mean body"):
         source(server, subscribe="Projected").reader(StructType([StructField("boddy", BinaryType())]))
+
+
+def test_retention_that_overtakes_a_query_fails_it_or_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    small = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "2000"}
+    every_hour = ";".join(f"{hour:02d}" for hour in range(24))
+    quick = {"fileReservedTime": "1", "cleanResourceInterval": "100", "deleteWhen": every_hour}
+    with Server(data=tmp_path, settings={**small, **quick, "deleteCommitLogFilesInterval": "1"}) as server:
+        options = {"subscribe": "Fleeting", "startingOffsets": "earliest"}
+        noise = random.Random(1)
+        send(server, "Fleeting", [noise.randbytes(2500).hex() for _ in range(60)], order_key="k")
+        reader = stream_reader(server, **options)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ALL)
+        partitions = reader.partitions(start, end)
+        two_hours_ago = time.time() - 7200
+        for file in (tmp_path / "store" / "commitlog").iterdir():
+            os.utime(file, (two_hours_ago, two_hours_ago))
+        deadline = time.monotonic() + 60
+        while not any(from_json(stream_reader(server, **options).initialOffset()).values()):
+            assert time.monotonic() < deadline, "the broker deletes nothing"
+            time.sleep(0.05)
+        with pytest.raises(StorageError, match=r"messages 0 to \d+ of queue \d of Fleeting.*failOnDataLoss=false"):
+            rows_of(reader, partitions)
+        lenient = stream_reader(server, **options, failOnDataLoss="false")
+        left = rows_of(lenient, lenient.partitions(start, end))
+        assert 0 < len(left) < 60
+        assert [row["queueOffset"] for row in left] == list(range(60 - len(left), 60))
+        assert "going on without them" in caplog.text

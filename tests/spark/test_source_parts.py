@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orbitmq.errors import ConfigError
 from orbitmq.message import QueueRef
+from orbitmq.spark import sink_options as sink_options_module
+from orbitmq.spark import source_options as source_options_module
 from orbitmq.spark.failures import plain_reason
 from orbitmq.spark.planning import QueueRange, plan, ranges_between
 from orbitmq.spark.queue_offsets import from_json, parse_queues, to_json
 from orbitmq.spark.rate_limits import TriggerPace
+from orbitmq.spark.schema import COLUMNS
 from orbitmq.spark.source_options import TriggerLimits, source_options, source_schema
 
 NEEDED = {"nameServer": "127.0.0.1:9876", "subscribe": "Orders"}
@@ -189,3 +194,14 @@ def test_the_sentence_is_found_inside_what_spark_makes_of_it() -> None:
     assert plain_reason(RuntimeError(spark_says)) == "no name server is given (set NAMESRV_ADDR)"
     assert plain_reason(ConfigError("a", hint="b")) == "a (b)"
     assert plain_reason(RuntimeError("something else")) is None
+
+
+# ---- the page
+
+
+def test_the_page_names_every_option_and_every_column() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "spark.md").read_text()
+    named = set(re.findall(r"`([A-Za-z._]+)`", page))
+    for options in (source_options_module.OPTIONS, sink_options_module.OPTIONS):
+        assert set(options) - named == set()
+    assert set(COLUMNS) - named == set()
