@@ -10,14 +10,15 @@ import pytest
 
 from orbitmq.clock import ManualClock
 from orbitmq.message.record import decode_record
+from orbitmq.protocol.command import Command
 from orbitmq.transport.pool import Pool
 from tests.broker.kit import HEART_BEAT, PATIENCE_SECONDS, SEND_V2, Wire, running, send_header, wire
+from tests.raw_client import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
-    from orbitmq.protocol.command import Command
     from orbitmq.transport.connection import Connection
 
 END_TRANSACTION, CHECK_STATE = 37, 39
@@ -213,3 +214,38 @@ async def test_after_enough_questions_the_message_is_put_aside(tmp_path: Path) -
         assert await client.bodies("Pay") == []
         assert len(broker.state.half_messages) == 0
         await producer.close()
+
+
+async def test_thousands_of_questions_starve_neither_sends_nor_a_slow_producer(tmp_path: Path) -> None:
+    """`python -m benchmarks transactions` does this with 100,000."""
+    clock = ManualClock()
+    asked: list[str] = []
+
+    async def decide_later(request: Command, connection: Connection) -> None:
+        asked.append(request.fields["transactionId"])
+
+    async with running(tmp_path, clock=clock) as broker, wire(broker) as client:
+        for number in range(3000):
+            text = f"TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01{number}\x02"
+            broker.state.sending.put("Pay", 0, b"x" * 2000, text, 0, b"\x7f\0\0\1\0\0\0\1", 0, 4)
+        broker.state.store.dispatch()
+        assert broker.address is not None
+        pool = Pool({CHECK_STATE: decide_later})
+        producer = await pool.connection(broker.address)
+        beat = {"clientID": "p", "consumerDataSet": [], "producerDataSet": [{"groupName": "P"}]}
+        await producer.start_call(Command(HEART_BEAT, body=json.dumps(beat).encode()), PATIENCE_SECONDS)
+        clock.advance(minutes=1)
+        (registered,) = broker.state.clients.producers("P")
+        most_unsent = 0
+
+        round_of_questions = asyncio.create_task(broker.state.half_messages.check_round())
+        while not round_of_questions.done():
+            assert (await client.send("Plain", b"x")).code == 0  # answered in the middle of it
+            unsent = registered.connection._transport.get_write_buffer_size()
+            most_unsent = max(most_unsent, unsent)
+        await until(lambda: len(asked) == 3000, what="all questions")
+
+        assert len(await client.bodies("Plain")) > 5
+        assert most_unsent < 4 << 20  # of six megabytes of questions
+        assert len(set(asked)) == 3000
+        await pool.close()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
@@ -27,6 +28,8 @@ from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers.transactions import CheckTransactionState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from orbitmq.broker.clients import Client, Clients
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.sending import Sending
@@ -42,18 +45,21 @@ logger = logging.getLogger(__name__)
 GROUP: Final = "CID_RMQ_SYS_TRANS"  # under which the progress in both queues is saved, as in Java
 _QUEUE: Final = 0
 _DECIDED_TAG: Final = "d"
-_CHECKS_PER_TURN: Final = 200  # then the event loop serves others
+_CHECKS_PER_TURN: Final = 20  # then the event loop serves others
+_PRODUCER_IS_BEHIND_SECONDS: Final = 0.02
+_LONGEST_ROUND_SECONDS: Final = 60.0  # Java's too; the next round goes on
 
 
 class HalfMessage:
     """What must be known of an undecided message without reading it."""
 
-    __slots__ = ("checks", "commit_log_offset", "stored_at_ms")
+    __slots__ = ("checks", "commit_log_offset", "group", "stored_at_ms")
 
     def __init__(self, commit_log_offset: int, stored_at_ms: int, checks: int = 0) -> None:
         self.commit_log_offset = commit_log_offset
         self.stored_at_ms = stored_at_ms
         self.checks = checks
+        self.group: str | None = None  # of producers; known once the message was looked at
 
 
 class HalfMessages:
@@ -174,34 +180,49 @@ class HalfMessages:
             await self.check_round()
 
     async def check_round(self) -> None:
-        """Ask about every message that is undecided for too long; give up on those asked about too often."""
+        """Ask about every message that is undecided for too long; give up on those asked about too often.
+
+        Gives way to other work all the time, and waits for producers that do not keep up: there may be 100,000 of them.
+        """
+        deadline = asyncio.get_running_loop().time() + _LONGEST_ROUND_SECONDS
         for number, (queue_offset, half) in enumerate(list(self._undecided.items()), 1):
-            if queue_offset in self._undecided:
-                self._check(queue_offset, half)
+            while queue_offset in self._undecided and not self._check(queue_offset, half):
+                await asyncio.sleep(_PRODUCER_IS_BEHIND_SECONDS)
+                if asyncio.get_running_loop().time() > deadline:
+                    self.save_progress()
+                    return
             if number % _CHECKS_PER_TURN == 0:
                 await asyncio.sleep(0)
         self.save_progress()
 
-    def _check(self, queue_offset: int, half: HalfMessage) -> None:
+    def _check(self, queue_offset: int, half: HalfMessage) -> bool:
+        """False: its producer has enough to read for now."""
         settings = self._configuration.settings
         age_ms = self._clock.now_ms() - half.stored_at_ms
         if 0 <= age_ms <= settings.transaction_time_out:
-            return
+            return True
+        gives_up = half.checks >= settings.transaction_check_max
+        if half.group is not None and not gives_up and not self._clients.producers(half.group):
+            return True  # nobody to ask, so nothing to look up
         record = self._store.record_at(half.commit_log_offset)
         if record is None:
             del self._undecided[queue_offset]  # its file has expired
-            return
+            return True
         message = decode_record(record)
+        half.group = sys.intern(message.properties.get(keys.PRODUCER_GROUP, ""))
         immunity = message.properties.get(keys.CHECK_IMMUNITY_SECONDS, "")
         if immunity.isdigit() and age_ms <= int(immunity) * 1000:
-            return
-        if half.checks >= settings.transaction_check_max:
+            return True
+        if gives_up:
             self._discard(queue_offset, message)
-            return
-        producer = self._producer_of(message.properties.get(keys.PRODUCER_GROUP, ""))
+            return True
+        producer = self._producer_of(half.group)
         if producer is not None:
+            if producer.connection.is_behind:
+                return False
             half.checks += 1
             self._ask(producer, message)
+        return True
 
     def _discard(self, queue_offset: int, message: StoredMessage) -> None:
         """Nobody would decide: keep it where operators find it. Java: DefaultTransactionalMessageCheckListener"""
@@ -276,15 +297,14 @@ class HalfMessages:
         if self._undecided:
             logger.info("%d transactions are undecided", len(self._undecided))
 
-    def _messages(self, topic: str) -> list[StoredMessage]:
-        """From the saved progress to the end."""
+    def _messages(self, topic: str) -> Iterator[StoredMessage]:
+        """From the saved progress to the end, one at a time: there may be many."""
         low, high = self._store.queue_range(topic, _QUEUE)
         offset = max(low, min(self._offsets.get(GROUP, topic, _QUEUE) or 0, high))
-        found: list[StoredMessage] = []
         while offset < high:
             result = self._store.read(topic, _QUEUE, offset)
-            found += [message for buffer in result.buffers for message in decode_records(buffer)]
+            for buffer in result.buffers:
+                yield from decode_records(buffer)
             if result.next_offset <= offset:
                 break
             offset = result.next_offset
-        return found

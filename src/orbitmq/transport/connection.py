@@ -198,6 +198,11 @@ class Connection(asyncio.Protocol):
         self._send(pieces)
         return future
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the peer reads more slowly than it is written to: who can wait with a notice should."""
+        return self._write_paused
+
     def notify(self, request: Command) -> None:
         """Send a one-way request: nobody answers it. Dropped when the connection is gone."""
         if self.closed:
