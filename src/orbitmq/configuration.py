@@ -43,6 +43,7 @@ class Configuration(Generic[S]):
         unknown: Mapping[str, str] | None = None,
         without_effect: Mapping[str, str] | None = None,
         tls: TlsSettings | None = None,
+        secrets: frozenset[str] = frozenset(),
     ) -> None:
         """`without_effect`: settings of Apache's that mean nothing here but are shown as they were given."""
         self.settings = settings
@@ -52,15 +53,17 @@ class Configuration(Generic[S]):
         self.tls = tls or TlsSettings()
         self.generation = 0
         self.changing = asyncio.Lock()  # held from `changed` to `apply`, or one of two changes would be lost
-        self._unchangeable = unchangeable
+        self._unchangeable = unchangeable | secrets
+        self._secrets = secrets
 
     @property
     def known_keys(self) -> frozenset[str]:
         return known_keys(type(self.settings))
 
     def as_properties(self) -> dict[str, str]:
-        """Every setting in force, as text. TLS settings stay out: one of them is a password."""
-        return {**self.without_effect, **self.unknown, **texts(self.settings)}
+        """Every setting in force, as text. TLS settings and secrets stay out: passwords are among them."""
+        shown = {**self.without_effect, **self.unknown, **texts(self.settings)}
+        return {key: value for key, value in shown.items() if key not in self._secrets}
 
     def changed(self, properties: Mapping[str, str]) -> tuple[S, dict[str, str]]:
         """What the settings would be, and those without effect. ConfigError for a value that does not fit.
@@ -88,7 +91,10 @@ class Configuration(Generic[S]):
         if self.file.exists():
             read = read_properties_file(self.file)
             about_tls = {key: value for key, value in read.items() if key.startswith(_TLS_PREFIX)}
-        save(self.file, properties_file({**about_tls, **without_effect, **self.unknown, **texts(settings)}))
+        written = texts(settings)
+        holds_secrets = any(written[key] not in ("", "false") for key in self._secrets)
+        content = properties_file({**about_tls, **without_effect, **self.unknown, **written})
+        save(self.file, content, private=holds_secrets or bool(about_tls))
 
     def nearest_known(self, key: str) -> str | None:
         """For a message about a key that does not exist."""

@@ -12,18 +12,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def save(path: Path, text: str, *, keep_old: bool = True) -> None:
-    """OSError when it cannot be written; the file is then as it was."""
+def save(path: Path, text: str, *, keep_old: bool = True, private: bool = False) -> None:
+    """OSError when it cannot be written; the file is then as it was. A private one is its owner's alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if keep_old and path.exists():
-        _replace(path.with_name(path.name + ".bak"), path.read_bytes())
-    _replace(path, text.encode())
+        _replace(path.with_name(path.name + ".bak"), path.read_bytes(), private=private)
+    _replace(path, text.encode(), private=private)
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace(path: Path, content: bytes, *, private: bool) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
+            if private:
+                os.fchmod(file.fileno(), 0o600)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbitmq.access.settings import ACCESS_SETTINGS
 from orbitmq.broker.java_settings import WITHOUT_EFFECT
 from orbitmq.broker.settings import AT_NEXT_START, NEVER_CHANGEABLE, Settings
 from orbitmq.configuration import known_keys
@@ -33,7 +34,8 @@ async def change(client: Wire, text: str) -> Command:
 async def test_every_setting_is_shown_also_those_without_effect_here(client: Wire) -> None:
     answer = await client.ask(RequestCode.GET_BROKER_CONFIG)
     settings = parse_properties(answer.body.decode())
-    assert known_keys(Settings) | WITHOUT_EFFECT.keys() <= settings.keys()
+    assert (known_keys(Settings) - ACCESS_SETTINGS) | WITHOUT_EFFECT.keys() <= settings.keys()
+    assert not ACCESS_SETTINGS & settings.keys()
     assert settings["brokerName"] == "broker-a"
     assert json.loads(answer.fields["version"])["counter"] == 0
 

@@ -99,7 +99,7 @@ async def test_a_change_that_cannot_be_saved_did_not_happen(tmp_path: Path, monk
     kept = loaded(path)
     await kept.put("ns", "k", "before")
 
-    def full(path: Path, content: bytes) -> None:
+    def full(path: Path, content: bytes, *, private: bool) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(saved_file, "_replace", full)

@@ -8,6 +8,7 @@ import os
 import random
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.access.opening import open_gate, open_users, own_signature
 from orbitmq.broker import names, totals
 from orbitmq.broker.advertised import advertised_host
 from orbitmq.broker.cleaning import Cleaning
@@ -207,6 +208,7 @@ class Broker:
         sending = Sending(store, topics, groups, locks, configuration, statistics, clock, unique_ids, self._random)
         timers = self._open_timers(store, sending, statistics) if settings.timer_wheel_enable else None
         compacted = self._open_compacted(store, topics) if settings.enable_compaction else None
+        users = open_users(settings, folder / "auth")
         copying = self._copying(store) if settings.is_slave else None
         registration = Registration(topics, configuration, name_servers, copying.follow if copying else None)
         slaves = Slaves(store, configuration, self._network)
@@ -251,6 +253,8 @@ class Broker:
             durability=durability,
             slaves=slaves,
             copying=copying,
+            users=users,
+            gate=open_gate(settings, users, settings.broker_cluster_name),
             pulling=Pulling(store, topics, groups, clients, offsets, configuration, statistics, compacted),
             delayed=DelayedMessages(
                 JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable), store, sending, clock
@@ -302,7 +306,7 @@ class Broker:
         return CompactedTopics(JsonFile(self._disk, path, tables.CompactedTable), store, topics)
 
     def _copying(self, store: Store) -> Copying:
-        self._master_pool = Pool(network=self._network)
+        self._master_pool = Pool(network=self._network, sign=own_signature(self.configuration.settings))
         return Copying(store, self.configuration, self._clock, self._master_pool, self._network)
 
     def _settle_at(self, address: Address, ha_port: int) -> None:

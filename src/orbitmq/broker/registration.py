@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.access.opening import own_signature
 from orbitmq.errors import BodyError, OrbitError
 from orbitmq.protocol.bodies.registration import Registration as RegistrationBody
 from orbitmq.protocol.bodies.registration import body_checksum, encode_compressed
@@ -60,7 +61,7 @@ class Registration:
         self._configuration = configuration
         self._follow = follow
         self._address = self._ha_address = _NOWHERE
-        self._pool = Pool(on_close=self._connection_lost)
+        self._pool = Pool(on_close=self._connection_lost, sign=own_signature(configuration.settings))
         self._changed: dict[str, tables.TopicConfig] = {}
         self._wake = asyncio.Event()
         self._lost = False

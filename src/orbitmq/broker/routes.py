@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.access.gate import guarded
+from orbitmq.access.handlers import access_routes
 from orbitmq.broker.handlers import (
     admin_clients,
     admin_config,
@@ -28,6 +30,7 @@ from orbitmq.broker.handlers import (
 )
 from orbitmq.broker.handlers.pull_express import PullExpress
 from orbitmq.broker.handlers.send_express import SendExpress
+from orbitmq.broker.permissions import NEEDS
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON
 from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
@@ -37,6 +40,8 @@ from orbitmq.protocol.whole_request import reader
 if TYPE_CHECKING:
     import random
 
+    from orbitmq.access.gate import Gate
+    from orbitmq.access.users import Users
     from orbitmq.broker.cleaning import Cleaning
     from orbitmq.broker.clients import Clients
     from orbitmq.broker.cold_data import ColdDataLimits
@@ -92,6 +97,8 @@ class State:
     durability: Durability
     slaves: Slaves
     copying: Copying | None  # of a slave
+    users: Users
+    gate: Gate | None  # None: everyone may do everything
     pulling: Pulling
     delayed: DelayedMessages
     timers: Timers | None  # None: timerWheelEnable=false
@@ -131,6 +138,8 @@ def build_express(state: State) -> ExpressRoutes:
         (RequestCode.PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, RequestCode.PULL_MESSAGE),
         (RequestCode.LITE_PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, RequestCode.LITE_PULL_MESSAGE),
     }
+    if s.gate is not None:
+        return {}  # who asks has to be looked at first
     if s.copying is not None:  # nothing is sent to a slave
         return pulls if s.configuration.settings.slave_read_enable else {}
     send_with = partial(SendExpress, s.sending, s.durability, s.receipts)
@@ -174,13 +183,16 @@ def build_routes(state: State) -> Routes:
         RequestCode.GET_MIN_OFFSET: partial(offsets.min_offset, s.store, s.compacted),
         RequestCode.GET_EARLIEST_MSG_STORETIME: partial(offsets.earliest_store_time, s.store),
         RequestCode.QUERY_MESSAGE: partial(lookup.query_message, s.store, s.configuration),
-        RequestCode.VIEW_MESSAGE_BY_ID: partial(lookup.view_message, s.store),
+        RequestCode.VIEW_MESSAGE_BY_ID: partial(lookup.view_message, s.store, s.gate is not None),
         RequestCode.REGISTER_FILTER_SERVER: partial(
             admin_store.register_filter_server, s.filter_servers, s.configuration
         ),
     }
     table |= {**_leases(state), **_topics_groups_and_clients(state), **_figures_and_care(state)}
-    return table if s.copying is None else {**table, **slaves.refusals(s.configuration)}
+    table |= access_routes(s.users)
+    if s.copying is not None:
+        table |= slaves.refusals(s.configuration)
+    return guarded(table, NEEDS, s.gate)
 
 
 def _leases(state: State) -> dict[int, Handler]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from orbitmq.access.settings import ACCESS_SETTINGS, AccessSettings
 from orbitmq.broker.java_settings import WITHOUT_EFFECT
 from orbitmq.configuration import Configuration, read_properties_file, read_settings
 from orbitmq.errors import ConfigError
@@ -42,7 +43,7 @@ _DELAY_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 _DELAY_LEVEL: Final = re.compile(r"(\d+)([smhd])")
 
 
-class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
     # Who and where
     broker_cluster_name: str = "DefaultCluster"
     broker_name: str = msgspec.field(default_factory=socket.gethostname)
@@ -221,6 +222,7 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
                 hint="a master has brokerId=0, a slave (brokerRole=SLAVE) a greater one and the brokerName of its master",
             )
         self.storage_config()  # checks itself
+        self.check_access()
 
     @property
     def is_slave(self) -> bool:
@@ -385,4 +387,5 @@ def load(path: Path | None, overrides: Mapping[str, str] | None = None) -> Broke
         unknown={key: value for key, value in unknown.items() if key not in WITHOUT_EFFECT},
         without_effect=inert,
         tls=tls,
+        secrets=ACCESS_SETTINGS,
     )

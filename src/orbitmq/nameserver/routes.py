@@ -5,13 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from orbitmq.access.gate import guarded
+from orbitmq.access.handlers import access_routes
 from orbitmq.nameserver import handlers
+from orbitmq.nameserver.permissions import NEEDS
 from orbitmq.nameserver.registry import UNIT_SUB_TOPICS, UNIT_SUB_TOPICS_OUTSIDE_UNITS, UNIT_TOPICS
 from orbitmq.nameserver.route_express import RouteExpress
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.frame import CODEC_JSON
 
 if TYPE_CHECKING:
+    from orbitmq.access.gate import Gate
+    from orbitmq.access.users import Users
     from orbitmq.nameserver.departures import Departures
     from orbitmq.nameserver.kv_config import KvConfig
     from orbitmq.nameserver.opening import Opening
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
     from orbitmq.nameserver.registry import RouteRegistry
     from orbitmq.nameserver.route_answers import RouteAnswers
     from orbitmq.nameserver.settings import NameServerConfiguration
-    from orbitmq.transport.connection import Routes
+    from orbitmq.transport.connection import Handler, Routes
     from orbitmq.transport.express import ExpressRoutes
 
 
@@ -36,9 +41,11 @@ def build_routes(
     configuration: NameServerConfiguration,
     opening: Opening,
     other_cluster: OtherCluster | None,
+    users: Users,
+    gate: Gate | None,
 ) -> Routes:
     by_flag = partial(handlers.get_topics_by_flag, registry, configuration)
-    return {
+    table: dict[int, Handler] = {
         RequestCode.GET_ROUTEINFO_BY_TOPIC: partial(handlers.get_route, answers, opening, other_cluster),
         RequestCode.REGISTER_BROKER: partial(handlers.register_broker, registry, departures, kv_config, configuration),
         RequestCode.UNREGISTER_BROKER: partial(handlers.unregister_broker, departures),
@@ -62,4 +69,6 @@ def build_routes(
         RequestCode.GET_KVLIST_BY_NAMESPACE: partial(handlers.get_kv_namespace, kv_config),
         RequestCode.UPDATE_NAMESRV_CONFIG: partial(handlers.update_configuration, configuration),
         RequestCode.GET_NAMESRV_CONFIG: partial(handlers.get_configuration, configuration),
+        **access_routes(users),
     }
+    return guarded(table, NEEDS, gate)

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.access.opening import open_gate, open_users, own_signature
 from orbitmq.clock import Clock, SystemClock
 from orbitmq.errors import OrbitError
 from orbitmq.nameserver.departures import Departures
@@ -36,6 +37,7 @@ _FIRST_SCAN_SECONDS: Final = 5.0
 _FIRST_REPORT_SECONDS: Final = 60.0
 _REPORT_SECONDS: Final = 600.0
 _NOTICE_SECONDS: Final = 0.3
+_ANY_CLUSTER: Final = "DefaultCluster"  # a name server belongs to none; policies name it like this
 
 
 class NameServer:
@@ -58,7 +60,9 @@ class NameServer:
         limits = Limits(
             idle_seconds=settings.server_channel_max_idle_time_seconds, backlog=settings.server_socket_backlog
         )
-        self._pool = Pool(limits=limits, network=network)
+        self._pool = Pool(limits=limits, network=network, sign=own_signature(settings))
+        self.users = open_users(settings, Path(settings.kv_config_path).parent / "auth")
+        gate = open_gate(settings, self.users, _ANY_CLUSTER)
         answers = RouteAnswers(self.registry, self.kv_config, configuration)
         opening = Opening(clock, configuration)
         routes = build_routes(
@@ -69,10 +73,12 @@ class NameServer:
             configuration=configuration,
             opening=opening,
             other_cluster=OtherCluster(configuration, self._pool) if settings.cluster_test else None,
+            users=self.users,
+            gate=gate,
         )
         self._server = Server(
             routes,
-            express=build_express(answers, opening),
+            express=build_express(answers, opening) if gate is None else {},
             limits=limits,
             tls=configuration.tls,
             on_close=self._connection_closed,

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from orbitmq.access.settings import ACCESS_SETTINGS, AccessSettings
 from orbitmq.configuration import Configuration, read_properties_file, read_settings
 from orbitmq.errors import ConfigError
 from orbitmq.transport.address import parse_addresses
@@ -25,7 +26,7 @@ def _default_folder() -> Path:
     return Path.home() / "namesrv"
 
 
-class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
     # Where things are
     bind_address: str = "0.0.0.0"  # noqa: S104 - Apache's default; brokers come from other machines
     listen_port: int = 9876
@@ -80,6 +81,7 @@ class Settings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
             if not least <= value <= most:
                 raise ConfigError(f"{_JAVA_NAMES[name]}={value} is out of range", hint=f"from {least} to {most}")
         parse_addresses(self.cluster_test_namesrv_addr)
+        self.check_access()
         if self.enable_controller_in_namesrv:
             raise ConfigError(
                 "enableControllerInNamesrv=true: this name server has no controller",
@@ -118,4 +120,5 @@ def load(path: Path | None, **overrides: str | int | None) -> NameServerConfigur
         unchangeable=NEVER_CHANGEABLE | black_list,
         unknown=unknown,
         tls=tls,
+        secrets=ACCESS_SETTINGS,
     )

@@ -42,7 +42,10 @@ class Pool:
         network: Network | None = None,
         on_open: Callable[[Address, Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
+        sign: Callable[[Command], None] | None = None,
     ) -> None:
+        """`sign` proves to the other side who sends a request; it may only add fields."""
+        self._sign = sign
         self._routes: Routes = routes or {}
         self._limits = limits
         self._tls = tls
@@ -55,10 +58,14 @@ class Pool:
 
     async def call(self, address: Address, request: Command, timeout_seconds: float) -> Command:
         """The answer, whatever its code. ConnectFailed, ConnectionLost, CallTimeout."""
+        if self._sign is not None:
+            self._sign(request)
         connection = self.open_connection(address) or await self.connection(address)
         return await connection.call(request, timeout_seconds)
 
     async def notify(self, address: Address, request: Command) -> None:
+        if self._sign is not None:
+            self._sign(request)
         (await self.connection(address)).notify(request)
 
     async def connection(self, address: Address) -> Connection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orbitmq.errors import RequestFailed
+from orbitmq.message.record import decode_entry
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
 from orbitmq.protocol.headers.admin import MessagesFound, QueryMessage, ViewMessage
@@ -36,10 +37,12 @@ async def query_message(
     return response
 
 
-async def view_message(store: Store, request: Command, connection: Connection) -> Command:
-    offset = request.read(ViewMessage).offset
+async def view_message(store: Store, compares_topic: bool, request: Command, connection: Connection) -> Command:
+    """With access control the topic has to be the message's: leave to read one is no leave to read others."""
+    header = request.read(ViewMessage)
+    offset = header.offset
     record = store.record_at(offset)
-    if record is None:
+    if record is None or (compares_topic and header.topic and decode_entry(record, 0, offset).topic != header.topic):
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
     response = ok()
     response.parts = (record,)

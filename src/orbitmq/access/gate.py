@@ -1,0 +1,118 @@
+"""The gate: every request passes it before its handler sees it, or is refused.
+
+    known sender    the request names a user and is signed with that user's password
+    allowed         every resource it needs is granted by the user's policies; super users may do everything
+
+Texts and code (16) of refusals are Apache 5.x's, because people search for them.
+
+Java: AuthenticationPipeline, AuthorizationPipeline, DefaultAuthenticationHandler, AclAuthorizationHandler
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.access.policies import decide
+from orbitmq.errors import ConfigError, RequestFailed
+from orbitmq.protocol.bodies.access import DISABLED
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.signing import ACCESS_KEY, SIGNATURE, signature
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orbitmq.access.needs import Need, NeedsOf
+    from orbitmq.access.settings import AccessSettings
+    from orbitmq.access.users import Users
+    from orbitmq.protocol.bodies.access import User
+    from orbitmq.protocol.command import Command
+    from orbitmq.transport.connection import Connection, Handler, Routes
+
+audit: Final = logging.getLogger("orbitmq.audit")
+
+# Clients up to this version sign without a field that they send all the same.
+_LAST_WITHOUT_UNIQUE_KEY_QUERY: Final = 399
+_UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+
+
+class Gate:
+    def __init__(self, users: Users, settings: AccessSettings, cluster: str) -> None:
+        self._users = users
+        self._settings = settings
+        self._cluster = cluster
+        self._unsigned = settings.codes_without_authentication()
+        self._ungranted = settings.codes_without_authorization()
+
+    def check(self, request: Command, source: str, needs_of: NeedsOf) -> None:
+        """RequestFailed says who was refused what."""
+        try:
+            user = None
+            if self._settings.authentication_enabled and request.code not in self._unsigned:
+                user = self._authenticate(request)
+            if self._settings.authorization_enabled and request.code not in self._ungranted:
+                user = user or self._named(request)
+                if not user.is_super:
+                    for need in needs_of(request, self._cluster):
+                        self._authorize(user, need, source)
+        except RequestFailed as refusal:
+            audit.warning("refused %s from %s: %s", _name(request.code), source, refusal.message)
+            raise
+
+    def _authenticate(self, request: Command) -> User:
+        user = self._named(request)
+        leave_out = (_UNIQUE_KEY_QUERY,) if request.version <= _LAST_WITHOUT_UNIQUE_KEY_QUERY else ()
+        wanted = signature(request.fields, request.body, user.password or "", leave_out)
+        if not hmac.compare_digest(wanted.encode(), request.fields.get(SIGNATURE, "").encode()):
+            raise _refusal("check signature failed.")
+        return user
+
+    def _named(self, request: Command) -> User:
+        username = request.fields.get(ACCESS_KEY, "")
+        if not username.strip():
+            raise _refusal("username cannot be null.")
+        user = self._users.get(username)
+        if user is None:
+            raise _refusal(f"User:{username} is not found.")
+        if user.user_status == DISABLED:
+            raise _refusal(f"User:{username} is disabled.")
+        return user
+
+    def _authorize(self, user: User, need: Need, source: str) -> None:
+        custom, default = self._users.entries(user.username)
+        entry = decide(custom, need, source) or decide(default, need, source)
+        if entry is None or not entry.allows:
+            why = "no matched policies." if entry is None else "the decision is deny."
+            raise _refusal(f"User:{user.username} has no permission to access {need} from {source}, {why}")
+
+
+def guarded(routes: Routes, needs: Mapping[int, NeedsOf], gate: Gate | None) -> Routes:
+    """The routes behind the gate. A code without declared needs is refused at the start, gate or not."""
+    undeclared = sorted(routes.keys() - needs.keys())
+    if undeclared:
+        raise ConfigError(
+            f"nobody has said what requests of codes {undeclared} need", hint="declare it in permissions.py"
+        )
+    if gate is None:
+        return routes
+    return {code: partial(_ask_first, gate, needs[code], handler) for code, handler in routes.items()}
+
+
+async def _ask_first(
+    gate: Gate, needs_of: NeedsOf, handler: Handler, request: Command, connection: Connection
+) -> Command | None:
+    gate.check(request, connection.peer[0], needs_of)
+    return await handler(request, connection)
+
+
+def _refusal(message: str) -> RequestFailed:
+    return RequestFailed(ResponseCode.NO_PERMISSION, message)
+
+
+def _name(code: int) -> str:
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return str(code)

@@ -1,0 +1,120 @@
+"""What a request needs to be allowed: which resources it touches, and what it does to them.
+
+A server declares for each request code a function of the request; `nothing` needs no more than a known sender. A request that
+names nothing of what its code is about needs nothing either: the handler refuses it for what is missing.
+
+Java: RocketMQAction, RocketMQResource, DefaultAuthorizationContextBuilder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from orbitmq.protocol.bodies.groups import Heartbeat, LockQueues
+from orbitmq.protocol.bodies.leases import BatchAcks, QueryAssignment
+
+if TYPE_CHECKING:
+    from orbitmq.protocol.command import Command
+
+_RETRY_PREFIX: Final = "%RETRY%"
+
+
+class Kind(StrEnum):
+    CLUSTER = "Cluster"
+    TOPIC = "Topic"
+    GROUP = "Group"
+
+
+class Action(StrEnum):
+    ALL = "All"
+    PUB = "Pub"
+    SUB = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+class Need(NamedTuple):
+    kind: Kind
+    name: str
+    actions: tuple[Action, ...]  # any of them will do
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+NeedsOf = Callable[["Command", str], Sequence[Need]]  # of a request, in the cluster of this name
+
+
+def nothing(_request: Command, _cluster: str) -> Sequence[Need]:
+    return ()
+
+
+def cluster(*actions: Action) -> NeedsOf:
+    """The cluster as a whole: what operators do."""
+    return lambda _request, name: (Need(Kind.CLUSTER, name, actions),)
+
+
+def topic(*actions: Action, field: str = "topic") -> NeedsOf:
+    """The topic that a field names; a retry topic stands for its group."""
+
+    def needs(request: Command, _cluster: str) -> Sequence[Need]:
+        name = request.fields.get(field)
+        return (topic_need(name, actions),) if name else ()
+
+    return needs
+
+
+def group(*actions: Action, field: str = "consumerGroup") -> NeedsOf:
+    def needs(request: Command, _cluster: str) -> Sequence[Need]:
+        name = request.fields.get(field)
+        return (Need(Kind.GROUP, name.removeprefix(_RETRY_PREFIX), actions),) if name else ()
+
+    return needs
+
+
+def all_of(*parts: NeedsOf) -> NeedsOf:
+    return lambda request, cluster: [need for part in parts for need in part(request, cluster)]
+
+
+def or_cluster(part: NeedsOf, *actions: Action) -> NeedsOf:
+    """A request that names no resource is about all of them, so it needs the cluster."""
+    whole = cluster(*actions)
+    return lambda request, cluster: part(request, cluster) or whole(request, cluster)
+
+
+def heartbeat(request: Command, _cluster: str) -> Sequence[Need]:
+    needs: list[Need] = []
+    for consumer in Heartbeat.from_json(request.body).consumer_data_set:
+        needs.append(Need(Kind.GROUP, consumer.group_name, (Action.SUB,)))
+        topics = [subscription.topic for subscription in consumer.subscription_data_set]
+        needs += [topic_need(name, (Action.SUB,)) for name in topics if not name.startswith(_RETRY_PREFIX)]
+    return needs
+
+
+def batch_ack(request: Command, _cluster: str) -> Sequence[Need]:
+    acks = BatchAcks.from_json(request.body).acks
+    needs = {Need(Kind.GROUP, ack.group, (Action.SUB,)) for ack in acks}
+    return [*needs, *{topic_need(ack.topic, (Action.SUB,)) for ack in acks if not ack.topic.startswith(_RETRY_PREFIX)}]
+
+
+def assignment(request: Command, _cluster: str) -> Sequence[Need]:
+    body = QueryAssignment.from_json(request.body)
+    return [Need(Kind.GROUP, body.consumer_group, (Action.SUB,)), topic_need(body.topic, (Action.SUB,))]
+
+
+def queue_locks(request: Command, _cluster: str) -> Sequence[Need]:
+    body = LockQueues.from_json(request.body)
+    topics = sorted({queue.topic for queue in body.mq_set if not queue.topic.startswith(_RETRY_PREFIX)})
+    needs = [Need(Kind.GROUP, body.consumer_group, (Action.SUB,))] if body.consumer_group else []
+    return [*needs, *(topic_need(name, (Action.SUB,)) for name in topics)]
+
+
+def topic_need(name: str, actions: tuple[Action, ...]) -> Need:
+    if name.startswith(_RETRY_PREFIX):
+        return Need(Kind.GROUP, name.removeprefix(_RETRY_PREFIX), (Action.SUB,))
+    return Need(Kind.TOPIC, name, actions)

@@ -1,0 +1,44 @@
+"""Building the gate at a server's start."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orbitmq.access.gate import Gate
+from orbitmq.access.users import Users
+from orbitmq.protocol.signing import Credentials, sign
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.access.settings import AccessSettings
+    from orbitmq.protocol.command import Command
+
+logger = logging.getLogger(__name__)
+
+
+def open_users(settings: AccessSettings, folder: Path) -> Users:
+    """The users of a server, the first among them made if there is none of its name."""
+    users = Users(Path(settings.auth_config_path) if settings.auth_config_path else folder)
+    first = settings.first_user()
+    if first is not None and users.get(first.username) is None:
+        users.create(first)
+        logger.info("created super user %s, as initAuthenticationUser says", first.username)
+    return users
+
+
+def open_gate(settings: AccessSettings, users: Users, cluster: str) -> Gate | None:
+    return Gate(users, settings, cluster) if settings.is_guarded else None
+
+
+def own_signature(settings: AccessSettings) -> Callable[[Command], None] | None:
+    """How this server signs what it asks of others."""
+    credentials = settings.own_credentials()
+    return partial(_sign, credentials) if credentials is not None else None
+
+
+def _sign(credentials: Credentials, request: Command) -> None:
+    sign(request, credentials)

@@ -1,0 +1,161 @@
+"""Users and their policies, kept in two files and checked against requests.
+
+    <folder>/users.json    [{"username", "password", "userType": "Super" | "Normal", "userStatus": "enable" | "disable"}]
+    <folder>/acls.json     [{"subject": "User:<name>", "policies": [...]}]
+
+The password is the secret key that requests are signed with, so it has to be kept as it is; the files are readable for their
+owner alone. Apache's broker keeps the same objects in RocksDB.
+
+Java: AuthenticationMetadataManagerImpl, AuthorizationMetadataManagerImpl
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from orbitmq.access.policies import Entry, check_acl, merged, read_entry, without
+from orbitmq.errors import ConfigError, RequestFailed
+from orbitmq.protocol.bodies.access import CUSTOM, DISABLED, ENABLED, NORMAL, SUPER, Acl, User
+from orbitmq.protocol.bodies.base import Body
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.saved_file import save
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = TypeVar("T", bound=Body)
+
+
+class Users:
+    """Changes are saved before they count."""
+
+    def __init__(self, folder: Path) -> None:
+        self._users_file = folder / "users.json"
+        self._acls_file = folder / "acls.json"
+        self._users = {user.username: user for user in _load(self._users_file, list[User])}
+        self._acls = {acl.subject: acl for acl in _load(self._acls_file, list[Acl])}
+        self._entries: dict[str, tuple[list[Entry], list[Entry]]] = {}  # by user: custom, default
+
+    # ---- questions
+
+    def get(self, username: str) -> User | None:
+        return self._users.get(username)
+
+    def all(self, part: str = "") -> list[User]:
+        return [user for name, user in sorted(self._users.items()) if part in name]
+
+    def acl(self, subject: str) -> Acl | None:
+        return self._acls.get(subject)
+
+    def acls(self, subject_part: str = "", resource_part: str = "") -> list[Acl]:
+        found = []
+        for subject, acl in sorted(self._acls.items()):
+            resources = [entry.resource for policy in acl.policies for entry in policy.entries]
+            if subject_part in subject and any(resource_part in resource for resource in resources):
+                found.append(acl)
+        return found
+
+    def entries(self, username: str) -> tuple[list[Entry], list[Entry]]:
+        """What the user's custom and default policies say."""
+        found = self._entries.get(username)
+        if found is None:
+            acl = self._acls.get(f"User:{username}")
+            found = ([], [])
+            for policy in acl.policies if acl is not None else []:
+                found[policy.policy_type != CUSTOM].extend(map(read_entry, policy.entries))
+            self._entries[username] = found
+        return found
+
+    # ---- changes
+
+    def create(self, user: User) -> None:
+        if user.username in self._users:
+            raise _refused("The user is existed")
+        self._put(_checked(user, User(user_type=NORMAL, user_status=ENABLED)))
+
+    def update(self, user: User) -> None:
+        self._put(_checked(user, self._require(user.username)))
+
+    def delete(self, username: str) -> None:
+        """With its policies: a new user of that name starts without any."""
+        self._write_users({name: user for name, user in self._users.items() if name != username})
+        self._write_acls({subject: acl for subject, acl in self._acls.items() if subject != f"User:{username}"})
+
+    def create_acl(self, acl: Acl) -> None:
+        """Adds to what there is for the subject."""
+        try:
+            check_acl(acl)
+        except ConfigError as error:
+            raise _refused(str(error)) from None
+        self._require(acl.subject.removeprefix("User:"), f"The subject of {acl.subject} is not exist.")
+        old = self._acls.get(acl.subject, Acl(subject=acl.subject))
+        self._write_acls({**self._acls, acl.subject: merged(old, acl)})
+
+    def delete_acl(self, subject: str, policy_type: str | None, resource: str | None) -> None:
+        self._require(subject.removeprefix("User:"), "The subject is not exist.")
+        acl = self._acls.get(subject)
+        if acl is None:
+            raise _refused("The acl is not exist.")
+        left = without(acl, policy_type, resource)
+        others = {name: other for name, other in self._acls.items() if name != subject}
+        self._write_acls(others if left is None else {**others, subject: left})
+
+    def _require(self, username: str, otherwise: str = "The user is not exist") -> User:
+        user = self._users.get(username)
+        if user is None:
+            raise _refused(otherwise)
+        return user
+
+    def _put(self, user: User) -> None:
+        self._write_users({**self._users, user.username: user})
+
+    def _write_users(self, users: dict[str, User]) -> None:
+        _save(self._users_file, list(users.values()))
+        self._users = users
+        self._entries.clear()
+
+    def _write_acls(self, acls: dict[str, Acl]) -> None:
+        _save(self._acls_file, list(acls.values()))
+        self._acls = acls
+        self._entries.clear()
+
+
+def _checked(user: User, before: User) -> User:
+    """What is not said stays as it was."""
+    if not user.username.strip() or any(not character.isprintable() for character in user.username):
+        raise _refused("username can not be blank")
+    checked = User(
+        username=user.username,
+        password=user.password or before.password,
+        user_type=user.user_type or before.user_type,
+        user_status=user.user_status or before.user_status,
+    )
+    if not checked.password:
+        raise _refused("password can not be blank")
+    if checked.user_type not in (SUPER, NORMAL) or checked.user_status not in (ENABLED, DISABLED):
+        raise _refused("userType is Super or Normal, userStatus enable or disable")
+    return checked
+
+
+def _refused(message: str) -> RequestFailed:
+    return RequestFailed(ResponseCode.NO_PERMISSION, message)
+
+
+def _load(path: Path, shape: type[list[T]]) -> list[T]:
+    if not path.exists():
+        return []
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=shape)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"cannot read {path}: {error}", hint="restore it from its .bak") from None
+
+
+def _save(path: Path, content: list[User] | list[Acl]) -> None:
+    try:
+        save(path, msgspec.json.format(msgspec.json.encode(content), indent=1).decode() + "\n", private=True)
+    except OSError as error:
+        raise RequestFailed(
+            ResponseCode.SYSTEM_ERROR, f"cannot save {path}: {error.strerror}; nothing was changed"
+        ) from None

@@ -1,0 +1,135 @@
+"""What each request to a broker needs. Java: the RocketMQAction annotations of the request headers
+
+A message can be looked up by its place in the log under any topic's name, so the handler compares the topic; without one the
+whole cluster is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.access.handlers import USER_NEEDS
+from orbitmq.access.needs import (
+    Action,
+    all_of,
+    assignment,
+    batch_ack,
+    cluster,
+    group,
+    heartbeat,
+    nothing,
+    or_cluster,
+    queue_locks,
+    topic,
+)
+from orbitmq.protocol.codes import RequestCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orbitmq.access.needs import NeedsOf
+
+_LOOK: Final = cluster(Action.GET)
+_CHANGE: Final = cluster(Action.UPDATE)
+_SEND_SHORT: Final = topic(Action.PUB, field="b")
+_SEND: Final = topic(Action.PUB)
+_READ: Final = all_of(topic(Action.SUB), group(Action.SUB))
+_LOOK_AT_TOPIC: Final = or_cluster(topic(Action.GET), Action.GET)
+_LOOK_AT_GROUP: Final = or_cluster(group(Action.GET), Action.GET)
+_OFFSETS_OF_TOPIC: Final = topic(Action.SUB, Action.GET)
+
+_CLIENTS: Final[Mapping[int, NeedsOf]] = {
+    RequestCode.SEND_MESSAGE: _SEND,
+    RequestCode.SEND_MESSAGE_V2: _SEND_SHORT,
+    RequestCode.SEND_BATCH_MESSAGE: _SEND_SHORT,
+    # The answer to a request goes to a topic of the cluster's own; whoever got the request may answer it.
+    RequestCode.SEND_REPLY_MESSAGE: nothing,
+    RequestCode.SEND_REPLY_MESSAGE_V2: nothing,
+    RequestCode.CONSUMER_SEND_MSG_BACK: group(Action.SUB, field="group"),
+    RequestCode.END_TRANSACTION: topic(Action.PUB),
+    RequestCode.RECALL_MESSAGE: topic(Action.PUB),
+    RequestCode.PULL_MESSAGE: _READ,
+    RequestCode.LITE_PULL_MESSAGE: _READ,
+    RequestCode.POP_MESSAGE: _READ,
+    RequestCode.PEEK_MESSAGE: _READ,
+    RequestCode.NOTIFICATION: _READ,
+    RequestCode.POLLING_INFO: all_of(topic(Action.GET), group(Action.GET)),
+    RequestCode.ACK_MESSAGE: _READ,
+    RequestCode.BATCH_ACK_MESSAGE: batch_ack,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _READ,
+    RequestCode.POP_ROLLBACK: _CHANGE,
+    RequestCode.QUERY_ASSIGNMENT: assignment,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: _CHANGE,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: _LOOK,
+    RequestCode.HEART_BEAT: heartbeat,
+    RequestCode.UNREGISTER_CLIENT: group(Action.SUB),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: group(Action.SUB, Action.GET),
+    RequestCode.CHECK_CLIENT_CONFIG: nothing,
+    RequestCode.LOCK_BATCH_MQ: queue_locks,
+    RequestCode.UNLOCK_BATCH_MQ: queue_locks,
+    RequestCode.QUERY_CONSUMER_OFFSET: all_of(_OFFSETS_OF_TOPIC, group(Action.SUB, Action.GET)),
+    RequestCode.UPDATE_CONSUMER_OFFSET: all_of(topic(Action.SUB, Action.UPDATE), group(Action.SUB, Action.UPDATE)),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _OFFSETS_OF_TOPIC,
+    RequestCode.GET_MAX_OFFSET: _OFFSETS_OF_TOPIC,
+    RequestCode.GET_MIN_OFFSET: _OFFSETS_OF_TOPIC,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _OFFSETS_OF_TOPIC,
+    RequestCode.QUERY_MESSAGE: _OFFSETS_OF_TOPIC,
+    RequestCode.VIEW_MESSAGE_BY_ID: or_cluster(_OFFSETS_OF_TOPIC, Action.GET),
+    RequestCode.REGISTER_FILTER_SERVER: _CHANGE,
+}
+
+_OPERATORS: Final[Mapping[int, NeedsOf]] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: topic(Action.CREATE),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: _CHANGE,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: _CHANGE,
+    RequestCode.DELETE_TOPIC_IN_BROKER: topic(Action.DELETE),
+    RequestCode.GET_ALL_TOPIC_CONFIG: _LOOK,
+    RequestCode.GET_TOPIC_CONFIG: _LOOK_AT_TOPIC,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _LOOK,
+    RequestCode.GET_TOPIC_STATS_INFO: _LOOK_AT_TOPIC,
+    RequestCode.CLEAN_UNUSED_TOPIC: _CHANGE,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _CHANGE,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _CHANGE,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: group(Action.DELETE, field="groupName"),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _LOOK,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: or_cluster(group(Action.GET, field="group"), Action.GET),
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: or_cluster(group(Action.UPDATE, field="group"), Action.UPDATE),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _LOOK_AT_TOPIC,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: or_cluster(group(Action.GET, field="group"), Action.GET),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: or_cluster(group(Action.GET, field="group"), Action.GET),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _LOOK_AT_GROUP,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: _LOOK,
+    RequestCode.GET_ALL_PRODUCER_INFO: _LOOK,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _LOOK_AT_GROUP,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: or_cluster(all_of(topic(Action.SUB), group(Action.SUB)), Action.UPDATE),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: or_cluster(group(Action.GET, field="group"), Action.GET),
+    RequestCode.GET_ALL_CONSUMER_OFFSET: _LOOK,
+    RequestCode.GET_ALL_DELAY_OFFSET: _LOOK,
+    RequestCode.GET_TIMER_CHECK_POINT: _LOOK,
+    RequestCode.GET_TIMER_METRICS: _LOOK,
+    RequestCode.GET_CONSUME_STATS: _LOOK_AT_GROUP,
+    RequestCode.GET_BROKER_CONSUME_STATS: _LOOK,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _LOOK_AT_TOPIC,
+    RequestCode.QUERY_CORRECTION_OFFSET: _LOOK_AT_TOPIC,
+    RequestCode.CLONE_GROUP_OFFSET: or_cluster(group(Action.UPDATE, field="destGroup"), Action.UPDATE),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: or_cluster(
+        all_of(topic(Action.UPDATE), group(Action.UPDATE, field="group")), Action.UPDATE
+    ),
+    RequestCode.GET_BROKER_RUNTIME_INFO: _LOOK,
+    RequestCode.VIEW_BROKER_STATS_DATA: _LOOK,
+    RequestCode.GET_BROKER_CONFIG: _LOOK,
+    RequestCode.UPDATE_BROKER_CONFIG: _CHANGE,
+    RequestCode.QUERY_CONSUME_QUEUE: _LOOK_AT_TOPIC,
+    RequestCode.TRIGGER_DELETE_FILES: _CHANGE,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: _CHANGE,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _CHANGE,
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: _CHANGE,
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _CHANGE,
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: _LOOK,
+    RequestCode.SET_COMMITLOG_READ_MODE: _CHANGE,
+    RequestCode.EXCHANGE_BROKER_HA_INFO: _CHANGE,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: _CHANGE,
+    RequestCode.GET_BROKER_HA_STATUS: _LOOK,
+}
+
+NEEDS: Final[Mapping[int, NeedsOf]] = {**_CLIENTS, **_OPERATORS, **USER_NEEDS}
