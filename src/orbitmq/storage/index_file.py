@@ -74,8 +74,13 @@ def key_hash(topic: str, key: str) -> int:
 
 
 def positive(value: int) -> int:
-    """Java's abs(), which leaves the smallest int negative, made 0 there. Takes a hash signed, or modulo 2**32."""
-    return value if 0 <= value <= _MAX_INT else -value & _MAX_INT
+    """Java's abs(), which leaves the smallest int negative, made 0 there."""
+    return abs(value) & _MAX_INT
+
+
+def positive_all(values: Iterable[int]) -> list[int]:
+    """The same for hashes modulo 2**32."""
+    return [value if value <= _MAX_INT else -value & _MAX_INT for value in values]
 
 
 class IndexFile:
@@ -156,7 +161,7 @@ class IndexFile:
             self._reserve(first + count)
         words = self._slot_words
         numbers = [hashed % self.slots for hashed in hashes]
-        older = _swapped(words[number] for number in numbers)
+        older = _swapped([words[number] for number in numbers])
         begin_ms = self.begin_ms
         earliest, latest = min(stored_at_ms), max(stored_at_ms)
         if (

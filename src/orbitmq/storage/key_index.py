@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from orbitmq.message.tags import MOST_AT_ONCE, java_hash, java_hash_after, java_hashes_after
-from orbitmq.storage.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS, IndexFile, file_bytes, key_hash, positive
+from orbitmq.storage.index_file import (
+    DEFAULT_ENTRIES,
+    DEFAULT_SLOTS,
+    IndexFile,
+    file_bytes,
+    key_hash,
+    positive,
+    positive_all,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,9 +99,7 @@ class KeyIndex:
             return
         if not unique_key and not keys:
             return
-        before = self._topic_hashes.get(topic)
-        if before is None:
-            before = self._topic_hash(topic)
+        before = self._topic_hash(topic)
         hashes = [positive(java_hash_after(before, unique_key))] if unique_key else []
         if keys:
             hashes += [positive(java_hash_after(before, key)) for key in keys.split(" ") if key]
@@ -109,32 +115,20 @@ class KeyIndex:
             self._put_some(records[at : at + MOST_AT_ONCE])
 
     def _put_some(self, records: Sequence[KeyedRecord]) -> None:
-        keys: list[bytes] = []
-        topic_hashes: list[int] = []
-        offsets: list[int] = []
-        times: list[int] = []
-        known = self._topic_hashes
-        for offset, stored_at_ms, topic, unique_key, more_keys in records:
-            topic_hash = known.get(topic)
-            if topic_hash is None:
-                topic_hash = self._topic_hash(topic)
-            if unique_key:
-                keys.append(unique_key)
-                topic_hashes.append(topic_hash)
-                offsets.append(offset)
-                times.append(stored_at_ms)
-            if more_keys:
-                for key in more_keys.split(b" "):
-                    if key:
-                        keys.append(key)
-                        topic_hashes.append(topic_hash)
-                        offsets.append(offset)
-                        times.append(stored_at_ms)
         last = self.files[-1] if self.files else None
-        if last is not None and offsets and last.end_offset < offsets[0] and len(keys) <= min(last.room, MOST_AT_ONCE):
-            hashes = java_hashes_after(topic_hashes, keys)
+        if last is None or last.next_entry == 1 or last.is_full:
+            # The first record of a file sets the bounds that the others are measured by.
+            offset, stored_at_ms, topic, unique_key, more_keys = records[0]
+            self.put(offset, stored_at_ms, topic, _text(unique_key), _text(more_keys))
+            if len(records) > 1:
+                self._put_some(records[1:])
+            return
+        offsets, times, topics, keys = _one_key_each(records)
+        if offsets and last.end_offset < offsets[0] and len(keys) <= min(last.room, MOST_AT_ONCE):
+            known = {topic: self._topic_hash(topic) for topic in set(topics)}
+            hashes = java_hashes_after([known[topic] for topic in topics], keys)
             if hashes is not None:
-                last.put_many([positive(hashed) for hashed in hashes], offsets, times)
+                last.put_many(positive_all(hashes), offsets, times)
                 return
         for offset, stored_at_ms, topic, unique_key, more_keys in records:
             self.put(offset, stored_at_ms, topic, _text(unique_key), _text(more_keys))
@@ -261,6 +255,9 @@ class KeyIndex:
 
     def _topic_hash(self, topic: str) -> int:
         """Of `topic#`, with which the hash of each of its keys goes on."""
+        known = self._topic_hashes.get(topic)
+        if known is not None:
+            return known
         if len(self._topic_hashes) >= _REMEMBERED_TOPICS:
             self._topic_hashes.clear()
         hashed = self._topic_hashes[topic] = java_hash(f"{topic}#")
@@ -272,6 +269,23 @@ class KeyIndex:
                 self._unsynced.remove(file)
         self._disk.remove(file.file.path)
         file.file.close()
+
+
+def _one_key_each(
+    records: Sequence[KeyedRecord],
+) -> tuple[Sequence[int], Sequence[int], Sequence[str], Sequence[bytes]]:
+    """Offsets, store times, topics and keys, as many of each as there are keys."""
+    offsets, times, topics, unique_keys, more_keys = zip(*records, strict=True)
+    if all(unique_keys) and not any(more_keys):
+        return offsets, times, topics, unique_keys
+    keyed = [(record, key) for record in records for key in (record[3], *(record[4] or b"").split(b" ")) if key]
+    placed = [record for record, _ in keyed]
+    return (
+        [record[0] for record in placed],
+        [record[1] for record in placed],
+        [record[2] for record in placed],
+        [key for _, key in keyed],
+    )
 
 
 def _text(key: bytes | None) -> str | None:
