@@ -14,7 +14,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orbitmq.storage.files import PAGE_BYTES, FileLock, FileStat, LocalDisk, MappedFile, PlainFile, Room, storage_error
+from orbitmq.storage.files import FileStat, LocalDisk, Room
+from orbitmq.storage.open_files import PAGE_BYTES, FileLock, MappedFile, PlainFile, storage_error
 
 if TYPE_CHECKING:
     from pathlib import Path

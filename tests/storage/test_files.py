@@ -12,7 +12,8 @@ from random import Random
 import pytest
 
 from orbitmq.errors import StorageError, StoreFull
-from orbitmq.storage.files import PAGE_BYTES, Disk, LocalDisk, MappedFile, storage_error
+from orbitmq.storage.files import Disk, LocalDisk
+from orbitmq.storage.open_files import PAGE_BYTES, MappedFile, storage_error
 from orbitmq.storage.pages_ahead import STEP_BYTES, PagesAhead
 from tests.storage.faulty_disk import FaultyDisk
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.errors import StorageError
-from orbitmq.storage.files import FileStat, LocalDisk, PlainFile
+from orbitmq.storage.files import FileStat, LocalDisk
+from orbitmq.storage.open_files import PlainFile
 from tests.storage.store_kit import open_store, put
 
 if TYPE_CHECKING:

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orbitmq.errors import StoreCorrupt, StoreFull
-from orbitmq.storage.files import Disk, LocalDisk, MappedFile
+from orbitmq.storage.files import Disk, LocalDisk
 from orbitmq.storage.segmented_log import Segment, SegmentedLog, segment_name
 from tests.storage.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from orbitmq.storage.open_files import MappedFile
 
 SIZE = 4096
 

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orbitmq.storage.files import Disk, PlainFile
+    from orbitmq.storage.files import Disk
+    from orbitmq.storage.open_files import PlainFile
 
 logger = logging.getLogger(__name__)
 

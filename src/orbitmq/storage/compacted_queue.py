@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
-    from orbitmq.storage.files import Disk, MappedFile
+    from orbitmq.storage.files import Disk
+    from orbitmq.storage.open_files import MappedFile
 
 logger = logging.getLogger(__name__)
 

@@ -15,14 +15,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import StoreCorrupt
-from orbitmq.storage.files import PAGE_BYTES
+from orbitmq.storage.open_files import PAGE_BYTES
 from orbitmq.storage.segmented_log import NAME_DIGITS, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from orbitmq.storage.files import Disk, PlainFile
+    from orbitmq.storage.files import Disk
+    from orbitmq.storage.open_files import PlainFile
 
 _CHUNK_ENTRIES: Final = 16_384  # read at once when entries are looked at one by one
 _FILES_TO_SCAN: Final = 3  # after a crash; what is older was synced long ago

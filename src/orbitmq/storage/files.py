@@ -1,8 +1,8 @@
 """The disk, behind one small protocol. No other module opens, maps, syncs, renames or lists a file.
 
-    Disk          allocate / map / create_sparse / open / read / replace / rename / remove / list / stat / lock / sync
-    MappedFile    a whole file as memory; the append path writes `mapped.memory[a:b] = data`
-    PlainFile     the same file through pread and pwrite; descriptors are pooled, so ten thousand of them are fine
+    Disk    allocate / map / create_sparse / open / read / replace / rename / remove / list / stat / lock / sync
+
+What it gives out to read and write by is in open_files.py.
 
 What the rest of the store relies on:
 - `allocate` reserves every block, so a full disk is an ordinary error (StoreFull) and never a SIGBUS on a later store
@@ -10,61 +10,22 @@ What the rest of the store relies on:
 - Memory stays readable after `remove`: the map lives as long as somebody holds a view of it.
 - `sync` waits for the device without holding the interpreter lock, and covers what was stored through the map.
 
-Java: DefaultMappedFile, MappedFileQueue, UtilAll.getDiskPartitionSpaceUsedPercent, MixAll.string2File
+Java: MappedFileQueue, UtilAll.getDiskPartitionSpaceUsedPercent, MixAll.string2File
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import stat as stat_bits
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
-from typing import ClassVar, Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol
 
-from orbitmq.errors import StorageError, StoreFull
+from orbitmq.storage.open_files import DescriptorPool, FileLock, MappedFile, PlainFile, measure, storage_error
 
-PAGE_BYTES: Final = 4096
-
-_ZEROES: Final = bytes(1 << 20)
-_READ_IN_BYTES: Final = 1 << 17
-_READ_IN_PIECES: Final = 64
 _OPEN_DESCRIPTORS: Final = 512  # of plain files, at once; below the usual soft limit of 1024
-
-_HINTS: Final = {
-    errno.ENOENT: "is the store directory the right one?",
-    errno.EACCES: "check the owner and mode of the store directory",
-    errno.EPERM: "check the owner and mode of the store directory",
-    errno.EROFS: "the file system is mounted read-only",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "raise the system's limit of open files (fs.file-max)",
-    errno.ENOMEM: "raise vm.max_map_count or free memory",
-    errno.EIO: "the device failed; look at the kernel log before trusting it again",
-}
-
-
-def storage_error(action: str, path: Path, cause: OSError) -> StorageError:
-    """The store's error for a failed system call: what was tried, on which file, why, and what to do."""
-    reason = cause.strerror or str(cause)
-    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreFull(
-            f"cannot {action} {path}: {reason}{_room_left(path)}",
-            hint="free disk space, or keep messages for fewer hours",
-        )
-    return StorageError(f"cannot {action} {path}: {reason}", hint=_HINTS.get(cause.errno or 0, ""))
-
-
-def _room_left(path: Path) -> str:
-    try:
-        room = _measure(path)
-    except StorageError:
-        return ""
-    free, total = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
-    return f", {free / (1 << 20):,.1f} of {total / (1 << 20):,.1f} MiB are free"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,215 +41,6 @@ class Room(NamedTuple):
 
     total: int
     free: int
-
-
-class MappedFile:
-    """A file as memory. `close` gives the descriptor back; the memory goes when the last view of it does."""
-
-    __slots__ = ("_descriptor", "_sync_lock", "memory", "path", "size")
-
-    def __init__(self, path: Path, descriptor: int, size: int, *, writable: bool) -> None:
-        self.path = path
-        self.size = size
-        self._descriptor = descriptor
-        self._sync_lock = Lock()
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self.memory: memoryview = memoryview(mmap.mmap(descriptor, size, access=access)) if size else memoryview(b"")
-
-    def sync(self) -> None:
-        """Return once everything stored so far is on the device. Does nothing on a closed file."""
-        with self._sync_lock:
-            if self._descriptor < 0:
-                return
-            try:
-                os.fdatasync(self._descriptor)
-            except OSError as cause:
-                raise storage_error("sync", self.path, cause) from cause
-
-    def reserve(self, start: int, size: int) -> None:
-        """Give blocks to a range of a file that was allocated in part, so that storing there cannot fail."""
-        try:
-            os.posix_fallocate(self._descriptor, start, size)
-        except OSError as cause:
-            raise storage_error("allocate", self.path, cause) from cause
-
-    def warm_up(self) -> None:
-        """Write zeroes over the whole (new) file, so that appending meets neither page faults nor block conversion."""
-        try:
-            for start in range(0, self.size, len(_ZEROES)):
-                os.pwrite(self._descriptor, _ZEROES[: self.size - start], start)
-        except OSError as cause:
-            raise storage_error("warm up", self.path, cause) from cause
-        self.sync()
-
-    def read_in(self, start: int, end: int) -> None:
-        """Have the pages of [start, end) in memory, which waits for them but changes nothing. Not on a closed file."""
-        with self._sync_lock:
-            if self._descriptor < 0:
-                return
-            descriptor = os.dup(self._descriptor)  # a sync must not wait for this, nor this for a sync
-        # Many pieces into one buffer by one call: a thread that comes back often competes for the interpreter lock.
-        pieces = [bytearray(_READ_IN_BYTES)] * _READ_IN_PIECES
-        try:
-            for at in range(start, end, _READ_IN_BYTES * _READ_IN_PIECES):
-                os.preadv(descriptor, pieces[: -(-(end - at) // _READ_IN_BYTES)], at)
-        except OSError as cause:
-            raise storage_error("read", self.path, cause) from cause
-        finally:
-            os.close(descriptor)
-
-    def read_ahead(self, *, enabled: bool) -> None:
-        """Whether the system should read on when a page of it is needed: good for catching up, bad for looking around."""
-        if self.size:
-            cast("mmap.mmap", self.memory.obj).madvise(mmap.MADV_NORMAL if enabled else mmap.MADV_RANDOM)
-
-    def close(self) -> None:
-        with self._sync_lock:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
-
-
-class _DescriptorPool:
-    """Keeps the number of open plain files bounded by closing those opened longest ago."""
-
-    __slots__ = ("_limit", "_lock", "_open")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lock = Lock()
-        self._open: deque[PlainFile] = deque()
-
-    def opened(self, file: PlainFile) -> None:
-        with self._lock:
-            self._open.append(file)
-            surplus = [self._open.popleft() for _ in range(len(self._open) - self._limit)]
-        for old in surplus:
-            if not old.release_if_idle():
-                with self._lock:
-                    self._open.append(old)
-
-    def closed(self, file: PlainFile) -> None:
-        with self._lock:
-            if file in self._open:
-                self._open.remove(file)
-
-
-class PlainFile:
-    """Random access by pread and pwrite. The descriptor may be closed behind the scenes and is reopened on use."""
-
-    __slots__ = ("_descriptor", "_lock", "_pool", "_writable", "path")
-
-    def __init__(self, path: Path, pool: _DescriptorPool, *, writable: bool, descriptor: int = -1) -> None:
-        self.path = path
-        self._pool = pool
-        self._writable = writable
-        self._descriptor = descriptor
-        self._lock = Lock()
-        if descriptor >= 0:
-            pool.opened(self)
-
-    def pread(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
-        try:
-            with self._lock:
-                return os.pread(self._opened(), size, offset)
-        except OSError as cause:
-            raise storage_error("read", self.path, cause) from cause
-
-    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """All of `data` at `offset`."""
-        try:
-            with self._lock:
-                descriptor = self._opened()
-                written = os.pwrite(descriptor, data, offset)
-                while written < len(data):
-                    written += os.pwrite(descriptor, memoryview(data)[written:], offset + written)
-        except OSError as cause:
-            raise storage_error("write", self.path, cause) from cause
-
-    def truncate(self, size: int) -> None:
-        try:
-            with self._lock:
-                os.ftruncate(self._opened(), size)
-        except OSError as cause:
-            raise storage_error("resize", self.path, cause) from cause
-
-    def sync(self) -> None:
-        """Everything written so far to the device. Reading goes on meanwhile: the wait is on a descriptor of its own."""
-        try:
-            with self._lock:
-                descriptor = os.dup(self._opened())
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError as cause:
-            raise storage_error("sync", self.path, cause) from cause
-
-    @property
-    def size(self) -> int:
-        try:
-            with self._lock:
-                return os.fstat(self._opened()).st_size
-        except OSError as cause:
-            raise storage_error("stat", self.path, cause) from cause
-
-    def close(self) -> None:
-        self._pool.closed(self)
-        with self._lock:
-            self._release()
-
-    def release_if_idle(self) -> bool:
-        """Give the descriptor back unless somebody is using it right now; the next use reopens the file."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            self._release()
-        finally:
-            self._lock.release()
-        return True
-
-    def _opened(self) -> int:
-        if self._descriptor < 0:
-            self._descriptor = os.open(self.path, (os.O_RDWR if self._writable else os.O_RDONLY) | os.O_CLOEXEC)
-            self._pool.opened(self)
-        return self._descriptor
-
-    def _release(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-class FileLock:
-    """An exclusive POSIX lock on the first byte of a file, held until `release` or the end of the process.
-
-    Such a lock belongs to the process and goes when it closes *any* descriptor of the file, so a second attempt from
-    the same process must be refused without opening the file: hence the table of locks held.
-    """
-
-    __slots__ = ("_descriptor", "_identity", "path")
-
-    _held: ClassVar[set[tuple[int, int]]] = set()
-
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
-        self._descriptor = descriptor
-        status = os.fstat(descriptor)
-        self._identity = (status.st_dev, status.st_ino)
-        self._held.add(self._identity)
-
-    @classmethod
-    def held_here(cls, status: os.stat_result) -> bool:
-        """Whether this process holds the lock of that file."""
-        return (status.st_dev, status.st_ino) in cls._held
-
-    def release(self) -> None:
-        if self._descriptor >= 0:
-            self._held.discard(self._identity)
-            os.close(self._descriptor)
-            self._descriptor = -1
 
 
 class Disk(Protocol):
@@ -369,7 +121,7 @@ class LocalDisk:
     """The real one."""
 
     def __init__(self, *, open_plain_files: int = _OPEN_DESCRIPTORS) -> None:
-        self._pool = _DescriptorPool(open_plain_files)
+        self._pool = DescriptorPool(open_plain_files)
 
     def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:
         self.make_directory(path.parent)
@@ -532,24 +284,13 @@ class LocalDisk:
         return f"{boot_id} {status.st_dev}:{status.st_ino}"
 
     def used_percent(self, path: Path) -> int:
-        room = _measure(path)
+        room = measure(path)
         used, usable = room.f_blocks - room.f_bfree, room.f_bavail
         return -(-used * 100 // (used + usable)) if used + usable else 0
 
     def room(self, path: Path) -> Room:
-        measured = _measure(path)
+        measured = measure(path)
         return Room(measured.f_blocks * measured.f_frsize, measured.f_bfree * measured.f_frsize)
-
-
-def _measure(path: Path) -> os.statvfs_result:
-    """Of the file system that `path` is on, or will be."""
-    probe = path
-    while not probe.exists() and probe != probe.parent:
-        probe = probe.parent
-    try:
-        return os.statvfs(probe)
-    except OSError as cause:
-        raise storage_error("measure", probe, cause) from cause
 
 
 def _allocate(path: Path, size: int, reserved: int) -> int:

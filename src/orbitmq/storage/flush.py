@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from orbitmq.errors import StorageError, StoreFenced
 from orbitmq.storage.config import FlushMode
-from orbitmq.storage.files import PAGE_BYTES
 from orbitmq.storage.health import RunningFlags
+from orbitmq.storage.open_files import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

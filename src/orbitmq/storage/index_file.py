@@ -34,7 +34,7 @@ from orbitmq.message.tags import java_hash
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from orbitmq.storage.files import MappedFile
+    from orbitmq.storage.open_files import MappedFile
 
 HEADER: Final = struct.Struct(
     ">q"  # begin, ms

@@ -22,7 +22,8 @@ from orbitmq.errors import StorageError, StoreLocked
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orbitmq.storage.files import Disk, FileLock
+    from orbitmq.storage.files import Disk
+    from orbitmq.storage.open_files import FileLock
 
 LOCK_NAME: Final = "lock"
 ABORT_NAME: Final = "abort"

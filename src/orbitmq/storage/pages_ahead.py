@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.errors import StorageError
 
 if TYPE_CHECKING:
-    from orbitmq.storage.files import MappedFile
+    from orbitmq.storage.open_files import MappedFile
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,8 @@ from orbitmq.storage.segmented_log import segment_name
 
 if TYPE_CHECKING:
     from orbitmq.storage.config import StorageConfig
-    from orbitmq.storage.files import Disk, PlainFile
+    from orbitmq.storage.files import Disk
+    from orbitmq.storage.open_files import PlainFile
 
 _UNIT: Final = struct.Struct(
     ">h"  # size

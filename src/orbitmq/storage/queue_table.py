@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from orbitmq.storage.batch_queue_index import BatchQueueIndex
 from orbitmq.storage.entry_log import EntryFiles, load_entry_files
-from orbitmq.storage.files import PAGE_BYTES
+from orbitmq.storage.open_files import PAGE_BYTES
 from orbitmq.storage.queue_index import QueueIndex
 
 if TYPE_CHECKING:

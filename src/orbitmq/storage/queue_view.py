@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from orbitmq.storage.files import Disk, PlainFile
+    from orbitmq.storage.files import Disk
+    from orbitmq.storage.open_files import PlainFile
 
 _CHUNK_ENTRIES = 4096
 _MANY_ENTRIES = 1 << 16

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message.log_entry import entries_at
 from orbitmq.message.record import END_OF_FILE, check_record, stored_at_ms
-from orbitmq.storage.files import PAGE_BYTES
 from orbitmq.storage.indexer import NEVER
 from orbitmq.storage.lock import LastExit
 from orbitmq.storage.log_walk import EndOfFile, NoRecord, Run, walk_runs
+from orbitmq.storage.open_files import PAGE_BYTES
 
 if TYPE_CHECKING:
     from orbitmq.storage.checkpoint import Checkpoint

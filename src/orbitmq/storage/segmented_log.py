@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from orbitmq.storage.files import Disk, FileStat, MappedFile
+    from orbitmq.storage.files import Disk, FileStat
+    from orbitmq.storage.open_files import MappedFile
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from orbitmq.storage.files import Disk, PlainFile
+    from orbitmq.storage.files import Disk
+    from orbitmq.storage.open_files import PlainFile
 
 SLOTS: Final = 2 * 7 * 86_400
 NOWHERE: Final = -1
