@@ -73,6 +73,24 @@ async def test_a_handler_gets_what_is_there_and_what_comes(cluster: ScriptedClus
     assert broker.offsets["G", "T", 1] == 5
 
 
+async def test_what_is_decoded_when_asked_for_is_what_was_stored(cluster: ScriptedCluster, client: Client) -> None:
+    kept = cluster.broker.put("T", 0, b"body", TAGS="x", KEYS="k1 k2", UNIQ_KEY="id", colour="blue")
+    seen = Collected()
+    async with client.consumer("T", group="G", filter="x", start="earliest", handler=seen):
+        await seen.wait(1)
+    [message] = seen.messages
+    assert (message.body, message.tag, message.keys, message.properties["colour"]) == (
+        b"body",
+        "x",
+        ["k1", "k2"],
+        "blue",
+    )
+    assert (message.message_id, message.stored.commit_log_offset) == ("id", kept.commit_log_offset)
+    assert message.stored.raw_properties == kept.raw_properties
+    message.properties["colour"] = "green"
+    assert message.properties["colour"] == "green"
+
+
 async def test_messages_can_be_iterated_over(cluster: ScriptedCluster, client: Client) -> None:
     cluster.broker.put("T", 0, b"a")
     cluster.broker.put("T", 0, b"b")

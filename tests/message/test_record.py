@@ -18,6 +18,7 @@ from orbitmq.message.record import (
     MAGIC_V2,
     check_record,
     crc31,
+    decode_briefly,
     decode_entry,
     decode_record,
     decode_records,
@@ -157,6 +158,16 @@ def test_the_cheap_view_agrees_with_the_whole_message(version: str) -> None:
         assert stored_at_ms(log, at) == message.stored_at_ms
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_brief_view_agrees_with_the_whole_message(version: str) -> None:
+    log = commit_log(version)
+    places = [(wanted["commitLogOffset"], wanted["size"]) for wanted in manifest(version)["messages"]]
+    messages = [decode_record(log, at) for at, _ in places]
+    records = b"".join(log[at : at + size] for at, size in places)
+    for topic in {message.topic for message in messages}:
+        assert_brief_agrees(records, topic, messages)
+
+
 def test_a_topic_of_more_than_127_characters_makes_a_v2_record() -> None:
     assert topic_field("t" * 127).magic == MAGIC_V1
     assert topic_field("t" * 128).magic == MAGIC_V2
@@ -186,6 +197,8 @@ def test_each_ipv6_host_takes_twelve_bytes_more_and_sets_its_bit(born: str, kept
     assert len(record) == len(APACHE_RECORD) + 12 * flag.bit_count()
     assert decode_record(record) == message
     assert check_record(memoryview(record), 0, len(record)) == len(record)
+    for topic in (message.topic, "another"):
+        assert_brief_agrees(record * 2, topic, [message, message])
     assert decode_entry(record, 0, 0).stored_at_ms == message.stored_at_ms
 
 
@@ -320,6 +333,8 @@ def test_any_message_survives_the_round_trip(**fields: Any) -> None:
     assert len(record) == message.size
     assert decode_record(record) == message
     assert check_record(memoryview(record), 0, len(record)) == len(record)
+    for topic in (message.topic, "another"):
+        assert_brief_agrees(record * 2, topic, [message, message])
 
 
 @given(st.binary(max_size=200), st.integers(0, 103), st.binary(min_size=1, max_size=8))
@@ -330,9 +345,24 @@ def test_arbitrary_bytes_never_escape_as_another_error(noise: bytes, at: int, pa
         try:
             check_record(memoryview(data), 0, len(data))
             decode_record(data)
+            decode_briefly(data, b"T")
         except MessageError:
             pass
         assert_run_agrees(data)
+
+
+def assert_brief_agrees(records: bytes, topic: str, messages: list[StoredMessage]) -> None:
+    """The brief view has of usual records the same as the whole message, and gives all others whole."""
+    at = 0
+    for found, message in zip(decode_briefly(records, topic.encode()), messages, strict=True):
+        is_usual = message.topic == topic and len(topic) <= 127 and not message.sys_flag & 0xF1
+        if is_usual:
+            assert found == (
+                at, message.flag, message.queue_offset, message.reconsume_times, message.body, message.raw_properties,
+            )  # fmt: skip
+        else:
+            assert found == message
+        at += message.size
 
 
 def assert_run_agrees(data: bytes) -> None:

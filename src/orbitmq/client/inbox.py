@@ -73,35 +73,40 @@ class _Waiting:
 
 
 class ConcurrentInbox:
-    """One line for all queues; as many are handled at once as there are takers."""
+    """One line for all queues; as many are handled at once as there are takers. What came together waits together."""
 
     def __init__(self) -> None:
-        self._ready: deque[ReceivedMessage] = deque()
+        self._ready: deque[list[ReceivedMessage]] = deque()  # each list of one queue, its next message last
         self._waiting = _Waiting()
 
     def put(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        self._ready.extend(messages)
+        self._ready.append(messages[::-1])
         self._waiting.wake()
 
     def take_now(self, count: int) -> list[ReceivedMessage]:
         ready = self._ready
         if self._waiting.closed:
             return []
-        taken: list[ReceivedMessage] = []
-        now = asyncio.get_running_loop().time()
-        while ready and len(taken) < count:
-            message = ready[0]
-            held = message.holder
-            if taken and held is not taken[0].holder:
-                break
-            ready.popleft()
+        while ready:
+            piece = ready[0]
+            held = piece[-1].holder
             if held is None or held.dropped:
-                continue  # somebody else's by now
-            message.taken_at = now
-            taken.append(message)
-        if ready:
-            self._waiting.wake()
-        return taken
+                ready.popleft()  # somebody else's by now
+                continue
+            if count == 1:
+                taken = [piece.pop()]
+            else:
+                taken = piece[: -count - 1 : -1]
+                del piece[-count:]
+            if not piece:
+                ready.popleft()
+            now = asyncio.get_running_loop().time()
+            for message in taken:
+                message.taken_at = now
+            if ready:
+                self._waiting.wake()
+            return taken
+        return []
 
     async def take(self, count: int) -> list[ReceivedMessage]:
         while not self._waiting.closed:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orbitmq.client.namespaces import unwrapped
-from orbitmq.client.received import ReceivedMessage
+from orbitmq.client.namespaces import unwrapped, wrapped
+from orbitmq.client.received import ReceivedMessage, received_briefly
 from orbitmq.errors import MessageError
 from orbitmq.message import StoredMessage
 from orbitmq.message import properties as names
 from orbitmq.message.batch import decode_batch
 from orbitmq.message.compression import plain_body
-from orbitmq.message.properties import decode_properties
-from orbitmq.message.record import decode_records
+from orbitmq.message.properties import decode_properties, property_finder
+from orbitmq.message.record import decode_briefly
 from orbitmq.message.sysflags import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BATCH: Final = NEED_UNWRAP | INNER_BATCH
+_find_tag: Final = property_finder(names.TAGS)
 
 
 class Incoming:
@@ -39,6 +40,7 @@ class Incoming:
     def __init__(self, namespace: str, retry_topic: str) -> None:
         self._namespace = namespace
         self._retry_topic = retry_topic
+        self._wire_topics: dict[str, bytes] = {}
 
     def messages(
         self, body: bytes, queue: QueueRef, subscription: Subscription, holder: ProcessQueue | None
@@ -46,12 +48,23 @@ class Incoming:
         """Those of a pull answer that the subscription wants."""
         received = []
         wants_all = not subscription.tags
-        for stored in decode_records(body):
-            if stored.sys_flag & _BATCH == _BATCH:
-                received += [self.message(one, queue, holder) for one in _unwrapped(stored) if subscription.wants(one)]
-            elif wants_all or subscription.wants(stored):
-                received.append(self.message(stored, queue, holder))
+        for record in decode_briefly(body, self._wire_topic(queue.topic)):
+            if isinstance(record, tuple):
+                if wants_all or _tag(record[-1]) in subscription.tags:
+                    received.append(received_briefly(body, record, queue.topic, queue, holder))
+            elif record.sys_flag & _BATCH == _BATCH:
+                received += [self.message(one, queue, holder) for one in _unwrapped(record) if subscription.wants(one)]
+            elif wants_all or subscription.wants(record):
+                received.append(self.message(record, queue, holder))
         return received
+
+    def _wire_topic(self, topic: str) -> bytes:
+        """As records of the queue name it; empty for the retry topic, whose messages each come from a topic of their own."""
+        wire = self._wire_topics.get(topic)
+        if wire is None:
+            name = wrapped(self._namespace, topic)
+            wire = self._wire_topics[topic] = b"" if name == self._retry_topic else name.encode()
+        return wire
 
     def message(self, stored: StoredMessage, queue: QueueRef, holder: ProcessQueue | None) -> ReceivedMessage:
         topic = stored.topic
@@ -61,6 +74,10 @@ class Incoming:
             topic = unwrapped(self._namespace, topic)
         body = _inflated(stored) if stored.sys_flag & COMPRESSED else stored.body
         return ReceivedMessage(stored, topic, body, queue, holder)
+
+
+def _tag(raw_properties: bytes) -> str:
+    return (_find_tag(raw_properties) or b"").decode("utf-8", "replace")
 
 
 def _inflated(stored: StoredMessage) -> bytes:

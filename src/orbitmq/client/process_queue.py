@@ -92,15 +92,13 @@ class ProcessQueue:
     def holds(self, message: ReceivedMessage) -> bool:
         return self._held.get(message.queue_offset) is message
 
-    def add(self, messages: Iterable[ReceivedMessage]) -> None:
-        held, order = self._held, self._order
-        for message in messages:
-            offset = message.queue_offset
-            held[offset] = message
-            order.append(offset)
-            self.bytes += len(message.body)
-        if order:
-            self.last_offset = max(self.last_offset, order[-1])
+    def add(self, messages: list[ReceivedMessage]) -> None:
+        offsets = [message.queue_offset for message in messages]
+        self._held.update(zip(offsets, messages, strict=True))
+        self._order.extend(offsets)
+        self.bytes += sum([len(message.body) for message in messages])
+        if offsets:
+            self.last_offset = max(self.last_offset, offsets[-1])
         self._update_room()
 
     def skip_to(self, offset: int) -> None:
@@ -110,12 +108,13 @@ class ProcessQueue:
 
     def remove(self, messages: Iterable[ReceivedMessage]) -> None:
         """Done with. A message that is not held any more (expired, say) is left alone."""
-        held, order = self._held, self._order
+        held, order, freed = self._held, self._order, 0
         for message in messages:
             offset = message.queue_offset
             if held.get(offset) is message:
                 del held[offset]
-                self.bytes -= len(message.body)
+                freed += len(message.body)
+        self.bytes -= freed
         while order and order[0] not in held:
             order.popleft()
         if not self._room.is_set():

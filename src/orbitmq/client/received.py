@@ -9,11 +9,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from orbitmq.message import Message, QueueRef, StoredMessage
+from orbitmq.message.properties import decode_properties
+from orbitmq.message.record import decode_record
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from orbitmq.client.process_queue import ProcessQueue
+    from orbitmq.message.record import BriefRecord
 
 
 class Settler(Protocol):
@@ -31,7 +34,19 @@ class Settler(Protocol):
 class ReceivedMessage(Message):
     """A message from a queue. It stays this consumer's until it is acked or given back."""
 
-    __slots__ = ("attempt", "holder", "queue", "queue_offset", "settler", "stored", "taken_at")
+    __slots__ = (
+        "_answer",
+        "_at",
+        "_properties",
+        "_raw_properties",
+        "_stored",
+        "attempt",
+        "holder",
+        "queue",
+        "queue_offset",
+        "settler",
+        "taken_at",
+    )
 
     def __init__(
         self, stored: StoredMessage, topic: str, body: bytes, queue: QueueRef, holder: ProcessQueue | None = None
@@ -39,14 +54,38 @@ class ReceivedMessage(Message):
         self.topic = topic  # of a message that is delivered again: where it was first sent
         self.body = body
         self.flag = stored.flag
-        self.properties = stored.properties
         self.queue = queue
         self.queue_offset = stored.queue_offset
-        self.stored = stored
         self.attempt = stored.reconsume_times + 1
         self.holder = holder
         self.settler: Settler | None = None
         self.taken_at = 0.0  # by the event loop's clock; 0: still waiting
+        self._stored: StoredMessage | None = stored
+        self._properties: dict[str, str] | None = stored.properties
+        self._raw_properties = stored.raw_properties
+        self._answer = b""
+        self._at = 0
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Whatever travels beside the body, by name."""
+        properties = self._properties
+        if properties is None:
+            properties = self._properties = decode_properties(self._raw_properties)
+        return properties
+
+    @properties.setter
+    def properties(self, properties: dict[str, str]) -> None:
+        self._properties = properties
+
+    @property
+    def stored(self) -> StoredMessage:
+        """The record as the broker keeps it."""
+        stored = self._stored
+        if stored is None:
+            stored = self._stored = decode_record(self._answer, self._at)
+            self._answer = b""
+        return stored
 
     @property
     def message_id(self) -> str:
@@ -114,3 +153,29 @@ class Processing:
         if message.settler is not None:
             await message.retry(message.settler.report([message], error))
         return True
+
+
+def received_briefly(
+    answer: bytes, record: BriefRecord, topic: str, queue: QueueRef, holder: ProcessQueue | None
+) -> ReceivedMessage:
+    """A message of which only that is decoded which every handler looks at; the rest is when somebody asks."""
+    message: ReceivedMessage = _new(ReceivedMessage)
+    at, flag, queue_offset, reconsume_times, body, raw_properties = record
+    message.topic = topic
+    message.body = body
+    message.flag = flag
+    message.queue = queue
+    message.queue_offset = queue_offset
+    message.attempt = reconsume_times + 1
+    message.holder = holder
+    message.settler = None
+    message.taken_at = 0.0
+    message._stored = None
+    message._properties = None
+    message._raw_properties = raw_properties
+    message._answer = answer
+    message._at = at
+    return message
+
+
+_new = ReceivedMessage.__new__

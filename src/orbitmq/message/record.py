@@ -36,7 +36,14 @@ import msgspec
 from orbitmq.errors import MessageError
 from orbitmq.message.message import StoredMessage
 from orbitmq.message.properties import MAX_PROPERTIES_BYTES, RECORD_CRC, decode_properties, property_finder
-from orbitmq.message.sysflags import BORN_HOST_IPV6, HOSTS_MASK, STORE_HOST_IPV6
+from orbitmq.message.sysflags import (
+    BORN_HOST_IPV6,
+    COMPRESSED,
+    HOSTS_MASK,
+    INNER_BATCH,
+    NEED_UNWRAP,
+    STORE_HOST_IPV6,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +96,14 @@ REST_OF_USUAL_HEAD: Final = _head(8, 8, start=">")  # what stands between the ma
 _SYS_FLAG_AND_BODY_LENGTH: Final = struct.Struct(">i44xi")  # the latter where it stands with IPv4 hosts
 # Size, magic, body CRC, sysFlag, and where it stands with IPv4 hosts, body length: unsigned, so that a negative one is too large.
 _QUICK: Final = struct.Struct(">iiI24xi44xI")
+_UNUSUAL_FLAGS: Final = HOSTS_MASK | COMPRESSED | NEED_UNWRAP | INNER_BATCH
+_BRIEF_HEAD: Final = struct.Struct(
+    ">ii8x"  # size, magic
+    "iq8x"  # flag, queue offset
+    "i32x"  # sysFlag
+    "i8x"  # reconsume times
+    "i"  # body length
+)
 _INT: Final = struct.Struct(">i")
 _UNSIGNED: Final = struct.Struct(">I")
 _SHORT: Final = struct.Struct(">h")
@@ -319,6 +334,47 @@ def _decode_usual(data: bytes, at: int, end: int) -> StoredMessage | None:
         size=size,
         body_crc=body_crc,
     )
+
+
+BriefRecord = tuple[int, int, int, int, bytes, bytes]
+"""Where a record begins, its flag, queue offset and reconsume times, its body and its encoded properties."""
+
+
+def decode_briefly(data: bytes, topic: bytes) -> list[BriefRecord | StoredMessage]:
+    """As `decode_records`, but of usual records of `topic` only what most readers look at: plain body, IPv4 hosts.
+
+    Whoever wants the rest of one decodes it with `decode_record` at the place given.
+    """
+    found: list[BriefRecord | StoredMessage] = []
+    at, end = 0, len(data)
+    unpack, topic_bytes = _BRIEF_HEAD.unpack_from, len(topic)
+    topic_field = (
+        topic_bytes.to_bytes(1, "big") + topic if topic_bytes <= MAX_V1_TOPIC else b"\xff"
+    )  # none is like that
+    while at < end:
+        if end - at >= FIXED_BYTES:
+            size, magic, flag, queue_offset, sys_flag, reconsume_times, body_bytes = unpack(data, at)
+            body_at = at + USUAL_HEAD_BYTES
+            topic_length_at = body_at + body_bytes
+            properties_at = topic_length_at + topic_bytes + 3
+            record_end = at + size
+            if (
+                magic == MAGIC_V1
+                and body_bytes >= 0
+                and properties_at <= record_end <= end
+                and not sys_flag & _UNUSUAL_FLAGS
+                and data.startswith(topic_field, topic_length_at)
+                and _SHORT.unpack_from(data, properties_at - 2)[0] == record_end - properties_at
+            ):
+                properties = data[properties_at:record_end]
+                body = data[body_at:topic_length_at]
+                found.append((at, flag, queue_offset, reconsume_times, body, properties))
+                at = record_end
+                continue
+        message = decode_record(data, at)
+        found.append(message)
+        at += message.size
+    return found
 
 
 class RecordEntry(msgspec.Struct):
