@@ -225,3 +225,28 @@ def test_files_of_the_log_go_with_the_messages_they_speak_of(tmp_path: Path) -> 
     assert timers.log.delete_below(10_000) == 1  # the last file stays
 
     assert fire(timers, NOW_MS + 10_000) == [offset * 100 for offset in range(20, 25)]
+
+
+@pytest.mark.parametrize(("last_exit", "again"), [(LastExit.KILLED, [4, 5]), (LastExit.CRASHED, [0, 1, 2, 3, 4, 5])])
+def test_a_killed_process_goes_on_where_it_was_and_a_power_cut_where_it_was_safe(
+    tmp_path: Path, last_exit: LastExit, again: list[int]
+) -> None:
+    timers = opened(tmp_path, now_ms=NOW_MS)
+    for offset in range(6):
+        put(timers, offset, seconds=2 if offset < 2 else 5)
+    timers.save(timers.mark(), NOW_MS)
+    due = timers.due(NOW_MS + 20_000)
+    assert due is not None
+    timers.fired(due)  # the first two
+    due = timers.due(NOW_MS + 20_000)
+    assert due is not None
+    timers.note(2)  # and two of the four that follow
+
+    reopened = opened(tmp_path, now_ms=NOW_MS + 30_000, last_exit=last_exit)
+
+    fired: list[int] = []
+    while (due := reopened.due(NOW_MS + 30_000)) is not None:
+        units = [reopened.log.unit(position) for position in due.positions[due.fired :]]
+        fired += [unit.commit_log_offset for unit in units if unit is not None]
+        reopened.fired(due)
+    assert fired == again

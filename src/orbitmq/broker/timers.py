@@ -220,6 +220,7 @@ class Timers:
             if not wheel.was_put(commit_log_offset):
                 self._put(commit_log_offset, size)
             wheel.queue_offset += 1
+        wheel.note(self._next if self._firing is not None else 0)
         return True
 
     def _put(self, commit_log_offset: int, size: int) -> None:
@@ -260,7 +261,7 @@ class Timers:
             self._firing = self.wheel.due(self._clock.now_ms())
             if self._firing is None:
                 return False
-            self._next = 0
+            self._next = self._firing.fired
             self._recalled = self._recalls(self._firing)
         positions = self._firing.positions
         for _ in range(_FIRED_PER_TURN):
@@ -271,6 +272,7 @@ class Timers:
             if unit is not None and not _only_recalls(unit):
                 self._fire_unit(unit)
             self._next += 1
+            self.wheel.note(self._next)
         return True
 
     def _slot_is_done(self, firing: DueSlot) -> None:

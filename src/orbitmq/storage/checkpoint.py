@@ -8,6 +8,7 @@
     confirmed offset      32      data version: state version
     (zero)                40      data version: timestamp, ms
     (zero)                48      data version: counter
+    (zero)                64      ours: how far the timers are at this moment, see timer_store.py
 
 The times are store times of messages: everything stored up to then was synced. They decide where recovery starts after a
 crash, so a time may only advance after the sync it speaks of. The numbers share one disk sector and are written at once.
@@ -119,6 +120,13 @@ class CheckpointFile:
             self._file.pwrite(data, 0)
             self._file.sync()
             self._saved = data
+
+    def note(self, data: bytes, at: int) -> None:
+        """Bytes that Java does not look at. In the page cache on return: a killed process leaves them, a power cut may not."""
+        self._file.pwrite(data, at)
+
+    def read(self, size: int, at: int) -> bytes:
+        return self._file.pread(size, at)
 
     def close(self) -> None:
         self._file.close()

@@ -9,9 +9,10 @@ A slot stands for the messages due in [tick, tick + 1) and fires when that time 
 further away than the roll window goes into a nearer slot, marked to be put on the wheel again from there.
 
 Two numbers say what was done: slots before `read_tick` have fired, messages of the timer topic before `queue_offset` are on
-the wheel. Only what the saved checkpoint says is believed after a crash. Messages that were put on the wheel after it are
-found in the log and not put twice; slots that fired after it fire again, so a crash may repeat a second's messages but
-never loses one.
+the wheel. They are noted, unsynced, with every message that fires (at 64 in `timercheck`, where Java does not look), so a killed
+process goes on where it was. After a power cut only the saved checkpoint is believed: messages that were put on the wheel
+after it are found in the log and not put twice; slots that fired after it fire again. So a power cut may repeat a second's
+messages, and nothing loses one.
 
 Java: TimerMessageStore
 """
@@ -19,6 +20,7 @@ Java: TimerMessageStore
 from __future__ import annotations
 
 import logging
+import struct
 from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -37,6 +39,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_NAME: Final = "timercheck"
+_PROGRESS_AT: Final = 64
+_PROGRESS: Final = struct.Struct(
+    ">I"  # magic
+    "q"  # queue offset
+    "q"  # read tick
+    "i"  # units of that slot that have fired
+)
+_PROGRESS_MAGIC: Final = 0x4F524254
 _SPARE_SLOTS: Final = 60  # of a turn of the wheel, kept free before its end
 _TURN: Final = SLOTS // 2
 
@@ -44,6 +54,7 @@ _TURN: Final = SLOTS // 2
 class DueSlot(NamedTuple):
     slot: Slot
     positions: array[int]  # of its units in the log, oldest first
+    fired: int = 0  # how many of them fired before the process was killed
 
 
 class TimerStore:
@@ -83,11 +94,15 @@ class TimerStore:
         now = now_ms // self.precision_ms
         known = self.checkpoint.read_until_ms // self.precision_ms
         self.read_tick = max(known, now - longest) if known or self.log.end else now
+        self._fired_units = 0  # of the slot at `read_tick`
+        if last_exit is LastExit.KILLED and self.log.end >= self.checkpoint.log_synced_offset:
+            self._go_on(now - longest)
         self._closed_to = self.read_tick  # nothing more comes into slots before it
         self.last_tick = NOWHERE  # of the latest slot in use
         self._saving = Lock()
         self._known: set[int] = set()  # log offsets that are on the wheel though the checkpoint does not say so
         self._recover_wheel()
+        self.note(self._fired_units)
 
     # ---- on the wheel
 
@@ -143,13 +158,21 @@ class TimerStore:
         """The earliest slot that is over and has not fired. Moves past those that nothing is in."""
         now = now_ms // self.precision_ms
         for slot in self.wheel.used(self.read_tick, min(now, self.last_tick + 1)):
+            fired = self._fired_units if slot.tick == self.read_tick else 0
             self.read_tick, self._closed_to = slot.tick, slot.tick + 1
-            return DueSlot(slot, self._chain_of(slot))
+            return DueSlot(slot, self._chain_of(slot), fired)
         self._pass_to(now)
         return None
 
+    def note(self, fired_units: int) -> None:
+        """So many units of the slot that is firing have fired. Should the process be killed now, they do not fire again."""
+        self._fired_units = fired_units
+        progress = _PROGRESS.pack(_PROGRESS_MAGIC, self.queue_offset, self.read_tick, fired_units)
+        self._checkpoint_file.note(progress, _PROGRESS_AT)
+
     def fired(self, due: DueSlot) -> None:
         self._pass_to(due.slot.tick + 1)
+        self.note(0)
 
     def _pass_to(self, tick: int) -> None:
         self.read_tick = self._closed_to = max(self.read_tick, tick)
@@ -205,6 +228,18 @@ class TimerStore:
             at = unit.previous
         positions.reverse()
         return positions
+
+    def _go_on(self, earliest: int) -> None:
+        """Where a killed process was."""
+        magic, queue_offset, read_tick, fired = _PROGRESS.unpack(
+            self._checkpoint_file.read(_PROGRESS.size, _PROGRESS_AT)
+        )
+        if (
+            magic == _PROGRESS_MAGIC
+            and read_tick >= max(self.read_tick, earliest)
+            and queue_offset >= self.queue_offset
+        ):
+            self.queue_offset, self.read_tick, self._fired_units = queue_offset, read_tick, fired
 
     def _recover_wheel(self) -> None:
         """The wheel as the log tells it. Slots that lead behind the log's end are built anew from their first unit on."""
