@@ -387,7 +387,7 @@ class Broker:
         state.sending.on_half_message = state.half_messages.taken
         if state.timers is not None:
             state.sending.is_moment_full = state.timers.is_congested
-            state.reviving.timer_is_behind = state.timers.is_behind
+            state.reviving.timer_done_until_ms = state.timers.done_until_ms
         state.ordered_leases.on_free = state.settling.on_free = state.pops.queue_is_free
 
     def _message_arrived(self, topic: str, queue_id: int, next_offset: int) -> None:

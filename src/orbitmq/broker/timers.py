@@ -117,9 +117,14 @@ class Timers:
         """Messages of the timer topic that are not on the wheel yet."""
         return max(0, self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset - self.wheel.queue_offset)
 
-    def is_behind(self) -> bool:
-        """Whether a message that is due may not be delivered yet."""
-        return self.read_behind_ms > 0 or self.queue_behind > 0
+    def done_until_ms(self) -> int:
+        """Whatever was stored before this moment and was due before it is delivered."""
+        now_ms = self._clock.now_ms()
+        fired_ms = self.wheel.read_tick * self.wheel.precision_ms if self.wheel.is_waiting or self._firing else now_ms
+        if not self.queue_behind:
+            return min(fired_ms, now_ms)
+        taken_ms = self._store.stored_at_ms(names.TIMER_TOPIC, QUEUE, self.wheel.queue_offset)
+        return min(fired_ms, now_ms, taken_ms if taken_ms is not None else now_ms)
 
     def waiting(self) -> int:
         """Messages on the wheel."""

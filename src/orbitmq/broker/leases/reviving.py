@@ -1,8 +1,8 @@
 """What nobody acknowledged in time is handed out again: copied to the group's retry topic, or to its dead letters.
 
 One reader for each revive queue. It reads checkpoints and acks in order and keeps the checkpoints until their time is over for
-sure: the newest entry it has seen was due two seconds after the end of the lease, or nothing came for three seconds and the
-timer is not behind. So a message is back two to four seconds after its lease ended, and an ack counts as long as it is not
+sure: the newest entry it has seen was due two seconds after the end of the lease, or nothing came for three seconds; and the
+timer has delivered all that was due by then. So a message is back two to four seconds after its lease ended, and an ack counts as long as it is not
 back. The position of the reader is that of the last checkpoint it is done with, saved with the consumer offsets under Java's
 name: a restart, of this broker or of Apache's, goes on behind it. Messages that were handed out again are acknowledged in the
 revive queue, and checkpoints that were done are known when the timer delivers them a second time: so a crash between two saves does
@@ -109,7 +109,10 @@ class Reviving:
         self._clock = clock
         self._lease_log = lease_log
         self._topic = lease_log.topic
-        self.timer_is_behind: Callable[[], bool] = lambda: False
+        self.timer_done_until_ms: Callable[[], int] = clock.now_ms
+        self._mark: tuple[int, int] | None = (
+            None  # what the timer has delivered until when, and where the log ended then
+        )
         self.queues = [self._opened(queue_id) for queue_id in range(configuration.settings.revive_queue_num)]
 
     async def run(self) -> None:
@@ -127,12 +130,18 @@ class Reviving:
 
     async def round(self) -> None:
         """Read what is new, and hand out again what is over."""
+        if self._mark is None:
+            self._mark = (self.timer_done_until_ms(), self._store.log.end)
+        done_ms, log_end = self._mark
+        self._store.dispatch()
+        if self._store.dispatched_offset < log_end:
+            return  # what the timer delivered until then cannot be read yet
+        self._mark = None
         for queue in self.queues:
-            for step in (self._read, self._revive):
-                more = True
-                while more:
-                    more = step(queue)
-                    await asyncio.sleep(0)
+            while self._read(queue, done_ms):
+                await _others_turn()
+            while self._revive(queue, done_ms):
+                await _others_turn()
 
     def lag(self) -> list[tuple[int, int, int]]:
         """Of each queue: its id, the messages that are not done, and how late the first of them is in ms."""
@@ -165,13 +174,14 @@ class Reviving:
             offset = result.next_offset
         return queue
 
-    def _read(self, queue: ReviveQueue) -> bool:
+    def _read(self, queue: ReviveQueue, done_ms: int) -> bool:
         """Whether there may be more."""
         for _ in range(_READS_PER_TURN):
             result = self._store.read(self._topic, queue.queue_id, queue.next_offset, _BATCH)
             if not result.count:
                 if result.next_offset <= queue.next_offset or result.max_offset == 0:
-                    self._note_silence(queue)
+                    if queue.checkpoints and done_ms - queue.newest_ms > _SILENCE_MS:
+                        queue.newest_ms = done_ms
                     return False
                 queue.next_offset = result.next_offset  # what lay there was deleted
                 continue
@@ -180,11 +190,6 @@ class Reviving:
                     self._take(queue, message)
             queue.next_offset = result.next_offset
         return True
-
-    def _note_silence(self, queue: ReviveQueue) -> None:
-        now_ms = self._clock.now_ms()
-        if queue.checkpoints and now_ms - queue.newest_ms > _SILENCE_MS and not self.timer_is_behind():
-            queue.newest_ms = now_ms
 
     def _take(self, queue: ReviveQueue, message: StoredMessage) -> None:
         tag = message.properties.get(keys.TAGS)
@@ -208,11 +213,13 @@ class Reviving:
 
     # ---- reviving
 
-    def _revive(self, queue: ReviveQueue) -> bool:
+    def _revive(self, queue: ReviveQueue, done_ms: int) -> bool:
         """Whether there may be more."""
+        # After a restart the timer delivers late, and not in order: acks may come behind what is newer.
+        done_ms = min(queue.newest_ms - _AFTER_END_MS, done_ms)
         for _ in range(_CHECKPOINTS_PER_TURN):
             checkpoint = next(iter(queue.checkpoints.values()), None)
-            if checkpoint is None or queue.newest_ms - checkpoint.revive_ms <= _AFTER_END_MS:
+            if checkpoint is None or checkpoint.revive_ms >= done_ms:
                 return False
             lease = self._open_leases.get(checkpoint.key)
             # What is acknowledged counts from that moment on, however late its entry comes through the timer.
@@ -288,6 +295,11 @@ class Reviving:
             message.reconsume_times + 1,
         )
         self._sending.count(topic, 1, appended.end - appended.commit_log_offset)
+
+
+async def _others_turn() -> None:
+    """Give way to other work: there may be a lot of this."""
+    await asyncio.sleep(0)
 
 
 def _done(checkpoint: Checkpoint, offset: int) -> Ack:
