@@ -89,10 +89,10 @@ async def test_leases_survive_a_broker_that_is_killed_at_random(tmp_path: Path) 
         await tasks[0]
         poison = {text for text, fate in ledger.sent.items() if fate == "poison"}
         async with asyncio.timeout(SETTLE_SECONDS):
-            while ledger.open() or len(set(dead := await dead_letters(world))) < len(poison):
+            while not poison <= (dead := set(await dead_letters(world))) or ledger.open() - dead:
                 await asyncio.sleep(0.2)
         await asyncio.sleep(LEASE_MS / 1000 + 4)  # what would come again would come by now
-        dead = await dead_letters(world)
+        letters = Counter(await dead_letters(world))
         for task in tasks[1:]:
             task.cancel()
         await asyncio.gather(*tasks[1:], return_exceptions=True)
@@ -106,8 +106,11 @@ async def test_leases_survive_a_broker_that_is_killed_at_random(tmp_path: Path) 
     )
     assert len(ledger.sent) > 100
     assert ledger.given_after_ack == []
-    assert Counter(dead) == Counter(poison), Counter(dead) - Counter(poison)
-    assert {text for text in poison if ledger.given[text] < RETRIES + 1} == set()
+    assert poison <= letters.keys()
+    assert set(letters.values()) == {1}  # each once
+    assert not letters.keys() & (ledger.acked | ledger.acked_late)  # and nothing that was acknowledged
+    # Others can be exhausted only because kills took the answers to their pops or acks with them.
+    assert len(letters.keys() - poison) <= kills * 3 * 8
     assert "Traceback" not in printed, printed[-3000:]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -192,3 +193,36 @@ async def test_leases_of_what_is_gone_are_dropped(
     clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
     await settled(broker)
     assert broker.state.topics.get("%RETRY%LG_Leases") is None
+
+
+async def test_prometheus_sees_leases(tmp_path: Path, clock: MovableClock) -> None:
+    exported: dict[str, Any] = {
+        "metricsExporterType": "PROM",
+        "metricsPromExporterPort": 0,
+        "metricsPromExporterHost": "127.0.0.1",
+    }
+    async with running(tmp_path, clock=clock, **QUICK, **exported) as broker, wire(broker) as client:
+        consumer = LeaseClient(client)
+        await send(client, b"a", b"b", b"c")
+        leased = await pop_some(consumer, maxMsgNums=2)
+        await consumer.ack(leased[0])
+        assert (await metric(broker, "rocketmq_consumer_inflight_messages", topic=T)) == 1
+        assert (await metric(broker, "rocketmq_consumer_lag_messages", topic=T)) == 2
+        assert (await metric(broker, "rocketmq_consumer_ready_messages", topic=T)) == 1
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        while not (await metric(broker, "rocketmq_pop_revive_retry_messages_total", topic=T)):
+            await asyncio.sleep(0.05)
+        for kind in ("CK", "ACK"):
+            wanted = {"topic": T, "consumer_group": "LG", "revive_message_type": kind}
+            assert (await metric(broker, "rocketmq_pop_revive_in_message_total", **wanted)) == 1
+            assert (await metric(broker, "rocketmq_pop_revive_out_message_total", **wanted)) >= 1
+        assert (await metric(broker, "rocketmq_consumer_inflight_messages", topic=T)) == 0
+
+
+async def metric(broker: Broker, name: str, **labels: str) -> float:
+    """The sum over what has these labels."""
+    assert broker.metrics_address is not None
+    page = await asyncio.to_thread(urllib.request.urlopen, f"http://{broker.metrics_address}/metrics")
+    lines = [line for line in page.read().decode().splitlines() if line.startswith(name + "{")]
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if all(each in line for each in wanted))

@@ -219,7 +219,7 @@ class Broker:
             slaves,
             settings.copies_awaited,
         )
-        self._lease_log = LeaseLog(store, configuration, clock, host)
+        self._lease_log = LeaseLog(store, configuration, statistics, clock, host)
         open_leases = OpenLeases()
         if not settings.is_slave:
             offsets.log_end = lambda: store.log.end
@@ -356,7 +356,7 @@ class Broker:
         state = self.state
         metrics = Metrics(
             state.store, state.topics, state.groups, state.clients, state.progress, state.statistics,
-            self.configuration, self._clock, state.timers,
+            self.configuration, self._clock, state.timers, state.reviving, state.open_leases,
         )  # fmt: skip
         self._exporter = Exporter(metrics, state.store, self._network)
         self.metrics_address = await self._exporter.start(host, self.configuration.settings.metrics_prom_exporter_port)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from orbitmq.broker.clients import Clients
     from orbitmq.broker.groups import Groups
+    from orbitmq.broker.leases.open_leases import OpenLeases
+    from orbitmq.broker.leases.reviving import Reviving
     from orbitmq.broker.progress import Progress
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
@@ -55,8 +57,12 @@ class Metrics:
         configuration: BrokerConfiguration,
         clock: Clock,
         timers: Timers | None,
+        reviving: Reviving,
+        open_leases: OpenLeases,
     ) -> None:
         self._timers = timers
+        self._reviving = reviving
+        self._open_leases = open_leases
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -69,7 +75,7 @@ class Metrics:
     async def text(self) -> str:
         """Gives way to other work between groups: there may be thousands."""
         lines = [*self._about_broker(), *self._about_messages(), *self._about_clients(), *self._about_store()]
-        lines += self._about_timers()
+        lines += [*self._about_timers(), *self._about_leases()]
         lines += await self._about_lag()
         return "\n".join(lines) + "\n"
 
@@ -146,6 +152,26 @@ class Metrics:
         spread: list[_Sample] = [({**_DISK, "timer_bound_s": str(end)}, count) for end, count in timers.spread()]
         yield from self._family("rocketmq_timer_message_snapshot", "gauge", "Messages due until then.", spread)
 
+    def _about_leases(self) -> Iterator[str]:
+        """Java: PopMetricsManager"""
+        counters = (
+            ("rocketmq_pop_revive_in_message_total", "Checkpoints and acks written.", statistics.REVIVE_IN_NUMS, True),
+            ("rocketmq_pop_revive_out_message_total", "Checkpoints and acks read.", statistics.REVIVE_OUT_NUMS, False),
+            ("rocketmq_pop_revive_retry_messages_total", "Leases that came back.", statistics.REVIVE_RETRY_NUMS, True),
+        )
+        for name, help_text, counted, is_put in counters:
+            samples = [(_of_lease(key, is_put), counter.value) for key, counter in self._stats.counters(counted)]
+            yield from self._family(name, "counter", help_text, samples)
+        lag = self._reviving.lag()
+        behind: list[_Sample] = [({"queue_id": str(queue_id)}, messages) for queue_id, messages, _ in lag]
+        yield from self._family("rocketmq_pop_revive_lag_milliseconds", "gauge", "Entries not done.", behind)
+        late: list[_Sample] = [({"queue_id": str(queue_id)}, late_ms) for queue_id, _, late_ms in lag]
+        yield from self._family("rocketmq_pop_revive_latency_milliseconds", "gauge", "How late the first is.", late)
+        yield from self._family("rocketmq_pop_offset_buffer_size", "gauge", "Always 0: nothing is held.", [({}, 0)])
+        yield from self._family(
+            "rocketmq_pop_checkpoint_buffer_size", "gauge", "Open leases in memory.", [({}, len(self._open_leases))]
+        )
+
     async def _about_lag(self) -> list[str]:
         samples: list[list[_Sample]] = [[] for _ in _LAGS]
         for group in list(self._groups.all()):
@@ -157,10 +183,11 @@ class Metrics:
                     "is_retry": _flag(topic.startswith(names.RETRY_PREFIX)),
                     "is_system": self._is_system(topic, group),
                 }
+                leased = self._open_leases.in_flight_of(topic, group)
                 values = (
-                    backlog.messages,
+                    backlog.messages + leased,
                     self._age_ms(backlog.oldest_stored_ms),
-                    backlog.in_flight,
+                    backlog.in_flight + leased,
                     self._age_ms(backlog.oldest_unfetched_ms),
                     backlog.messages - backlog.in_flight,
                 )
@@ -210,6 +237,13 @@ def _software(language: str, version: int) -> dict[str, str]:
         "version": versions.name(version).lower(),
         "protocol_type": "remoting",
     }
+
+
+def _of_lease(key: str, is_put: bool) -> dict[str, str]:
+    topic, group, *more = key.split("@")
+    labels = {"consumer_group": group, "topic": topic}
+    labels |= dict(zip(("revive_message_type", "queue_id"), more, strict=False))
+    return {**labels, "put_status": "PUT_OK"} if is_put else labels
 
 
 def _flag(value: bool) -> str:

@@ -29,6 +29,10 @@ GROUP_CK_NUMS: Final = "GROUP_CK_NUMS"  # batches leased
 GROUP_ACK_NUMS: Final = "GROUP_ACK_NUMS"
 BROKER_CK_NUMS: Final = "BROKER_CK_NUMS"
 BROKER_ACK_NUMS: Final = "BROKER_ACK_NUMS"
+# In Java only in its metrics. Keys: topic@group@CK or ACK, with the revive queue behind it for what was read; topic@group.
+REVIVE_IN_NUMS: Final = "POP_REVIVE_IN_NUMS"
+REVIVE_OUT_NUMS: Final = "POP_REVIVE_OUT_NUMS"
+REVIVE_RETRY_NUMS: Final = "POP_REVIVE_RETRY_NUMS"
 
 SAMPLE_SECONDS: Final = 10
 _STEPS_OF_HOUR: Final = 60  # every tenth minute, in samples of ten seconds

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.broker import names
+from orbitmq.broker import names, statistics
 from orbitmq.broker.leases.checkpoints import CHECKPOINT_TAG, Ack, Checkpoint, LeaseKey, read_checkpoint
 from orbitmq.broker.leases.open_leases import Lease
 from orbitmq.broker.timer_requests import park_timer
@@ -26,6 +26,7 @@ from orbitmq.message.record import decode_record
 
 if TYPE_CHECKING:
     from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.statistics import Statistics
     from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
 
@@ -35,9 +36,12 @@ _MOST_FOUND: Final = 64
 
 
 class LeaseLog:
-    def __init__(self, store: Store, configuration: BrokerConfiguration, clock: Clock, store_host: bytes) -> None:
+    def __init__(
+        self, store: Store, configuration: BrokerConfiguration, stats: Statistics, clock: Clock, store_host: bytes
+    ) -> None:
         self._store = store
         self._configuration = configuration
+        self._stats = stats
         self._clock = clock
         self._store_host = store_host
         self.topic = names.revive_topic(configuration.settings.broker_cluster_name)
@@ -54,6 +58,7 @@ class LeaseLog:
         }
         if next_offset is not None:
             properties[NEXT_OFFSET] = str(next_offset)
+        self._stats.counter(statistics.REVIVE_IN_NUMS, f"{checkpoint.topic}@{checkpoint.group}@CK").add(1)
         return self._write(revive_queue, properties, checkpoint.to_json())
 
     def write_ack(self, ack: Ack, revive_queue: int, revive_ms: int) -> int:
@@ -62,6 +67,7 @@ class LeaseLog:
             keys.UNIQUE_KEY: ack.unique_key(),
             keys.TIMER_DELIVER_MS: str(revive_ms),
         }
+        self._stats.counter(statistics.REVIVE_IN_NUMS, f"{ack.topic}@{ack.group}@ACK").add(1)
         return self._write(revive_queue, properties, ack.to_json())
 
     def write_done(self, ack: Ack, revive_queue: int) -> int:

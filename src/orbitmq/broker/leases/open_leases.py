@@ -78,6 +78,10 @@ class OpenLeases:
         """Messages of a queue that a group has leased and not acknowledged."""
         return self._in_flight.get((topic, group, queue_id), 0)
 
+    def in_flight_of(self, topic: str, group: str) -> int:
+        """Over all queues of the topic."""
+        return sum(count for (of, by, _), count in self._in_flight.items() if of == topic and by == group)
+
     def forget_topic(self, topic: str) -> None:
         self._forget(lambda key: key[0] == topic)
 

@@ -198,8 +198,10 @@ class Reviving:
                 checkpoint = read_checkpoint(message.body)
                 checkpoint.revive_offset = message.queue_offset
                 queue.add(checkpoint)
+                self._count_read(checkpoint.topic, checkpoint.group, "CK", queue.queue_id)
             elif tag in (ACK_TAG, BATCH_ACK_TAG):
                 ack = read_ack(message.body)
+                self._count_read(ack.topic, ack.group, "ACK", queue.queue_id)
                 known = queue.checkpoints.get(ack.key(self._configuration.settings.broker_name))
                 if known is not None:
                     offsets = known.offsets()
@@ -210,6 +212,9 @@ class Reviving:
             logger.error("skipped entry %d of revive queue %d: %s", message.queue_offset, queue.queue_id, error)
         due = message.properties.get(keys.TIMER_DELIVER_MS, "")
         queue.newest_ms = max(queue.newest_ms, int(due) if due.isdigit() else 0)
+
+    def _count_read(self, topic: str, group: str, kind: str, queue_id: int) -> None:
+        self._stats.counter(statistics.REVIVE_OUT_NUMS, f"{topic}@{group}@{kind}@{queue_id}").add(1)
 
     # ---- reviving
 
@@ -270,6 +275,7 @@ class Reviving:
             properties.pop(keys.FIRST_POP_TIME, None)
         properties.setdefault(keys.FIRST_POP_TIME, str(checkpoint.pop_time_ms))
         self._put(topic, message, properties)
+        self._stats.counter(statistics.REVIVE_RETRY_NUMS, f"{checkpoint.topic}@{group}").add(1)
 
     def _put_to_dead_letters(self, checkpoint: Checkpoint, message: StoredMessage) -> None:
         origin = normal_topic(checkpoint.topic, checkpoint.group)
