@@ -47,11 +47,14 @@ class Ledger:
         self.given: Counter[str] = Counter()
         self.acked: set[str] = set()  # in time
         self.acked_late: set[str] = set()
+        self.asked: set[str] = set()  # of whose ack the answer may have died with the broker
         self.given_after_ack: list[str] = []
         self.over = False
 
     def open(self) -> set[str]:
-        return {text for text, fate in self.sent.items() if fate != "poison"} - self.acked - self.acked_late
+        return (
+            {text for text, fate in self.sent.items() if fate != "poison"} - self.acked - self.acked_late - self.asked
+        )
 
 
 class World:
@@ -166,7 +169,9 @@ async def handle(consumer: LeaseClient, ledger: Ledger, leased: Leased) -> None:
         return
     if fate == "extend":
         leased = await consumer.extended(leased, LEASE_MS)
+    ledger.asked.add(text)
     answer = await consumer.ack(leased)
+    ledger.asked.discard(text)
     if answer.code == 0:
         in_time = now_ms() < leased.handle.pop_time_ms + leased.handle.invisible_ms
         (ledger.acked if in_time else ledger.acked_late).add(text)

@@ -1,0 +1,242 @@
+"""What each kind of message costs beside a plain send: `python -m benchmarks kinds [--quick] [--seconds S] [--rounds N] [--heap SIZE]`.
+
+    plain         sends of 1 KB
+    delay level   sends that wait a second (level 1); deliveries run beside them
+    timer         sends that wait two seconds on the timer wheel
+    transaction   half messages, each committed as soon as it is stored
+    pop           messages leased by 32 and acknowledged one by one
+
+Ours beside Apache's, in the same run, each with a fresh store. What counts is each kind's **share** of the plain sends of the same
+broker: of messages a second, and of processor time a message, which a generator that is slower than the broker does not hide.
+The generator is Python and takes a core of its own: compare shares, not rates (those are `python -m benchmarks broker`).
+
+Without Java only ours is measured. Results: benchmarks/results/kinds.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.interop import java
+
+from benchmarks.broker import BROKER_NAME, KB, PATIENCE_SECONDS, QUEUES, create_topic, start_apaches, start_ours
+from benchmarks.machine import about, processor_seconds
+from orbitmq.message import properties as keys
+from orbitmq.message.ids import parse_offset_message_id
+from orbitmq.message.properties import encode_properties
+from orbitmq.message.record import decode_records
+from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.command import Command, request
+from orbitmq.protocol.headers.leases import ANY_QUEUE, START_AT_MIN, AckMessage, PopMessage, PopResult
+from orbitmq.protocol.headers.send import SendMessageV2, SendReceipt
+from orbitmq.protocol.headers.transactions import COMMIT, EndTransaction
+from orbitmq.protocol.lease_texts import OF_TOPIC, Handle
+from orbitmq.transport.loop import run as run_loop
+from orbitmq.transport.pool import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from benchmarks.broker import Contender
+    from orbitmq.transport.address import Address
+
+    Step = Callable[[Pool, Address, str, int], Awaitable[int]]
+
+RESULTS: Final = Path(__file__).parent / "results" / "kinds.json"
+CONNECTIONS: Final = 4
+IN_FLIGHT: Final = 32
+BODY: Final = b"x" * KB
+GROUP: Final = "bench"
+LEASE_MS: Final = 60_000
+BATCH: Final = 32
+
+
+def _send(topic: str, number: int, properties: dict[str, str], sys_flag: int = 0) -> Command:
+    header = SendMessageV2(
+        producer_group=GROUP,
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=QUEUES,
+        queue_id=number % QUEUES,
+        sys_flag=sys_flag,
+        born_timestamp=int(time.time() * 1000),
+        flag=0,
+        properties=encode_properties({keys.UNIQUE_KEY: f"{number:032X}", **properties}).decode(),
+    )
+    return request(RequestCode.SEND_MESSAGE_V2, header, BODY)
+
+
+async def _call(pool: Pool, address: Address, command: Command) -> Command:
+    answer = await pool.call(address, command, PATIENCE_SECONDS)
+    if answer.code:
+        raise SystemExit(f"refused: {answer}")
+    return answer
+
+
+async def plain(pool: Pool, address: Address, topic: str, number: int) -> int:
+    await _call(pool, address, _send(topic, number, {}))
+    return 1
+
+
+async def delay_level(pool: Pool, address: Address, topic: str, number: int) -> int:
+    await _call(pool, address, _send(topic, number, {keys.DELAY: "1"}))
+    return 1
+
+
+async def timer(pool: Pool, address: Address, topic: str, number: int) -> int:
+    await _call(pool, address, _send(topic, number, {keys.TIMER_DELAY_SECONDS: "2"}))
+    return 1
+
+
+async def transaction(pool: Pool, address: Address, topic: str, number: int) -> int:
+    half = _send(topic, number, {keys.PREPARED: "true", keys.PRODUCER_GROUP: GROUP}, sys_flag=4)
+    receipt = (await _call(pool, address, half)).read(SendReceipt)
+    header = EndTransaction(
+        producer_group=GROUP,
+        tran_state_table_offset=receipt.queue_offset,
+        commit_log_offset=parse_offset_message_id(receipt.msg_id)[1],
+        commit_or_rollback=COMMIT,
+        msg_id=f"{number:032X}",
+        topic=topic,
+    )
+    await pool.notify(address, request(RequestCode.END_TRANSACTION, header, oneway=True))
+    return 1
+
+
+async def pop(pool: Pool, address: Address, topic: str, number: int) -> int:
+    header = PopMessage(
+        consumer_group=GROUP,
+        topic=topic,
+        queue_id=ANY_QUEUE,
+        max_msg_nums=BATCH,
+        invisible_time=LEASE_MS,
+        poll_time=0,
+        init_mode=START_AT_MIN,
+    )
+    answer = await pool.call(address, request(RequestCode.POP_MESSAGE, header), PATIENCE_SECONDS)
+    if answer.code:
+        return 0  # nothing is left
+    told = answer.read(PopResult)
+    starts = {int(entry.split()[1]): int(entry.split()[2]) for entry in (told.start_offset_info or "").split(";")}
+    acks = []
+    for message in decode_records(answer.body):
+        handle = Handle(
+            starts[message.queue_id], told.pop_time, told.invisible_time, told.revive_qid, OF_TOPIC, BROKER_NAME,
+            message.queue_id, message.queue_offset,
+        )  # fmt: skip
+        ack = AckMessage(
+            consumer_group=GROUP,
+            topic=topic,
+            queue_id=message.queue_id,
+            extra_info=handle.text(),
+            offset=message.queue_offset,
+        )
+        acks.append(_call(pool, address, request(RequestCode.ACK_MESSAGE, ack)))
+    await asyncio.gather(*acks)
+    return len(acks)
+
+
+KINDS: Final[dict[str, Step]] = {
+    "plain": plain,
+    "delay level": delay_level,
+    "timer": timer,
+    "transaction": transaction,
+    "pop": pop,
+}
+
+
+async def _load(address: Address, topic: str, step: Step, seconds: float) -> tuple[int, float]:
+    """Messages, and the seconds they took. Ends early when a step has nothing left to do."""
+    pools = [Pool() for _ in range(CONNECTIONS)]
+    deadline = time.monotonic() + seconds
+    numbers = iter(range(1 << 40))
+    total = 0
+
+    async def one_after_the_other(pool: Pool) -> None:
+        nonlocal total
+        while time.monotonic() < deadline:
+            done = await step(pool, address, topic, next(numbers))
+            if not done:
+                return
+            total += done
+
+    began = time.monotonic()
+    at_once = IN_FLIGHT if step is not pop else 1  # a pop has 32 acks in flight by itself
+    try:
+        await asyncio.gather(*(one_after_the_other(pool) for pool in pools for _ in range(at_once)))
+    finally:
+        for pool in pools:
+            await pool.close()
+    return total, time.monotonic() - began
+
+
+def run_cell(contender: Contender, kind: str, topic: str, seconds: float, *, counts: bool) -> None:
+    create_topic(contender.address, topic)
+    step = KINDS[kind]
+    if step is pop:
+        run_loop(_load(contender.address, topic, plain, seconds))
+    before = processor_seconds(contender.process.pid)
+    total, took = run_loop(_load(contender.address, topic, step, seconds))
+    used = processor_seconds(contender.process.pid) - before
+    if counts and total:
+        contender.note(kind, rate=total / took, processor_us=1e6 * used / total)
+
+
+def report(contenders: list[Contender], head: dict[str, object]) -> None:
+    """Rates, and shares of the plain sends, in Markdown."""
+    medians = {
+        contender.name: {
+            kind: {figure: statistics.median(values) for figure, values in figures.items()}
+            for kind, figures in contender.figures.items()
+        }
+        for contender in contenders
+    }
+    columns = [f"{name}, {title}" for name in medians for title in ("messages/s", "share", "cost")]
+    print(f"| kind | {' | '.join(columns)} |\n|---{'|---' * len(columns)}|")
+    for kind in KINDS:
+        cells = []
+        for of in medians.values():
+            rate, cost = of[kind]["rate"], of[kind]["processor_us"]
+            cells += [f"{rate:,.0f}", f"{rate / of['plain']['rate']:.2f}", f"{cost / of['plain']['processor_us']:.2f}"]
+        print(f"| {kind} | {' | '.join(cells)} |")
+    RESULTS.parent.mkdir(exist_ok=True)
+    rounds = {contender.name: contender.figures for contender in contenders}
+    RESULTS.write_text(json.dumps({"machine": head, "medians": medians, "rounds": rounds}, indent=2) + "\n")
+
+
+def run(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of load for each cell and round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--heap", default="4g", help="of Apache's broker")
+    parser.add_argument("--quick", action="store_true", help="one round, two seconds for each cell, 512 MB of heap")
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.rounds, options.seconds, options.heap = 1, 2.0, "512m"
+    head = about(java=f"-Xmx{options.heap}", rounds=options.rounds, seconds=options.seconds)
+    starters = [start_ours]
+    if missing := java.missing_tools():
+        print(f"only ours: {missing}", file=sys.stderr)
+    else:
+        starters.append(start_apaches)
+    with tempfile.TemporaryDirectory(prefix="orbitmq-bench-") as base, ExitStack() as stack:
+        contenders = [
+            stack.enter_context(start(Path(base) / str(number), sync=False, heap=options.heap))
+            for number, start in enumerate(starters)
+        ]
+        for contender in contenders:
+            run_cell(contender, "plain", "WarmUp", options.seconds, counts=False)
+        for turn in range(options.rounds):
+            for contender in contenders if turn % 2 == 0 else contenders[::-1]:
+                for number, kind in enumerate(KINDS):
+                    run_cell(contender, kind, f"Kind-{number}-{turn}", options.seconds, counts=True)
+        report(contenders, head)
