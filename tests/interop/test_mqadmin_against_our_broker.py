@@ -236,7 +236,7 @@ DIFFERENT: Final[Mapping[Command, tuple[str, str]]] = {
 }
 
 # Histograms would have to be kept for every message; the rest belongs to parts that are not here.
-NOT_EXPORTED: Final = r"_(bucket|count|sum)$|^rocketmq_(pop|timer|timing|processor)_|^(target|otel_scope)_info$"
+NOT_EXPORTED: Final = r"_(bucket|count|sum)$|^rocketmq_(timer|timing|processor)_|^(target|otel_scope)_info$"
 
 # What each broker measures or is by itself; the keys must be there on both sides.
 OWN_FIGURES: Final = (
