@@ -63,6 +63,22 @@ STORY: tuple[tuple[tuple[str, ...], str], ...] = (
     (("updateNamesrvConfig", "-k", "scanNotActiveBrokerInterval", "-v", "5000"), "success"),
     (("wipeWritePerm", "-b", "test"), "OK, "),
     (("addWritePerm", "-b", "test"), "OK, "),
+    (("updateTopicPerm", "-t", "Made", "-p", "4", "-c", "DefaultCluster"), "to 4 in"),
+    (("topicClusterList", "-t", "Made"), "DefaultCluster"),
+    (("updateOrderConf", "-t", "Made", "-m", "put", "-v", "test:2"), "update orderConf success"),
+    (("updateOrderConf", "-t", "Made", "-m", "get"), "orderConf=[test:2]"),
+    (("updateOrderConf", "-t", "Made", "-m", "delete"), "delete orderConf success"),
+    (("skipAccumulatedMessage", "-g", "MadeGroup", "-t", "Made"), "#offset"),
+    (("printMsgByQueue", "-t", "Made", "-a", "test", "-i", "1", "-p", "true", "-d", "true", "-f", "true"), "Tag: T "),
+    (("brokerConsumeStats", "-b", "{broker}"), "Diff Total"),
+    (("getConsumerConfig", "-g", "MadeGroup"), "retryMaxTimes"),
+    (("producer", "-b", "{broker}"), "producer group (Producers) instance"),
+    (("haStatus", "-b", "{broker}"), "#SlaveNum\t0"),
+    (("queryCq", "-t", "Made", "-q", "1", "-i", "0", "-c", "1", "-b", "{broker}"), "physicOffset="),
+    (("cleanExpiredCQ", "-b", "{broker}"), "success"),
+    (("cleanUnusedTopic", "-c", "DefaultCluster"), "success"),
+    (("deleteExpiredCommitLog",), "success"),
+    (("queryMsgTraceById", "-i", "nothing"), ""),
     (("deleteSubGroup", "-c", "DefaultCluster", "-g", "MadeGroup", "-r", "true"), "%RETRY%MadeGroup"),
     (("deleteTopic", "-c", "DefaultCluster", "-t", "Made"), "success"),
 )
@@ -98,7 +114,7 @@ def test_every_verb_does_its_work_in_both_forms(orbitmq: Command, server: Server
     assert {command[0] for command, _ in STORY} | {"queryMsgById", "queryMsgByUniqueKey"} == VERBS.keys()
 
 
-@pytest.mark.parametrize("verb", ["haStatus", "createUser", "queryMsgTraceById", "updateStaticTopic"])
+@pytest.mark.parametrize("verb", ["createUser", "exportMetadata", "updateStaticTopic", "clusterRT"])
 def test_a_verb_that_is_not_here_says_what_to_use(orbitmq: Command, verb: str) -> None:
     outcome = orbitmq.failure("mqadmin", verb, "-b", "whatever")
     assert outcome.code == 2

@@ -71,6 +71,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         stack.callback(client.close)
         ours = Command(name_server.address)
         ours.ok("topic", "create", "Orders", "-q", "4")
+        ours.ok("topic", "create", "Permitted")
         ours.ok("group", "create", "Readers")
         client.call("OpenProducer", name="p", nameServer=name_server.address, group="Writers", options={})
         for key in "abcd":
@@ -92,6 +93,7 @@ def normal(text: str) -> list[str]:
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     text = re.sub(r"\{([^{}]*)\}", lambda found: "{" + ", ".join(sorted(found[1].split(", "))) + "}", text)
     text = re.sub(r"Message Body Path: .*", "Message Body Path:", text)
+    text = re.sub(r"lastUpdateTimestamp=\d+", "", text)
     text = re.sub(r"Topic Put TPS: .*", "Topic Put TPS:", text)  # the original forgets to add them up
     text = re.sub(r"MessageTrack \[consumerGroup=Orders(.|\n)*?\]\s*", "", text)  # a topic taken for a group
     text = re.sub(
@@ -133,6 +135,19 @@ SAME: Final[Sequence[tuple[str, ...]]] = (
     ("addWritePerm", "-b", "broker-a"),
     ("cloneGroupOffset", "-s", "Readers", "-d", "Readers", "-t", "Orders"),
     ("brokerStatus", "-b", "{broker}"),
+    ("topicClusterList", "-t", "Orders"),
+    ("updateOrderConf", "-t", "Permitted", "-m", "put", "-v", "broker-a:4"),
+    ("updateOrderConf", "-t", "Permitted", "-m", "get"),
+    ("updateOrderConf", "-t", "Permitted", "-m", "delete"),
+    ("printMsgByQueue", "-t", "Orders", "-a", "broker-a", "-i", "1", "-p", "true", "-d", "true", "-f", "true"),
+    ("brokerConsumeStats", "-b", "{broker}"),
+    ("getConsumerConfig", "-g", "Readers"),
+    ("producer", "-b", "{broker}"),
+    ("haStatus", "-b", "{broker}"),
+    ("queryCq", "-t", "Orders", "-q", "1", "-i", "0", "-c", "2", "-b", "{broker}"),
+    ("cleanExpiredCQ", "-b", "{broker}"),
+    ("cleanUnusedTopic", "-c", CLUSTER),
+    ("deleteExpiredCommitLog", "-b", "{broker}"),
     ("clusterList", "-m"),
 )
 
@@ -186,15 +201,27 @@ def test_a_group_is_moved_as_the_original_moves_it(cluster: Cluster) -> None:
     assert sorted(normal(mine)) == sorted(normal(theirs))
     theirs, mine = cluster.both("resetOffsetByTime", "-g", "Readers", "-t", "Orders", "-s", "0")
     assert sorted(normal(mine)) == sorted(normal(theirs))
+    theirs, mine = cluster.both("skipAccumulatedMessage", "-g", "Readers", "-t", "Orders")
+    assert sorted(normal(mine)) == sorted(normal(theirs))
+
+
+@pytest.mark.parametrize("where", [("-c", CLUSTER), ("-b", "{broker}")], ids=" ".join)
+def test_a_permission_is_changed_as_the_original_changes_it(cluster: Cluster, where: tuple[str, str]) -> None:
+    place = where[1].format(**cluster.words)
+    command = ("updateTopicPerm", "-t", "Permitted", where[0], place, "-p")
+    theirs = cluster.original.run(*command, "4", "-n", cluster.ours.name_server).out
+    back = cluster.ours.ok("mqadmin", *command, "6").out
+    assert normal(cluster.ours.ok("mqadmin", *command, "4").out) == normal(theirs)
+    assert normal(cluster.original.run(*command, "6", "-n", cluster.ours.name_server).out) == normal(back)
 
 
 def test_no_verb_is_forgotten(cluster: Cluster) -> None:
     verbs = set(re.findall(r"^   (\w+) ", cluster.original.run().out, re.MULTILINE))
     assert len(verbs) > 80
     assert verbs == VERBS.keys() | INSTEAD.keys()
-    outcome = cluster.ours.failure("mqadmin", "haStatus")
+    outcome = cluster.ours.failure("mqadmin", "clusterRT")
     assert outcome.code == 2
-    assert "orbitmq broker ls" in outcome.err
+    assert "orbitmq bench" in outcome.err
 
 
 def test_our_own_commands_work_on_apaches_cluster(cluster: Cluster) -> None:

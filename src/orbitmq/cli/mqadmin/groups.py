@@ -60,7 +60,7 @@ async def update_group(session: Session, report: Report, **given: str | None) ->
     for place in await find_brokers(session, cluster=given["cluster"], broker=given["broker"]):
         await session.ask(place.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config.to_json())
         report.line(f"create subscription group to {place.address} success.")
-    report.line(_group_text(config))
+    report.line("SubscriptionGroupConfig" + java_map(group_fields(config)))
     report.data = msgspec.to_builtins(config)
 
 
@@ -89,9 +89,10 @@ def _group_config(given: dict[str, str | None]) -> GroupConfig:
     return config
 
 
-def _group_text(config: GroupConfig) -> str:
+def group_fields(config: GroupConfig) -> dict[str, object]:
+    """In the order and under the names of Java's SubscriptionGroupConfig."""
     policy = config.group_retry_policy
-    shown = {
+    return {
         "groupName": config.group_name,
         "consumeEnable": config.consume_enable,
         "consumeFromMinEnable": config.consume_from_min_enable,
@@ -110,7 +111,6 @@ def _group_text(config: GroupConfig) -> str:
         "subscriptionDataSet": config.subscription_data_set,
         "attributes": java_map(config.attributes),
     }
-    return "SubscriptionGroupConfig" + java_map(shown)
 
 
 @verb(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
@@ -198,6 +199,45 @@ async def print_messages(
             if not fetched.messages:
                 report.line(f"{queue_text(queue)} no matched msg. status=NO_MATCHED_MSG, offset={offset}")
         report.line("--------------------------------------------------------")
+
+
+@verb(
+    "printMsgByQueue",
+    flag("t", "topic", "topic", "topic name", required=True),
+    flag("a", "brokerName", "broker", "broker name", required=True),
+    flag("i", "queueId", "queue_id", "queue id", required=True),
+    flag("c", "charsetName", "charset", "CharsetName(eg: UTF-8,GBK)"),
+    flag("s", "subExpression", "tags", "Subscribe Expression(eg: TagA || TagB)"),
+    flag("b", "beginTimestamp", "begin", "Begin timestamp[currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS]"),
+    flag("e", "endTimestamp", "end", "End timestamp[currentTimeMillis|yyyy-MM-dd#HH:mm:ss:SSS]"),
+    flag("p", "print", "printed", "print msg. eg: true | false(default)"),
+    flag("d", "printBody", "with_body", "print body. eg: true | false(default)"),
+    flag("f", "calculate", "by_tag", "calculate by tag. eg: true | false(default)"),
+)
+async def print_queue(session: Session, report: Report, topic: str, broker: str, **given: str | None) -> None:
+    """Print Message Detail by queueId."""
+    begin_ms, end_ms = _timestamp("-b", given["begin"]), _timestamp("-e", given["end"])
+    reader = TopicReader(session)
+    await reader.queues(topic)  # learns where the broker is
+    queue = QueueRef(topic, broker, whole_number("-i", given["queue_id"], 0))
+    offset, end = await _bounds(session, queue, begin_ms, end_ms)
+    counts: Counter[str] = Counter()
+    while offset < end:
+        fetched = await reader.fetch(queue, offset, _AT_ONCE, given["tags"])
+        if fetched.next_offset <= offset:
+            break
+        offset = fetched.next_offset
+        for message in fetched.messages:
+            counts[message.tag or "null"] += 1
+            stored = with_bounds(message.stored, fetched.min_offset, fetched.max_offset)
+            report.data.setdefault("messages", []).append(_summary(stored, queue))
+            if is_true(given["printed"]):
+                charset = given["charset"] or "UTF-8"
+                report.line(pulled_line(stored, broker, charset, with_body=is_true(given["with_body"])))
+    if is_true(given["by_tag"]):
+        report.data["tags"] = dict(counts)
+        for tag, count in counts.most_common():
+            report.line(f"Tag: {tag:<30} Count: {count}")
 
 
 @verb(

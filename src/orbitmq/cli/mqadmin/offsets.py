@@ -106,6 +106,23 @@ async def clone_group_offset(
     )
 
 
+@verb(
+    "skipAccumulatedMessage",
+    flag("g", "group", "group", "set the consumer group", required=True),
+    flag("t", "topic", "topic", "set the topic", required=True),
+    flag("f", "force", "force", "set the force rollback by timestamp switch[true|false]"),
+    flag("c", "cluster", "cluster", "Cluster name or lmq parent topic, lmq is used to find the route."),
+)
+async def skip_accumulated(
+    session: Session, report: Report, group: str, topic: str, force: str | None, cluster: str | None
+) -> None:
+    """Skip all messages that are accumulated (not consumed) currently."""
+    steps = await plan_reset(session, group, "latest", topic=topic)
+    await apply_reset(session, steps, "latest")
+    rows = [(cut(step.broker, 32), step.queue, step.goal) for step in steps]
+    report.table(_RESET_FORM, ("#brokerName", "#queueId", "#offset"), _RESET_FORM, rows, "queues")
+
+
 def _timestamp(text: str) -> int:
     if text.lstrip("-").isdigit():
         return int(text)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import click
 import msgspec
 
 from orbitmq.admin.brokers import BrokerPlace, find_brokers
 from orbitmq.admin.key_values import delete_key_value, key_value, put_key_value
 from orbitmq.admin.topics import (
     ORDER_NAMESPACE,
+    existing_configs,
+    missing_topic,
     permission_number,
     reading_groups,
     topic_names,
@@ -21,8 +24,9 @@ from orbitmq.cli.mqadmin.report import Report, cut, human_time, java_double, jav
 from orbitmq.cli.mqadmin.verb import flag, is_true, one_of, switch, verb, whole_number
 from orbitmq.client.assignment import strategy_from
 from orbitmq.client.routes import route_of
+from orbitmq.errors import RequestFailed
 from orbitmq.protocol.bodies.topics import SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB, TopicConfig
-from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.headers.admin import TopicName
 from orbitmq.protocol.headers.nameserver import DeleteTopic
 
@@ -151,12 +155,7 @@ async def update_topic(session: Session, report: Report, **given: str | None) ->
         report.line(f"create topic to {place.address} success.")
     if given["cluster"] is not None and config.order:
         await _note_order(session, report, config, places, "cluster", whole_cluster=True)
-    report.line(
-        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
-        f"writeQueueNums={config.write_queue_nums}, perm={permission_letters(config.perm)}, "
-        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
-        f"order={java_text(config.order)}, attributes={java_map({k: v or '' for k, v in changes.items()})}]"
-    )
+    report.line(_config_text(config, changes))
     report.data = {"brokers": [str(place.address) for place in places], "topic": msgspec.to_builtins(config)}
 
 
@@ -213,6 +212,86 @@ async def allocate_queues(session: Session, report: Report, topic: str, members:
     }
     report.data = {"result": result}
     report.line(msgspec.json.encode(report.data).decode())
+
+
+@verb(
+    "updateTopicPerm",
+    flag("b", "brokerAddr", "broker", "create topic to which broker"),
+    flag("c", "clusterName", "cluster", "create topic to which cluster"),
+    flag("t", "topic", "topic", "topic name", required=True),
+    flag("p", "perm", "permission", "set topic's permission(2|4|6), intro[2:W; 4:R; 6:RW]", required=True),
+)
+async def update_topic_permission(
+    session: Session, report: Report, broker: str | None, cluster: str | None, topic: str, permission: str
+) -> None:
+    """Update topic perm."""
+    one_of(("-b", broker), ("-c", cluster))
+    new = permission_number(permission)
+    places = await find_brokers(session, cluster=cluster, broker=broker)
+    existing = await existing_configs(session, topic, places)
+    if not existing:
+        raise missing_topic(topic)
+    for place in places:
+        config = existing.get(place.broker)
+        if config is None:
+            continue
+        if broker is not None and config.perm == new:
+            report.fact("new perm equals to the old one!", perm=new)
+            return
+        changed = msgspec.structs.replace(config, perm=new)
+        await write_topic(session, place, changed, {})
+        report.fact(
+            f"update topic perm from {config.perm} to {new} in {place.address} success.", **{str(place.address): new}
+        )
+        if broker is not None:
+            report.line(f"{_config_text(msgspec.structs.replace(changed, order=False), {})}.")
+
+
+@verb("topicClusterList", flag("t", "topic", "topic", "topic name", required=True))
+async def topic_cluster_list(session: Session, report: Report, topic: str) -> None:
+    """Get cluster info for topic."""
+    route = await topic_route(session, topic)
+    clusters = sorted({data.cluster for data in route.broker_datas})
+    for cluster in clusters:
+        report.line(cluster)
+    report.data["clusters"] = clusters
+
+
+@verb(
+    "updateOrderConf",
+    flag("t", "topic", "topic", "topic name", required=True),
+    flag("v", "orderConf", "conf", "set order conf [eg. brokerName1:num;brokerName2:num]"),
+    flag("m", "method", "method", "option type [eg. put|get|delete", required=True),
+)
+async def update_order_conf(session: Session, report: Report, topic: str, conf: str | None, method: str) -> None:
+    """Create or update or delete order conf."""
+    if method == "get":
+        found = await key_value(session, ORDER_NAMESPACE, topic)
+        if found is None:
+            raise RequestFailed(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"topic {topic!r} has no order conf",
+                hint="-m put -v BROKER:QUEUES sets one",
+            )
+        report.fact(f"get orderConf success. topic=[{topic}], orderConf=[{found}] ", topic=topic, orderConf=found)
+    elif method == "put" and conf:
+        await put_key_value(session, ORDER_NAMESPACE, topic, conf)
+        report.fact(f"update orderConf success. topic=[{topic}], orderConf=[{conf}]", topic=topic, orderConf=conf)
+    elif method == "delete":
+        await delete_key_value(session, ORDER_NAMESPACE, topic)
+        report.fact(f"delete orderConf success. topic=[{topic}]", topic=topic)
+    else:
+        raise click.UsageError("-m is put (with -v), get or delete")
+
+
+def _config_text(config: TopicConfig, changes: dict[str, str | None]) -> str:
+    """Java: TopicConfig.toString"""
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={permission_letters(config.perm)}, "
+        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={java_text(config.order)}, attributes={java_map({k: v or '' for k, v in changes.items()})}]"
+    )
 
 
 def permission_letters(number: int) -> str:

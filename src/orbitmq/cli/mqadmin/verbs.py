@@ -16,6 +16,7 @@ _GROUPS: Final = "orbitmq.cli.mqadmin.groups"
 _BROKERS: Final = "orbitmq.cli.mqadmin.brokers"
 _MESSAGES: Final = "orbitmq.cli.mqadmin.messages"
 _OFFSETS: Final = "orbitmq.cli.mqadmin.offsets"
+_CARE: Final = "orbitmq.cli.mqadmin.care"
 _NAME_SERVERS: Final = "orbitmq.cli.mqadmin.nameservers"
 
 VERBS: Final[CommandTable] = {
@@ -52,6 +53,20 @@ VERBS: Final[CommandTable] = {
     "getBrokerConfig": (_BROKERS, "get_broker_config", "Get broker config by cluster or special broker."),
     "sendMessage": (_MESSAGES, "send_message", "Send a message."),
     "consumeMessage": (_MESSAGES, "consume_message", "Consume message."),
+    "updateTopicPerm": (_TOPICS, "update_topic_permission", "Update topic perm."),
+    "topicClusterList": (_TOPICS, "topic_cluster_list", "Get cluster info for topic."),
+    "updateOrderConf": (_TOPICS, "update_order_conf", "Create or update or delete order conf."),
+    "skipAccumulatedMessage": (_OFFSETS, "skip_accumulated", "Skip all messages that are accumulated currently."),
+    "printMsgByQueue": (_MESSAGES, "print_queue", "Print Message Detail by queueId."),
+    "queryMsgTraceById": (_CARE, "query_trace", "Query a message trace."),
+    "brokerConsumeStats": (_CARE, "broker_consume_stats", "Fetch broker consume stats data."),
+    "getConsumerConfig": (_CARE, "get_consumer_config", "Get consumer config by subscription group name."),
+    "producer": (_CARE, "all_producers", "Query producer's instances, connection, status, etc."),
+    "haStatus": (_CARE, "ha_status", "Fetch ha runtime status data."),
+    "queryCq": (_CARE, "query_queue_index", "Query cq command."),
+    "cleanExpiredCQ": (_CARE, "clean_expired_queues", "Clean expired ConsumeQueue on broker."),
+    "cleanUnusedTopic": (_CARE, "clean_unused_topics", "Clean unused topic on broker."),
+    "deleteExpiredCommitLog": (_CARE, "delete_expired_log", "Delete expired CommitLog files."),
 }
 
 _NO_CONTROLLER: Final = "there is no controller here; use Apache's mqadmin with controllers"
@@ -64,25 +79,12 @@ INSTEAD: Final[dict[str, str]] = {
     "updateTopicList": "use `orbitmq topic create` for each, or `orbitmq dev --topics FILE`",
     "updateSubGroupList": "use `orbitmq group create` for each",
     "setConsumeMode": "consumers choose how they consume; there is no mode to set",
-    "updateTopicPerm": "use `orbitmq topic update TOPIC --permission rw|r|w`",
-    "topicClusterList": "use `orbitmq topic describe TOPIC`",
     "addBroker": _NO_CONTAINER,
     "removeBroker": _NO_CONTAINER,
     "resetMasterFlushOffset": "a master has nothing to reset; slaves follow by themselves",
-    "queryMsgTraceById": "use `orbitmq msg trace ID`",
-    "printMsgByQueue": "use `orbitmq msg find TOPIC --queue BROKER:QUEUE`",
     "sendMsgStatus": "use `orbitmq bench` or `orbitmq msg send`",
-    "brokerConsumeStats": "use `orbitmq group ls`, or `orbitmq group lag GROUP --queues`",
-    "producer": "use `orbitmq group connections GROUP --producers`",
-    "skipAccumulatedMessage": "use `orbitmq group reset GROUP --topic TOPIC --to-latest`",
-    "updateOrderConf": "use `mqadmin updateKvConfig -s ORDER_TOPIC_CONFIG -k TOPIC -v BROKER:QUEUES`",
-    "cleanExpiredCQ": "the broker does it by itself, every few seconds",
-    "deleteExpiredCommitLog": "the broker does it by itself, at deleteWhen and when the disk fills",
-    "cleanUnusedTopic": "use `orbitmq topic rm TOPIC`",
     "startMonitoring": "use `orbitmq group ls --watch`, or /metrics with Prometheus",
     "clusterRT": "use `orbitmq bench`",
-    "getConsumerConfig": "use `orbitmq group describe GROUP`",
-    "queryCq": "use `orbitmq store dump DIRECTORY --topic TOPIC --queue N`",
     "updateStaticTopic": _STATIC,
     "remappingStaticTopic": _STATIC,
     "exportMetadata": "use `orbitmq topic ls -a -o json` and `orbitmq group ls -a -o json`",
@@ -90,7 +92,6 @@ INSTEAD: Final[dict[str, str]] = {
     "exportMetrics": "use `orbitmq broker stats -o json`, or /metrics with Prometheus",
     "exportMetadataInRocksDB": _NO_ROCKSDB,
     "exportPopRecord": "there are no such records here",
-    "haStatus": "use `orbitmq broker ls`",
     "getSyncStateSet": _NO_CONTROLLER,
     "getBrokerEpoch": _NO_CONTROLLER,
     "getControllerMetaData": _NO_CONTROLLER,

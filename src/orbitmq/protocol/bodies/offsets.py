@@ -74,7 +74,10 @@ class ConsumeStats:
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        plain = _object(data)
+        return cls.from_plain(_object(data))
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Self:
         return cls(QueueMap.read(plain.get("offsetTable", {}), OffsetLag), float(plain.get("consumeTps", 0.0)))
 
 
@@ -96,6 +99,16 @@ class ConsumeStatsList:
             "totalInflightDiff": sum(lag.pull_offset - lag.consumer_offset for lag in lags),
         }
         return fastjson.dumps(plain, bare_int_keys=True)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        plain = _object(data)
+        groups = {
+            group: [ConsumeStats.from_plain(topic) for topic in topics]
+            for entry in plain.get("consumeStatsList", [])
+            for group, topics in entry.items()
+        }
+        return cls(str(plain.get("brokerAddr", "")), groups)
 
 
 class TopicStats:
