@@ -189,3 +189,13 @@ async def test_only_a_super_user_makes_super_users(tmp_path: Path) -> None:
 def test_kinds_and_actions_are_apaches() -> None:
     assert set(Kind) == {"Cluster", "Topic", "Group"}
     assert set(Action) == {"All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"}
+
+
+async def test_a_broker_signs_its_registration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    inner = {"innerClientAuthenticationCredentials": '{"accessKey":"root","secretKey":"root-secret"}'}
+    async with running_name_server(tmp_path / "names", clock=None, **GUARDED) as server:
+        address = {"namesrvAddr": str(server.address)}
+        async with Broker(configuration(tmp_path / "unsigned", {**address, "brokerName": "unsigned"})):
+            assert "refused this broker: username cannot be null." in caplog.text
+        async with Broker(configuration(tmp_path / "signed", {**address, **inner, "brokerName": "signed"})):
+            assert list(server.registry.cluster_info().broker_addr_table) == ["signed"]

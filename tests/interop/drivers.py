@@ -108,9 +108,13 @@ class JavaClient:
         self._jvm.write({"id": request_id, "verb": verb, **arguments})
         return answer.result(seconds)
 
-    def open_producer(self, name: str, name_server: str, **options: object) -> None:
+    def open_producer(
+        self, name: str, name_server: str, *, credentials: tuple[str, str] | None = None, **options: object
+    ) -> None:
         options = {**_PATIENCE, **options}
-        self.call("OpenProducer", name=name, nameServer=name_server, group=f"P_{name}", options=options)
+        group = f"P_{name}"
+        who = _as_fields(credentials)
+        self.call("OpenProducer", name=name, nameServer=name_server, group=group, options=options, **who)
 
     def send(
         self,
@@ -141,10 +145,12 @@ class JavaClient:
         orderly: bool = False,
         broadcasting: bool = False,
         fail_first: int = 0,
+        credentials: tuple[str, str] | None = None,
         **options: object,
     ) -> None:
         self.call(
             "OpenPushConsumer",
+            **_as_fields(credentials),
             name=name,
             nameServer=name_server,
             group=group or f"C_{name}",
@@ -205,6 +211,10 @@ class JavaClient:
                 waiting.set_result(answer.get("result"))
         for waiting in self._waiting.values():
             waiting.set_exception(AssertionError(f"the Java client ended:\n{self._jvm.printed()}"))
+
+
+def _as_fields(credentials: tuple[str, str] | None) -> dict[str, Any]:
+    return {} if credentials is None else {"accessKey": credentials[0], "secretKey": credentials[1]}
 
 
 def _received(message: dict[str, Any]) -> Received:

@@ -26,6 +26,11 @@ class AccessSettings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         ""  # {"accessKey": ..., "secretKey": ...}: what we sign our own requests with
     )
     auth_config_path: str = ""
+    # There is one of each here, so what these name does not matter.
+    authentication_provider: str = ""
+    authentication_metadata_provider: str = ""
+    authorization_provider: str = ""
+    authorization_metadata_provider: str = ""
 
     @property
     def is_guarded(self) -> bool:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--store", type=click.Path(path_type=Path), help="Folder of the messages.  [default: ~/store]")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting; may be repeated.")
+@click.option("--insecure", is_flag=True, help="Say nothing about a broker that is open to everyone.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
 @click.pass_context
 def broker(
@@ -43,6 +44,7 @@ def broker(
     port: int | None,
     store: Path | None,
     assignments: tuple[str, ...],
+    insecure: bool,
     verbose: bool,
 ) -> None:
     """Run a broker. It prints one line to stdout once it is ready, and logs to stderr.
@@ -62,6 +64,7 @@ def broker(
         port=port,
         store=store,
         assignments=assignments,
+        insecure=insecure,
         verbose=verbose,
     )
 

@@ -10,7 +10,7 @@ import click
 from orbitmq.broker import settings
 from orbitmq.broker.broker import Broker
 from orbitmq.cli.logs import log_to_stderr
-from orbitmq.cli.serving import serve
+from orbitmq.cli.serving import serve, warn_if_open
 from orbitmq.errors import ConfigError
 from orbitmq.protocol.properties_text import format_properties
 from orbitmq.transport.loop import run
@@ -37,6 +37,7 @@ def run_broker(
     port: int | None,
     store: Path | None,
     assignments: tuple[str, ...],
+    insecure: bool,
     verbose: bool,
 ) -> None:
     given = {"namesrvAddr": namesrv, "bindAddress": host, "listenPort": port, "storePathRootDir": store}
@@ -51,6 +52,8 @@ def run_broker(
     for key in configuration.unknown:
         nearest = configuration.nearest_known(key)
         logger.warning("%s is no setting of a broker%s", key, f"; did you mean {nearest}?" if nearest else "")
+    if not insecure:
+        warn_if_open(configuration.settings.bind_address, configuration.settings)
     name = configuration.settings.broker_name
     run(serve(Broker(configuration), lambda running: f"broker {name} ready on {running.address}"))
 

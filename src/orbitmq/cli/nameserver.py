@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from orbitmq.cli.logs import log_to_stderr
-from orbitmq.cli.serving import serve
+from orbitmq.cli.serving import serve, warn_if_open
 from orbitmq.nameserver import settings
 from orbitmq.nameserver.server import NameServer
 from orbitmq.protocol.properties_text import format_properties
@@ -24,8 +24,11 @@ logger = logging.getLogger(__name__)
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port; 0 takes a free one.  [default: listenPort, else 9876]"
 )
+@click.option("--insecure", is_flag=True, help="Say nothing about a server that is open to everyone.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
-def nameserver(file: Path | None, only_print: bool, host: str | None, port: int | None, verbose: bool) -> None:
+def nameserver(
+    file: Path | None, only_print: bool, host: str | None, port: int | None, insecure: bool, verbose: bool
+) -> None:
     """Run a name server. It prints one line to stdout once it is ready, and logs to stderr."""
     configuration = settings.load(file, bind_address=host, listen_port=port)
     if only_print:
@@ -35,4 +38,6 @@ def nameserver(file: Path | None, only_print: bool, host: str | None, port: int 
     for key in configuration.unknown:
         nearest = configuration.nearest_known(key)
         logger.warning("%s is no setting of a name server%s", key, f"; did you mean {nearest}?" if nearest else "")
+    if not insecure:
+        warn_if_open(configuration.settings.bind_address, configuration.settings)
     run(serve(NameServer(configuration), lambda server: f"name server ready on {server.address}"))

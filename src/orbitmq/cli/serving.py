@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import signal
 from typing import TYPE_CHECKING, TypeVar
@@ -13,6 +14,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
+
+    from orbitmq.access.settings import AccessSettings
 
 logger = logging.getLogger(__name__)
 
@@ -32,3 +35,21 @@ async def serve(server: AbstractAsyncContextManager[S], ready: Callable[[S], str
         await asked_to_stop.wait()
         logger.info("stopping: answering what was asked, then closing")
     logger.info("stopped")
+
+
+def warn_if_open(host: str, settings: AccessSettings) -> None:
+    """A server that others can reach and that asks nobody who they are is open to all of them."""
+    if not settings.is_guarded and not _is_loopback(host):
+        logger.warning(
+            "anyone who reaches %s can read, write and delete everything here; to ask them who they are, set "
+            "authenticationEnabled=true, authorizationEnabled=true and initAuthenticationUser "
+            "(docs/security.md); --host 127.0.0.1 keeps others out, --insecure silences this",
+            host or "any address of this machine",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -7,11 +7,12 @@ import orbitmq.client.Session;
 import orbitmq.client.Verb;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 
-/** {"name", "nameServer", "group", "trace", "options"}: start a producer; with "trace" it tells the trace topic of its messages. */
+/** {"name", "nameServer", "group", "trace", "accessKey", "secretKey", "options"}: start a producer; with "trace" it tells the trace topic of its messages. */
 public final class OpenProducer implements Verb {
     @Override
     public Object run(Session session, JSONObject request) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"), null, request.getBooleanValue("trace"), null);
+        DefaultMQProducer producer = new DefaultMQProducer(
+            request.getString("group"), Signing.hook(request), request.getBooleanValue("trace"), null);
         Options.apply(request, producer);
         producer.start();
         session.add(request.getString("name"), new Producer(producer));

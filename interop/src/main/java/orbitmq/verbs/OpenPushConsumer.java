@@ -13,11 +13,13 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * {"name", "nameServer", "group", "topic", "tags" or "sql", "orderly", "broadcasting", "failFirst", "options"}: start a push consumer.
+ * {"name", "nameServer", "group", "topic", "tags" or "sql", "orderly", "broadcasting", "failFirst",
+ * "accessKey", "secretKey", "options"}: start a push consumer.
  *
  * <p>What it receives waits in its inbox for the verb Received. It starts at the first message, and fails the first "failFirst"
  * attempts of each message (default 0), which are in the inbox as well.
@@ -25,7 +27,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 public final class OpenPushConsumer implements Verb {
     @Override
     public Object run(Session session, JSONObject request) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            request.getString("group"), Signing.hook(request), new AllocateMessageQueueAveragely());
         Options.apply(request, consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         if (request.getBooleanValue("broadcasting")) {

@@ -1,0 +1,101 @@
+"""Access control of ours with Apache's clients and mqadmin, and Apache's with our client."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import orbitmq as mq
+from orbitmq.errors import OrbitError
+from tests.interop import orbit
+from tests.interop.apache import Broker, BrokerPlan
+from tests.interop.conftest import StartNameServer
+from tests.interop.drivers import ClientError, JavaClient, MqAdmin
+from tests.interop.java import JavaBuild
+from tests.interop.marks import INTEROP
+
+pytestmark = INTEROP
+
+ROOT: Final = ("rooted", "root-secret")
+ALICE: Final = ("alice", "alice-secret")
+GUARDED: Final[dict[str, str | int]] = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": json.dumps({"username": ROOT[0], "password": ROOT[1]}),
+    "innerClientAuthenticationCredentials": json.dumps({"accessKey": ROOT[0], "secretKey": ROOT[1]}),
+}
+PROVIDERS: Final = {
+    f"{what}{part}Provider": f"org.apache.rocketmq.auth.{what}.provider.{kind}{what.capitalize()}{part}Provider"
+    for what in ("authentication", "authorization")
+    for part, kind in (("", "Default"), ("Metadata", "Local"))
+}
+
+
+def admin_of(java: JavaBuild, folder: Path, credentials: tuple[str, str]) -> MqAdmin:
+    admin = MqAdmin(java, folder)
+    (folder / "conf" / "tools.yml").write_text(f"accessKey: {credentials[0]}\nsecretKey: {credentials[1]}\n")
+    return admin
+
+
+@pytest.mark.parametrize("release", ["5.3.3"], indirect=True)
+def test_mqadmin_manages_users_and_java_clients_are_held_to_it(
+    tmp_path: Path, java: JavaBuild, orbit_nameserver: StartNameServer, java_client: Callable[[bool], JavaClient]
+) -> None:
+    name_server = orbit_nameserver(GUARDED).address
+    broker = orbit.start_broker(tmp_path / "broker", name_server, settings=GUARDED)
+    admin = admin_of(java, tmp_path / "admin", ROOT)
+    stranger = MqAdmin(java, tmp_path / "stranger")
+    try:
+        refused = stranger.run("createUser", "-b", broker.address, "-u", "eve", "-p", "eve-secret")
+        assert "username cannot be null" in str(refused)
+        for server in (broker.address, name_server):
+            assert "success" in str(admin.run("createUser", "-b", server, "-u", ALICE[0], "-p", ALICE[1]))
+            for resource, actions in (("Topic:Allowed", "Pub,Sub"), ("Group:C_consumer", "Sub")):
+                policy = ("-s", f"User:{ALICE[0]}", "-r", resource, "-a", actions, "-d", "Allow")
+                assert "success" in str(admin.run("createAcl", "-b", server, *policy))
+        users = str(admin.run("listUser", "-b", broker.address))
+        assert ALICE[0] in users
+        assert ALICE[1] not in users
+        assert "Topic:Allowed" in str(admin.run("getAcl", "-b", broker.address, "-s", f"User:{ALICE[0]}"))
+        created = admin.run("updateTopic", "-b", broker.address, "-t", "Allowed", "-n", name_server)
+        assert "success" in str(created), created
+
+        client = java_client(False)
+        client.open_producer("producer", name_server, credentials=ALICE)
+        client.open_push_consumer("consumer", name_server, "Allowed", credentials=ALICE)
+        client.send("producer", "Allowed", [{"text": "hello"}])
+        assert [message.body for message in client.received("consumer", 1)] == [b"hello"]
+        with pytest.raises((ClientError, AssertionError), match=r"permission|No route"):
+            client.send("producer", "Forbidden", [{"text": "no"}])
+        client.open_producer("impostor", name_server, credentials=(ALICE[0], "guessed-it"))
+        with pytest.raises((ClientError, AssertionError)):
+            client.send("impostor", "Allowed", [{"text": "no"}])
+
+        assert "success" in str(admin.run("updateUser", "-b", broker.address, "-u", ALICE[0], "-s", "disable"))
+        with pytest.raises((ClientError, AssertionError), match=r"disabled|failed"):
+            client.send("producer", "Allowed", [{"text": "no"}])
+    finally:
+        admin.close()
+        stranger.close()
+        broker.process.kill()
+
+
+@pytest.mark.parametrize("release", ["5.3.3"], indirect=True)
+async def test_our_client_on_an_apache_broker_with_access_control(
+    orbit_nameserver: StartNameServer, apache_broker: Callable[[BrokerPlan], Broker]
+) -> None:
+    name_server = orbit_nameserver().address
+    # The harness makes a broker register by an unsigned change of its settings (25).
+    settings = {**GUARDED, **PROVIDERS, "authenticationWhitelist": "25", "authorizationWhitelist": "25"}
+    plan = BrokerPlan(name="guarded", cluster="guarded", name_servers=[name_server], settings=settings)
+    await asyncio.to_thread(apache_broker, plan)
+    async with mq.connect(name_server, credentials=ROOT) as client, client.producer(group="P") as producer:
+        receipt = await producer.send("TBW102Made", b"signed")
+        assert receipt.message_id
+    async with mq.connect(name_server) as client, client.producer(group="P") as producer:
+        with pytest.raises(OrbitError) as refused:
+            await producer.send("TBW102Made", b"unsigned")
+        assert refused.value.code == 16
