@@ -1,14 +1,18 @@
 """`make demo`: a name server, a broker, a producer and two consumers, all in this process, in a few seconds.
 
-Then the broker is stopped, and its files are read without it.
+Then Spark, which takes longest to start: messages stream into an archive of Parquet files, are counted there and plotted. At
+the end the broker is stopped, and its files are read without it. `--no-spark` leaves Spark out; `--keep DIRECTORY` says where
+the archive and the plot stay.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orbitmq as mq
@@ -17,9 +21,10 @@ from orbitmq.testing import Server
 
 TOPIC = "Orders"
 MANY = 2000
+SHOPS = ("shop-a", "shop-b", "shop-c")
 
 
-async def main() -> None:
+async def main(keep: Path, *, with_spark: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="orbitmq-demo-") as folder:
         started = time.perf_counter()
         with Server(data=Path(folder)) as server:
@@ -30,6 +35,8 @@ async def main() -> None:
                 await send_orders(client)
                 await receive_paid_orders(client)
                 await send_many(client)
+                if with_spark:
+                    await archive_with_spark(client, server, keep)
         read_the_files(Path(folder))
     print("\nNext: README.md, `orbitmq dev` for a server of your own, `make test` for the proofs.")
 
@@ -72,8 +79,64 @@ async def send_many(client: mq.Client) -> None:
     )
 
 
+async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> None:
+    title("5. A streaming archive, on Spark")
+    from orbitmq.clock import SystemClock
+    from orbitmq.spark.archive import Archive
+    from orbitmq.spark.frames import lake_frame
+    from orbitmq.spark.registration import register
+    from orbitmq.spark.session import start_session
+    from orbitmq.spark.source_options import source_options, source_schema
+    from orbitmq.spark.statistics import COLUMNS, statistics, statistics_page
+
+    say("starting Spark; a Java runtime is fetched if this machine has none")
+    started = time.perf_counter()
+    loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor(1)  # Spark's calls block; the broker lives on this loop
+    spark = await loop.run_in_executor(threads, lambda: start_session("orbitmq demo"))
+    say(f"Spark {spark.version} is up after {time.perf_counter() - started:.1f} s")
+    options = {"nameServer": server.address, "subscribe": "Payments", "startingOffsets": "earliest"}
+    lake = str(keep / "archive")
+    archived = 0
+    try:
+        async with client.producer(group="demo-producer") as producer:
+            for batch in range(3):
+                sends = (
+                    producer.send("Payments", b'{"cents": %d}' % (100 + number), tag=SHOPS[number % 3 * number % 5 % 3])
+                    for number in range(300)
+                )
+                await asyncio.gather(*sends)
+                if not batch:
+                    await loop.run_in_executor(threads, register, spark)
+                    archive = await loop.run_in_executor(
+                        threads,
+                        lambda: Archive(
+                            spark,
+                            source_options(options, streaming=True),
+                            source_schema(options),
+                            lake,
+                            layout="hour",
+                            compression="zstd",
+                            clock=SystemClock(),
+                        ),
+                    )
+                await loop.run_in_executor(threads, archive.step)
+                say(f"batch {batch}: {archive.summary.rows - archived} new messages archived, each exactly once")
+                archived = archive.summary.rows
+        found = await loop.run_in_executor(
+            threads, lambda: statistics(lake_frame(spark, lake).select(*COLUMNS.split(",")))
+        )
+        say(f"counted with Spark SQL from {archive.summary.files} Parquet files, by tag:")
+        for _, tag, count, _ in found.tags:
+            say(f"   {tag:10} {count:>6,} messages  {'#' * (count // 15)}")
+        (keep / "payments.html").write_text(statistics_page(found))
+        say(f"the archive is in {lake}, its charts in {keep / 'payments.html'}")
+    finally:
+        await loop.run_in_executor(threads, spark.stop)
+        threads.shutdown()
+
+
 def read_the_files(folder: Path) -> None:
-    title("5. Look at the files")
+    title("6. Look at the files")
     store = next(path.parent for path in folder.rglob("commitlog") if path.is_dir())
     with StoreReader(store) as reader:
         say(
@@ -96,5 +159,15 @@ def milliseconds(since: float) -> str:
     return f"{(time.perf_counter() - since) * 1000:.0f} ms"
 
 
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
+    parser.add_argument("--keep", type=Path, help="where the archive and the plot stay (default: a temporary directory)")
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    wanted = arguments()
+    kept = wanted.keep or Path(tempfile.mkdtemp(prefix="orbitmq-demo-archive-"))
+    kept.mkdir(parents=True, exist_ok=True)
+    asyncio.run(main(kept, with_spark=not wanted.no_spark))

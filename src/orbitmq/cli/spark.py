@@ -18,6 +18,11 @@ _COMMANDS: CommandTable = {
         "A store directory into Parquet files, without a broker.",
     ),
     "compact": ("orbitmq.cli.spark_archive", "compact", "Make the small files of an archive into few."),
+    "replay": ("orbitmq.cli.spark_replay", "replay", "What an archive or a topic holds, sent to a topic again."),
+    "sql": ("orbitmq.cli.spark_query", "sql", "SQL over topics, store directories and archives."),
+    "dlq": ("orbitmq.cli.spark_query", "dlq", "Dead letters of a group: count them, send some again."),
+    "trace": ("orbitmq.cli.spark_query", "trace", "How long messages take, from the trace topic."),
+    "stats": ("orbitmq.cli.spark_query", "stats", "Volume by topic, tag and hour; queues; the largest."),
 }
 
 

@@ -1,0 +1,228 @@
+"""`orbitmq spark sql | stats | trace | dlq`: questions about messages, answered as tables, files and pages of charts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orbitmq import saved_file
+from orbitmq.cli.asking import destructive_options, may_go_on
+from orbitmq.cli.options import bundled, target_options
+from orbitmq.cli.spark_archive import connection_settings
+from orbitmq.cli.spark_session import SparkPlace, spark_options, status
+from orbitmq.cli.view import csv_text, table_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
+
+    from orbitmq.cli.options import Target
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+_FORMS = ("table", "csv", "json")
+_FILES = ("parquet", "csv", "json")
+_TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+output_option = click.option("-o", "--output", type=click.Choice(_FORMS), default="table", show_default=True)
+page_option = click.option("--html", "page", type=click.Path(path_type=Path), help="Also write a page of charts.")
+
+
+def table_options(function: F) -> F:
+    """Gives the command `sources`: topics, stores and lakes."""
+    options = (
+        click.option("-t", "--topic", "topics", multiple=True, help="A topic. Repeatable."),
+        click.option(
+            "--store", "stores", multiple=True, metavar="[NAME=]DIRECTORY", help="A store directory. Repeatable."
+        ),
+        click.option(
+            "--lake", "lakes", multiple=True, metavar="[NAME=]DIRECTORY", help="An archive or export. Repeatable."
+        ),
+    )
+    return bundled(
+        function, "sources", options, lambda topics, stores, lakes: {"topics": topics, "stores": stores, "lakes": lakes}
+    )
+
+
+@click.command("sql")
+@click.argument("query")
+@table_options
+@output_option
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Rows printed, at most.")
+@click.option("--to", "path", metavar="DIRECTORY", help="Write all rows there instead of printing them.")
+@click.option("--as", "form", type=click.Choice(_FILES), default="parquet", show_default=True, help="Form of --to.")
+@spark_options
+@target_options
+def sql(
+    target: Target,
+    place: SparkPlace,
+    sources: dict[str, tuple[str, ...]],
+    query: str,
+    output: str,
+    limit: int,
+    path: str | None,
+    form: str,
+) -> None:
+    """Run a QUERY over topics, store directories and archives.
+
+    A topic is a table of its own name; a store is `store` and an archive `lake`, unless given as NAME=DIRECTORY.
+
+      orbitmq spark sql "SELECT tags, count(*) FROM Orders GROUP BY tags" -t Orders
+    """
+    with place.session("sql") as session:
+        from orbitmq.spark.frames import Tables, make_views
+
+        make_views(session, Tables(**sources, connection=connection_settings(target)))
+        status("running")
+        frame = session.sql(query)
+        if path is not None:
+            frame.write.format(form).option("header", "true").save(path)
+            click.echo(f"written to {path}")
+            return
+        rows = [row.asDict(recursive=True) for row in frame.limit(limit + 1).collect()]
+        status("")
+        print_rows(frame.columns, [[row[name] for name in frame.columns] for row in rows[:limit]], output)
+        if len(rows) > limit:
+            click.echo(f"only the first {limit} rows are shown: --limit gives more, --to all of them", err=True)
+
+
+@click.command()
+@table_options
+@output_option
+@page_option
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows of the longer lists.")
+@spark_options
+@target_options
+def stats(
+    target: Target, place: SparkPlace, sources: dict[str, tuple[str, ...]], output: str, page: Path | None, top: int
+) -> None:
+    """Volume by topic, tag and hour, how even queues are, and the largest messages."""
+    with place.session("stats") as session:
+        from orbitmq.spark.frames import Tables, all_frames
+        from orbitmq.spark.statistics import COLUMNS, TITLES, statistics, statistics_page
+
+        tables = Tables(**sources, connection=connection_settings(target))
+        status("counting")
+        found = statistics(all_frames(session, tables, columns=COLUMNS), top=top)
+        status("")
+    parts = {name: getattr(found, name) for name in TITLES}
+    if output == "json":
+        click.echo(
+            _json({name: [dict(zip(TITLES[name], row, strict=True)) for row in rows] for name, rows in parts.items()})
+        )
+    else:
+        for name, rows in parts.items():
+            click.echo(f"{name}:")
+            print_rows(TITLES[name], rows[:top], output)
+            click.echo()
+    _write_page(page, lambda: statistics_page(found))
+
+
+@click.command()
+@click.option("--trace-topic", default=_TRACE_TOPIC, show_default=True)
+@output_option
+@page_option
+@spark_options
+@target_options
+def trace(target: Target, place: SparkPlace, trace_topic: str, output: str, page: Path | None) -> None:
+    """How long messages take to be produced, delivered and consumed, from the trace topic."""
+    with place.session("trace") as session:
+        from orbitmq.spark.frames import topic_frame
+        from orbitmq.spark.trace_latency import TITLES, histogram, latencies, latency_page, summary
+
+        status("measuring")
+        traces = topic_frame(session, connection_settings(target), (trace_topic,), columns="body")
+        found = latencies(traces).cache()
+        rows = summary(found)
+        buckets = histogram(found)
+        status("")
+    print_rows(TITLES, rows, output)
+    _write_page(page, lambda: latency_page(rows, buckets))
+
+
+@click.command()
+@click.argument("group")
+@click.option("--where", "rule", default="", metavar="SQL", help="Only those for which it holds; see below.")
+@click.option("--resend", is_flag=True, help="Send them to the topics they came from.")
+@click.option("--to", "to_topic", default="", help="Send them to this topic instead.")
+@output_option
+@destructive_options
+@spark_options
+@target_options
+def dlq(
+    target: Target,
+    place: SparkPlace,
+    group: str,
+    rule: str,
+    resend: bool,
+    to_topic: str,
+    output: str,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """The dead letters of GROUP, counted; with --resend, sent again.
+
+    --where is a condition in SQL over the columns of a message and originTopic:
+    "tags = 'paid' AND storeTimestamp > '2026-11-01' AND properties['region'] = 'eu'"
+    """
+    connection = connection_settings(target)
+    with place.session("dlq") as session:
+        from orbitmq.spark import dead_letter_rules as rules
+
+        letters = rules.dead_letters(session, connection, group, rule).cache()
+        rows = rules.analysis(letters)
+        status("")
+        print_rows(rules.TITLES, rows, output)
+        if not resend and not to_topic:
+            return
+        count = sum(row[2] for row in rows if row[0] is not None or to_topic)
+        where = f"to {to_topic}" if to_topic else "to the topics they came from"
+        if count and may_go_on(f"{count} messages go {where}", "Send them?", yes=yes, dry_run=dry_run):
+            status("sending")
+            rules.resend(letters, connection, to_topic=to_topic, job=f"{group} {rule} {to_topic}")
+            status("")
+            click.echo(f"sent {count} messages {where}")
+
+
+def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]], form: str) -> None:
+    if form == "json":
+        click.echo(_json([dict(zip(titles, row, strict=True)) for row in rows]))
+    elif form == "csv":
+        click.echo(csv_text(titles, [dict(zip(titles, map(_shown, row), strict=True)) for row in rows]), nl=False)
+    elif rows:
+        click.echo(table_text([title.upper() for title in titles], [list(map(_shown, row)) for row in rows]), nl=False)
+    else:
+        click.echo("nothing found")
+
+
+def _shown(value: object) -> Any:
+    """Bodies are mostly text."""
+    return bytes(value).decode("utf-8", "backslashreplace") if isinstance(value, bytes | bytearray) else value
+
+
+def _json(value: object) -> str:
+    import msgspec
+
+    def plain(one: object) -> object:
+        if isinstance(one, bytearray):
+            return bytes(one).decode("utf-8", "backslashreplace")
+        return str(one)
+
+    return msgspec.json.format(msgspec.json.encode(_texts(value), enc_hook=plain), indent=2).decode()
+
+
+def _texts(value: object) -> object:
+    """The same with bytes as text: JSON has no bytes, and bodies are mostly text."""
+    if isinstance(value, dict):
+        return {key: _texts(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_texts(one) for one in value]
+    return _shown(value)
+
+
+def _write_page(path: Path | None, make: Callable[[], str]) -> None:
+    if path is not None:
+        saved_file.save(path, make(), keep_old=False)
+        click.echo(f"charts are in {path}")

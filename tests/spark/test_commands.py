@@ -1,0 +1,227 @@
+"""`orbitmq spark replay | sql | dlq | trace | stats`: as a user runs them, on a real server."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+import orbitmq as mq
+from orbitmq.cli.entry import cli
+from orbitmq.client.trace import Tracer
+from orbitmq.spark import replay as replaying
+from orbitmq.spark.jobs import run_tasks
+from orbitmq.spark.property_texts import DEDUP_ID
+from orbitmq.sync import connect
+from orbitmq.testing import Server
+from tests.client.scripted import eventually
+from tests.spark.marks import SPARK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = SPARK
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def server(data: Path) -> Iterator[Server]:
+    with Server(data=data) as running:
+        yield running
+
+
+@pytest.fixture
+def run(spark: SparkSession, server: Server) -> Any:
+    """A command, in the shared session; what it printed."""
+
+    def invoke(*arguments: str, code: int = 0) -> str:
+        done = CliRunner().invoke(cli, ["spark", *arguments, "-n", server.address])
+        assert done.exit_code == code, done.output
+        return done.stdout if code == 0 else done.output
+
+    return invoke
+
+
+def send(server: Server, topic: str, count: int, **options: Any) -> None:
+    with connect(server.address) as client, client.producer(group="commands") as producer:
+        for number in range(count):
+            producer.send(topic, f"body {number}".encode(), tag=f"t{number % 3}", keys=[f"k{number}"], **options)
+
+
+def received(server: Server, topic: str, count: int) -> list[Any]:
+    """The first `count` messages of a topic."""
+    found: list[Any] = []
+    deadline = time.monotonic() + 60
+    with connect(server.address) as client, client.pull_consumer(group="commands-check") as consumer:
+        while len(found) < count and time.monotonic() < deadline:
+            found = []
+            for queue in consumer.queues(topic):
+                at = 0
+                while batch := consumer.fetch(queue, offset=at, max=256, wait=0).messages:
+                    found += batch
+                    at = batch[-1].queue_offset + 1
+    return found
+
+
+def test_sql_over_a_topic_in_every_form(run: Any, server: Server, tmp_path: Path) -> None:
+    send(server, "Asked-1", 9)
+    query = "SELECT tags, count(*) AS messages FROM `Asked-1` GROUP BY tags ORDER BY tags"
+    assert run("sql", query, "-t", "Asked-1").split() == ["TAGS", "MESSAGES", "t0", "3", "t1", "3", "t2", "3"]
+    rows = list(csv.DictReader(io.StringIO(run("sql", query, "-t", "Asked-1", "-o", "csv"))))
+    assert rows[0] == {"tags": "t0", "messages": "3"}
+    first = json.loads(
+        run("sql", "SELECT body, properties FROM `Asked-1` ORDER BY keys LIMIT 1", "-t", "Asked-1", "-o", "json")
+    )
+    assert first[0]["body"] == "body 0"
+    assert first[0]["properties"]["KEYS"] == "k0"
+    run("sql", query, "-t", "Asked-1", "--to", str(tmp_path / "out"), "--as", "json")
+    written = "".join(path.read_text() for path in (tmp_path / "out").glob("*.json"))
+    assert sorted(json.loads(line)["messages"] for line in written.splitlines()) == [3, 3, 3]
+    wrong = run("sql", "SELECT boddy FROM `Asked-1`", "-t", "Asked-1", code=1)
+    assert len(wrong.strip().splitlines()) == 1
+    assert "boddy" in wrong
+    missing = run("sql", "SELECT 1 FROM NoSuch", "-t", "NoSuch", code=1)
+    assert "'NoSuch' does not exist" in missing
+    assert len(missing.strip().splitlines()) == 1
+
+
+def test_an_archive_is_replayed_at_a_rate_with_its_keys_and_where_it_came_from(
+    run: Any, server: Server, tmp_path: Path
+) -> None:
+    send(server, "Played", 30, properties={"region": "eu"})
+    run("archive", "Played", "--to", str(tmp_path / "lake"))
+    printed = run("replay", "--lake", str(tmp_path / "lake"), "--to", "Played2", "--tags", "t1", "--rate", "1000")
+    assert "sent 10 messages" in printed
+    copies = received(server, "Played2", 10)
+    originals = {message.message_id: message for message in received(server, "Played", 30)}
+    assert len(copies) == 10
+    for copy in copies:
+        original = originals[copy.properties["REPLAY_MSG_ID"]]
+        assert (copy.body, copy.tag, copy.keys) == (original.body, "t1", original.keys)
+        assert copy.properties["region"] == "eu"
+        assert copy.properties["REPLAY_STORED_MS"] == str(original.stored.stored_at_ms)
+        assert copy.message_id != original.message_id
+    printed = run("replay", "-t", "Played2", "--to", "Played3", "--keys", "id", "--no-origin")
+    assert "sent 10 messages" in printed
+    assert {message.keys[0] for message in received(server, "Played3", 10)} == {copy.message_id for copy in copies}
+    assert "give --to" in run("replay", "-t", "Played", code=2)
+
+
+def test_a_replay_that_was_interrupted_goes_on_and_repeats_carry_the_same_ids(
+    run: Any, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(server, "Cut", 24)
+    run("archive", "Cut", "--to", str(tmp_path / "lake"), "--batch", "4")
+    command = ("replay", "--lake", str(tmp_path / "lake"), "--to", "Cut2", "--state", str(tmp_path / "state"))
+    rounds = 0
+
+    def dies_in_the_second_round(*arguments: Any) -> Any:
+        nonlocal rounds
+        rounds += 1
+        results = run_tasks(*arguments)
+        if rounds == 2:
+            raise mq.OrbitError("the power went")
+        return results
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replaying, "run_tasks", dies_in_the_second_round)
+        assert "the power went" in run(*command, code=1)
+    assert "sent 24 messages" in run(*command)
+    messages = received(server, "Cut2", 32)
+    by_id: dict[str, set[bytes]] = {}
+    for message in messages:
+        by_id.setdefault(message.properties[DEDUP_ID], set()).add(message.body)
+    assert len(messages) > 24
+    assert sorted(next(iter(bodies)) for bodies in by_id.values()) == sorted(
+        f"body {number}".encode() for number in range(24)
+    )
+    assert all(len(bodies) == 1 for bodies in by_id.values())
+    other = run("replay", "--lake", str(tmp_path / "lake"), "--to", "Else", "--state", str(tmp_path / "state"), code=1)
+    assert "belongs to another replay" in other
+
+
+async def test_dead_letters_are_counted_and_sent_again_by_a_rule(run: Any, server: Server) -> None:
+    async with mq.connect(server.address) as client:
+        async with client.producer(group="commands") as producer:
+            for number in range(6):
+                await producer.send("Failing", f"body {number}".encode(), tag="bad" if number % 2 else "worse")
+
+        given_up = 0
+        async with client.consumer("Failing", group="unlucky", start="earliest") as consumer:
+            async for message in consumer:
+                async with message.process():
+                    given_up += 1
+                    raise mq.RetryLater("no use", delay_level=-1)
+                if given_up == 6:
+                    break
+    assert len(received(server, "%DLQ%unlucky", 6)) == 6
+    listed = json.loads(run("dlq", "unlucky", "-o", "json"))
+    assert [(row["origin_topic"], row["tag"], row["messages"]) for row in listed] == [
+        ("Failing", "bad", 3),
+        ("Failing", "worse", 3),
+    ]
+    rule = ("--where", "tags = 'bad' AND cast(body AS STRING) != 'body 1'")
+    assert (
+        "dry run"
+        in CliRunner()
+        .invoke(cli, ["spark", "dlq", "unlucky", *rule, "--resend", "--dry-run", "-n", server.address])
+        .output
+    )
+    assert "sent 2 messages" in run("dlq", "unlucky", *rule, "--resend", "--yes")
+    again = received(server, "Failing", 8)
+    assert sorted(message.body for message in again)[-1] == b"body 5"
+    assert len(again) == 8
+
+
+async def test_latencies_come_out_of_the_trace_topic(run: Any, server: Server, tmp_path: Path) -> None:
+    async with mq.connect(server.address) as client, Tracer(client) as tracer:
+        async with client.producer(group="traced", hooks=[tracer]) as producer:
+            for number in range(5):
+                await producer.send("Traced", b"x", keys=[str(number)])
+
+        async def handler(_: mq.ReceivedMessage) -> None:
+            return
+
+        async with client.consumer(
+            "Traced", group="watching", start="earliest", handler=handler, hooks=[tracer]
+        ) as consumer:
+            await eventually(lambda: consumer.stats.acked == 5, seconds=60)
+    rows = json.loads(
+        run("trace", "-o", "json", "--html", str(tmp_path / "trace.html")).partition("\ncharts are in")[0]
+    )
+    found = {(row["stage"], row["topic"], row["group"]): row["messages"] for row in rows}
+    assert found[("produce", "Traced", "traced")] == 5
+    assert found[("deliver", "Traced", "watching")] == 5
+    assert found[("consume", "Traced", "watching")] == 5
+    assert all(0 <= row["p50_ms"] <= row["p99_ms"] <= row["max_ms"] for row in rows)
+    assert "<svg" in (tmp_path / "trace.html").read_text()
+
+
+def test_stats_of_a_topic_and_of_its_store_agree(run: Any, server: Server, data: Path, tmp_path: Path) -> None:
+    send(server, "Counted", 12)
+    with connect(server.address) as client, client.producer(group="commands") as producer:
+        producer.send("Counted", b"y" * 5000, tag="large")
+    by_topic = json.loads(
+        run("stats", "-t", "Counted", "-o", "json", "--html", str(tmp_path / "s.html")).partition("\ncharts")[0]
+    )
+    assert (by_topic["topics"][0]["topic"], by_topic["topics"][0]["messages"]) == ("Counted", 13)
+    assert (by_topic["largest"][0]["bytes"], by_topic["tags"][0]["messages"]) == (5000, 4)
+    assert sum(row["messages"] for row in by_topic["hours"]) == 13
+    assert by_topic["queues"][0]["skew"] >= 1
+    assert "Counted" in (tmp_path / "s.html").read_text()
+    store = next(path.parent for path in data.rglob("commitlog"))
+    by_store = json.loads(run("stats", "--store", str(store), "-o", "json"))
+    assert [row for row in by_store["tags"] if row["topic"] == "Counted"] == by_topic["tags"]
+    assert "nothing to read" in run("stats", code=1)
