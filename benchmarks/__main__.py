@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from typing import Final
 
-NAMES: Final = ("broker", "broker_scale", "client", "kinds", "nameserver", "store", "timers", "transactions")
+NAMES: Final = ("broker", "broker_scale", "client", "kinds", "nameserver", "spark", "store", "timers", "transactions")
 
 
 def main(argv: list[str]) -> None:

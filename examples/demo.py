@@ -91,7 +91,10 @@ async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> N
 
     say("starting Spark; a Java runtime is fetched if this machine has none")
     started = time.perf_counter()
-    loop, threads = asyncio.get_running_loop(), ThreadPoolExecutor(1)  # Spark's calls block; the broker lives on this loop
+    loop, threads = (
+        asyncio.get_running_loop(),
+        ThreadPoolExecutor(1),
+    )  # Spark's calls block; the broker lives on this loop
     spark = await loop.run_in_executor(threads, lambda: start_session("orbitmq demo"))
     say(f"Spark {spark.version} is up after {time.perf_counter() - started:.1f} s")
     options = {"nameServer": server.address, "subscribe": "Payments", "startingOffsets": "earliest"}
@@ -162,7 +165,9 @@ def milliseconds(since: float) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
-    parser.add_argument("--keep", type=Path, help="where the archive and the plot stay (default: a temporary directory)")
+    parser.add_argument(
+        "--keep", type=Path, help="where the archive and the plot stay (default: a temporary directory)"
+    )
     return parser.parse_args()
 
 

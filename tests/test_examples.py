@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from orbitmq.testing import Server
-
-if TYPE_CHECKING:
-    import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -21,15 +19,21 @@ def run(name: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     return done.stdout
 
 
-def test_the_demo_sends_receives_and_finds_everything_on_disk() -> None:
-    printed = run("demo.py")
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_the_demo_sends_receives_archives_with_spark_and_finds_everything_on_disk(tmp_path: Path) -> None:
+    printed = run("demo.py", "--keep", str(tmp_path))
+    assert printed.count("300 new messages archived, each exactly once") == 3
+    assert "shop-a        540 messages" in printed
+    assert "<svg" in (tmp_path / "payments.html").read_text()
+    assert len(list((tmp_path / "archive").rglob("*.parquet"))) >= 3
     assert "got order 0, order 3, order 6, order 9" in printed
     assert "Orders         12 messages" in printed
     assert "Readings    2,000 messages" in printed
