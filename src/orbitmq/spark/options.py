@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import ConfigError
 
@@ -119,9 +119,6 @@ def moment_ms(text: str, what: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
-
-
-PropertiesOption = Literal["map", "raw", "none"]
 
 
 def _nearest(name: str, known: Mapping[str, tuple[str, ...]]) -> str:

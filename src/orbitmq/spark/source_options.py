@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from orbitmq.message import QueueRef
+    from orbitmq.spark.schema import PropertiesForm
 
 Anchor = Literal["earliest", "latest", "group", "offsets", "time"]
 WhenNone = Literal["error", "latest"]
@@ -54,7 +55,7 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "maxTriggerDelay": (),
     "maxBytesPerTrigger": (),
     "discoveryInterval": (),
-    "retryTimeout": ("fetchOffset.retryIntervalMs",),
+    "retryTimeout": (),
     "pullBatchSize": ("pull.max.batch.size",),
     "readFromSlaves": (),
     "pushFilters": (),
@@ -120,7 +121,7 @@ def source_schema(given: Mapping[str, str]) -> StructType:
     return table_schema(
         options.text("columns") or None,
         include_body=options.flag("includeBody", True),
-        properties=cast("Literal['map', 'raw', 'none']", form),
+        properties=cast("PropertiesForm", form),
     )
 
 

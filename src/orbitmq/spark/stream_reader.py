@@ -149,14 +149,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return await starting_offsets(cluster, self.options, await extents(cluster, found.queues))
 
     async def _queues(self, cluster: Cluster) -> Found:
+        """Looked for from time to time. While no name server answers, those that are known have to do."""
         now = time.monotonic()
-        if self._found is None or now - self._found_at >= self.options.discovery_ms / 1000:
-            before = self._found
+        before = self._found
+        if before is not None and now - self._found_at < self.options.discovery_ms / 1000:
+            return before
+        self._found_at = now
+        try:
             self._found = await find_queues(cluster, self.options, may_be_none=True)
-            self._found_at = now
-            new = set(self._found.queues) - set(before.queues) if before is not None else set()
-            if new:
-                logger.info("new since the query began: %s", listed(new))
+        except TransportError as error:
+            if before is None:
+                raise
+            logger.warning("no look for new queues: %s", error)
+            return before
+        new = set(self._found.queues) - set(before.queues) if before is not None else set()
+        if new:
+            logger.info("new since the query began: %s", listed(new))
         return self._found
 
     async def _latest_offsets(self, cluster: Cluster, begin: Offsets) -> Offsets:
