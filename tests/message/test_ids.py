@@ -93,3 +93,10 @@ def test_what_is_no_host_is_refused() -> None:
         pack_host("127.0.0.1", 1 << 40)
     with pytest.raises(MessageError):
         unpack_host(b"12345")
+
+
+def test_ids_taken_at_once_are_those_that_would_have_come_one_by_one() -> None:
+    clock = ManualClock(1_700_000_000_000)
+    one_by_one, at_once = (UniqueIds(clock, bytes(4), pid=1, loader=2, counter_start=0xFFFE) for _ in range(2))
+    assert at_once.take(4) == [next(one_by_one) for _ in range(4)]
+    assert next(at_once) == next(one_by_one)

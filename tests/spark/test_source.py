@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import (
+    DataSourceReader,
     EqualTo,
     GreaterThan,
     GreaterThanOrEqual,
@@ -20,10 +22,15 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from orbitmq.admin.session import open_session
+from orbitmq.admin.topics import TopicPlan, update_topic
 from orbitmq.errors import ConfigError, MessageError, RequestFailed, StorageError, TransportError
+from orbitmq.spark.access import link
 from orbitmq.spark.planning import RangesPartition
 from orbitmq.spark.queue_offsets import from_json
+from orbitmq.spark.range_reading import RangeReader, Segment
 from orbitmq.spark.schema import COLUMNS
 from orbitmq.sync import connect
 from orbitmq.testing import Server
@@ -247,8 +254,6 @@ def test_a_pushed_filter_is_answered_or_given_back(
 
 
 def test_a_reader_takes_no_filters_unless_it_is_asked_to(server: Server) -> None:
-    from pyspark.sql.datasource import DataSourceReader
-
     reader = batch_reader(server, subscribe="Pushed")
     assert type(reader).pushFilters is DataSourceReader.pushFilters
 
@@ -277,6 +282,64 @@ def test_a_stream_reads_what_comes_and_finds_new_queues_and_topics(server: Serve
     assert got == ["first", "second"], "a topic that comes later is read from its beginning"
     assert step(reader, end) == (end, [])
     assert {queue.topic for queue in from_json(reader.reportLatestOffset() or {})} == {"Live-one", "Live-two"}
+
+
+def change_queues(server: Server, topic: str, count: int) -> None:
+    async def change() -> None:
+        async with open_session(server.address) as session:
+            await update_topic(session, TopicPlan(topic=topic, read_queues=count, write_queues=count))
+
+    asyncio.run(change())
+    deadline = time.monotonic() + 30
+    while len(queues_of(server, topic)) != count:
+        assert time.monotonic() < deadline, "the name server does not hear of it"
+        time.sleep(0.02)
+
+
+def test_queues_that_are_added_are_read_and_queues_that_go_are_a_loss(server: Server) -> None:
+    send(server, "Growing", ["1"])
+    options = {"subscribe": "Growing", "startingOffsets": "earliest"}
+    reader = stream_reader(server, **options)
+    end, _ = step(reader, reader.initialOffset())
+    change_queues(server, "Growing", 6)
+    send(server, "Growing", [f"{number}" for number in range(12)])
+    end, got = step(reader, end)
+    assert len(got) == 12
+    assert {queue.queue_id for queue in from_json(end)} == set(range(6))
+    change_queues(server, "Growing", 4)
+    with pytest.raises(StorageError, match=r"queue [45] of Growing on test is no longer there"):
+        reader.latestOffset(end, ALL)
+    lenient = stream_reader(server, **options, failOnDataLoss="false")
+    assert {queue.queue_id for queue in from_json(lenient.latestOffset(end, ALL))} == set(range(4))
+
+
+def test_a_broker_that_is_away_holds_up_its_own_queues_only(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    send(server, "Half", ["1"])
+    reader = stream_reader(server, subscribe="Half", startingOffsets="earliest")
+    end, _ = step(reader, reader.initialOffset())
+    with_gone = {"Half": {**end["Half"], "gone": {"0": 17}}}
+    send(server, "Half", ["2"])
+    after, got = step(reader, with_gone)
+    assert got == ["2"]
+    assert after["Half"]["gone"] == {"0": 17}
+    assert "their broker is away: queue 0 of Half on gone" in caplog.text
+
+
+def test_a_slave_is_read_when_there_is_no_master(server: Server) -> None:
+    send(server, "Replicated", ["x"])
+    for from_slaves in ("true", "false"):
+        reader = batch_reader(server, subscribe="Replicated", readFromSlaves=from_slaves, retryTimeout="0ms")
+        partitions = reader.partitions()
+        brokers = link(reader.options.access).cluster.brokers
+        brokers["test"] = {1: brokers["test"][0]}  # what a route says while the master is away
+        try:
+            if from_slaves == "true":
+                assert bodies(rows_of(reader, partitions)) == ["x"]
+            else:
+                with pytest.raises(TransportError, match="broker 'test'"):
+                    rows_of(reader, partitions)
+        finally:
+            brokers["test"] = {0: brokers["test"][1]}
 
 
 def test_a_micro_batch_that_is_run_again_reads_the_same(server: Server) -> None:
@@ -376,9 +439,6 @@ def test_a_broken_record_is_an_error_or_left_out(server: Server) -> None:
     reader = batch_reader(server, subscribe="Broken")
     (partition,) = reader.partitions()
     assert isinstance(partition, RangesPartition)
-    from orbitmq.spark.access import link
-    from orbitmq.spark.range_reading import RangeReader, Segment
-
     for fail, outcome in ((True, MessageError), (False, None)):
         options = batch_reader(server, subscribe="Broken", failOnDataLoss=str(fail)).options
         ranges = RangeReader(link(options.access), options, reader.projection)
@@ -391,8 +451,6 @@ def test_a_broken_record_is_an_error_or_left_out(server: Server) -> None:
 
 
 def test_a_schema_of_the_user_is_what_is_read(server: Server) -> None:
-    from pyspark.sql.types import BinaryType, LongType, StructField, StructType
-
     send(server, "Projected", ["x"])
     wanted = StructType([StructField("queueOffset", LongType()), StructField("body", BinaryType(), nullable=False)])
     reader = source(server, subscribe="Projected").reader(wanted)
