@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,6 +44,13 @@ def table(spark: SparkSession, server: Server, **options: str) -> DataFrame:
 def stream(spark: SparkSession, server: Server, **options: str) -> DataFrame:
     options = {"nameServer": server.address, "startingOffsets": "earliest", **options}
     return spark.readStream.format("rocketmq").options(**options).load()
+
+
+def forget_commit(checkpoint: Path) -> None:
+    """A driver that died before it noted that its last micro-batch was done runs it again."""
+    last = max(checkpoint.joinpath("commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    checkpoint.joinpath("commits", f".{last.name}.crc").unlink(missing_ok=True)
 
 
 def test_topics_are_tables_in_sql_without_being_registered(spark: SparkSession, server: Server) -> None:
@@ -106,6 +114,29 @@ def test_a_stream_runs_to_its_end_reports_its_lag_and_commits_all_of_it(
     assert committed() == 25
 
 
+def test_a_stream_from_the_latest_loses_nothing_when_its_first_micro_batch_runs_again(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    send(server, "Latest", ["old"])
+    checkpoint, lake = tmp_path / "checkpoint", str(tmp_path / "lake")
+
+    def writer() -> Any:
+        frame = stream(spark, server, subscribe="Latest", startingOffsets="latest")
+        return frame.writeStream.format("parquet").options(path=lake, checkpointLocation=str(checkpoint))
+
+    query = writer().trigger(processingTime="100 milliseconds").start()
+    deadline = time.monotonic() + 120
+    while not checkpoint.joinpath("commits", "0").exists():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    query.stop()
+    forget_commit(checkpoint)
+    send(server, "Latest", ["between"])
+    writer().trigger(availableNow=True).start().awaitTermination()
+    assert [bytes(row.body) for row in spark.read.parquet(lake).collect()] == [b"between"]
+
+
 def test_frames_are_written_and_streams_are_copied_with_ids_that_drop_repeats(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
@@ -125,10 +156,7 @@ def test_frames_are_written_and_streams_are_copied_with_ids_that_drop_repeats(
     checkpoint = tmp_path / "checkpoint"
     copy(str(checkpoint))
     wait_for_topic(server, "Out")
-    # A driver that died before it noted that the last micro-batch was done runs it again.
-    last = max(checkpoint.joinpath("commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    last.unlink()
-    checkpoint.joinpath("commits", f".{last.name}.crc").unlink(missing_ok=True)
+    forget_commit(checkpoint)
     copy(str(checkpoint))
     out = read(server, subscribe="Out")
     ids: dict[bytes, set[str]] = {}

@@ -3,6 +3,9 @@
 The checkpoint holds, for every queue, the offset up to which a micro-batch read. Spark writes it before the micro-batch runs,
 so that one that failed is run again with the same ends. A queue that is not in it yet is new: it is read from its beginning.
 Offsets are committed to a group only when asked for; the checkpoint never depends on them.
+
+Spark keeps no beginning of a query, only ends. Where the beginning cannot be found again ("latest" is elsewhere after a crash)
+the first micro-batch is therefore an empty one that ends there.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from orbitmq.spark.loss import report_loss
 from orbitmq.spark.patience import may_pass, patiently
 from orbitmq.spark.planning import RangesPartition, plan, ranges_between
 from orbitmq.spark.pulling import pull_once
-from orbitmq.spark.queue_offsets import Offsets, OffsetsJson, from_json, listed, named, to_json
+from orbitmq.spark.queue_offsets import LATEST, Offsets, OffsetsJson, from_json, listed, named, to_json
 from orbitmq.spark.range_reading import RangeReader
 from orbitmq.spark.rate_limits import TriggerPace
 
@@ -67,13 +70,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None  # where an availableNow query ends
         self._committed: Offsets = {}
         self._unreachable: set[QueueRef] = set()
+        self._initial: Offsets | None = None
+        self._initial_is_logged = False
 
     # ---- offsets
 
     @plain_errors
     def initialOffset(self) -> OffsetsJson:  # noqa: N802 - Spark's name
-        here = self._link()
-        return to_json(self._patiently(here, lambda: self._initial(here.cluster)))
+        if self._initial is None:  # Spark asks twice and must hear the same
+            here = self._link()
+            self._initial = self._patiently(here, lambda: self._beginning(here.cluster))
+        return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Anything but "all" says that our own limits count; a trigger that ignores limits will ask for all."""
@@ -86,6 +93,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> OffsetsJson:  # noqa: N802
         here = self._link()
         begin = from_json(start)
+        if begin == self._initial and not self._initial_is_logged and self._beginning_moves():
+            self._initial_is_logged = True
+            return to_json(begin)
         latest = self._patiently(here, lambda: self._latest_offsets(here.cluster, begin))
         self._latest = latest
         if self._target is not None:
@@ -110,11 +120,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, until = from_json(start), from_json(end)
         here = self._link()
         from_here = self._known_starts(here, begin, until)
-        anew = [queue for queue in until if until[queue] < from_here[queue]]
-        if anew:  # allowed by failOnDataLoss=false, else `latestOffset` would have failed
-            lows = self._patiently(here, lambda: min_offsets(here.cluster, anew))
-            from_here.update(lows)
-        self._note_missing(begin, until)
+        backwards = [queue for queue in until if until[queue] < from_here[queue]]
+        if begin == self._initial:  # the first micro-batch, run again from a beginning that has moved beyond its end
+            self._initial_is_logged = True
+            if backwards and not self._beginning_moves():
+                report_loss(self.options, f"what the first micro-batch read is gone from {listed(backwards)}")
+        elif backwards:  # made anew, and allowed by failOnDataLoss=false, else `latestOffset` would have failed
+            from_here.update(self._patiently(here, lambda: min_offsets(here.cluster, backwards)))
         ranges = ranges_between(from_here, until)
         return plan(ranges, self.options.min_partitions, self.options.max_partitions)
 
@@ -144,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _patiently(self, here: Link, question: Any) -> Any:
         return here.run(patiently(here.cluster, self.options.topics, self.options.retry_ms / 1000, question))
 
-    async def _initial(self, cluster: Cluster) -> Offsets:
+    async def _beginning(self, cluster: Cluster) -> Offsets:
         found = await self._queues(cluster)
         return await starting_offsets(cluster, self.options, await extents(cluster, found.queues))
 
@@ -195,17 +207,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _keep_unreachable(
         self, begin: Offsets, latest: Offsets, failures: dict[QueueRef, OrbitError], found: Found
     ) -> None:
-        away = {queue for queue in begin if queue in failures}
-        for queue in begin.keys() - latest.keys() - failures.keys():
-            if queue.broker_name in found.brokers:
+        """They stay where they are: were they forgotten, they would be read from their beginning when they come back."""
+        away = begin.keys() - latest.keys()
+        new = away - self._unreachable
+        for queue in sorted(new):
+            if queue.broker_name in found.brokers and queue not in failures:
                 report_loss(self.options, f"{named(queue)} is no longer there; what was not read of it is lost")
-            else:
-                away.add(queue)
+        if new:
+            logger.warning("not read for now: %s", listed(new))
         for queue in away:
             latest[queue] = begin[queue]
-        if away - self._unreachable:
-            logger.warning("not read for now, their broker is away: %s", listed(away))
-        self._unreachable = away
+        self._unreachable = set(away)
 
     # ---- how far
 
@@ -218,11 +230,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _up_to_target(self, begin: Offsets, latest: Offsets) -> Offsets:
         """No further than what was there when the query began; queues that came later are left for the next one."""
         assert self._target is not None
-        return {
-            queue: max(min(offset, self._target[queue]), begin.get(queue, 0))
-            for queue, offset in latest.items()
-            if queue in self._target
-        }
+        bounded: Offsets = {}
+        for queue, offset in latest.items():
+            if queue in self._target:
+                bounded[queue] = max(min(offset, self._target[queue]), begin.get(queue, 0))
+            elif queue in begin:
+                bounded[queue] = begin[queue]
+        return bounded
+
+    def _beginning_moves(self) -> bool:
+        """Whether asking again later finds another beginning."""
+        starting = self.options.starting
+        return starting.anchor in ("latest", "group") or LATEST in starting.offsets.values()
 
     def _paced(self, here: Link, begin: Offsets, from_here: Offsets, latest: Offsets) -> Offsets:
         now_ms = int(time.monotonic() * 1000)
@@ -254,8 +273,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 total += len(pulled.body)
                 count += pulled.next_offset - from_here[queue]
         return total / count if count else 0.0
-
-    def _note_missing(self, begin: Offsets, until: Offsets) -> None:
-        gone = begin.keys() - until.keys()
-        if gone:
-            logger.info("no longer read: %s", listed(gone))
