@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -199,14 +201,51 @@ def test_shells_are_given_what_they_need_to_complete(orbitmq: Command, shell: st
     assert "_ORBITMQ_COMPLETE" in orbitmq.ok("completion", shell).out
 
 
-def test_commands_complete() -> None:
-    environment = {"_ORBITMQ_COMPLETE": "bash_complete", "COMP_WORDS": "orbitmq topic de", "COMP_CWORD": "2"}
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("orbitmq topic de", ["plain,describe"]),
+        ("orbitmq topic describe Compl", ["plain,Completed"]),
+        ("orbitmq group lag Comp", ["plain,CompletedGroup"]),
+        ("orbitmq group lag -n 127.0.0.1:1 Comp", []),
+    ],
+)
+def test_commands_and_names_complete(orbitmq: Command, words: str, completed: list[str]) -> None:
+    orbitmq.ok("topic", "create", "Completed", "--if-missing")
+    orbitmq.ok("group", "create", "CompletedGroup")
+    environment = {
+        "_ORBITMQ_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+        "NAMESRV_ADDR": orbitmq.name_server,
+        "PYTHONPATH": ":".join(sys.path),
+    }
     done = subprocess.run(
         [sys.executable, "-c", "from orbitmq.cli.entry import main; main()"],
         capture_output=True,
         text=True,
-        env={**environment, "PYTHONPATH": ":".join(sys.path)},
+        env=environment,
         timeout=60,
         check=False,
     )
-    assert done.stdout.strip() == "plain,describe"
+    assert done.stdout.split() == completed
+    assert done.stderr == ""
+
+
+def test_whoever_looks_sees_progress(orbitmq: Command, tmp_path: Path) -> None:
+    """A bar, where stderr is a terminal; stdout stays clean."""
+    orbitmq.ok("topic", "create", "Progress", "-q", "1")
+    (tmp_path / "lines").write_text("line\n" * 200)
+    master, slave = os.openpty()
+    command = [sys.executable, "-m", "orbitmq", "msg", "send", "Progress", "--file", str(tmp_path / "lines")]
+    environment = {**os.environ, "TERM": "xterm", "NAMESRV_ADDR": orbitmq.name_server}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, text=True, env=environment) as process:
+        os.close(slave)
+        out, _ = process.communicate(timeout=60)
+    seen = b""
+    with contextlib.suppress(OSError):  # how a terminal without a program ends
+        while more := os.read(master, 65536):
+            seen += more
+    os.close(master)
+    assert out == "sent 200 messages to Progress\n"
+    assert b"sending" in seen

@@ -175,8 +175,8 @@ async def check_broker(session: Session, place: BrokerPlace) -> AsyncIterator[Fi
     yield Finding(step=step, verdict="ok", found=f"{place.address} answers, release {table.get('brokerVersionDesc')}")
     if (loopback := _loopback_finding(session, place)) is not None:
         yield loopback
-    yield _clock_finding(step, table, asked_ms, session.now_ms())
-    yield _disk_finding(step, table)
+    yield clock_finding(step, table, asked_ms, session.now_ms())
+    yield disk_finding(step, table)
     async for finding in _settings_findings(session, place, step):
         yield finding
 
@@ -201,7 +201,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _clock_finding(step: str, table: Mapping[str, str], asked_ms: int, answered_ms: int) -> Finding:
+def clock_finding(step: str, table: Mapping[str, str], asked_ms: int, answered_ms: int) -> Finding:
     up = up_seconds(table)
     if up is None or not table.get("bootTimestamp", "").isdigit():
         return Finding(step=f"{step}, clock", verdict="warning", found="it does not say when it was started")
@@ -221,7 +221,7 @@ def _clock_finding(step: str, table: Mapping[str, str], asked_ms: int, answered_
     )
 
 
-def _disk_finding(step: str, table: Mapping[str, str]) -> Finding:
+def disk_finding(step: str, table: Mapping[str, str]) -> Finding:
     try:
         used = float(table.get("commitLogDiskRatio", ""))
     except ValueError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from orbitmq.cli.asking import destructive_options, may_go_on
+from orbitmq.cli.completing import group_argument
 from orbitmq.cli.msg import export_line, show_messages
 from orbitmq.cli.options import bundled, target_options, view_options
 from orbitmq.cli.times import moment
@@ -76,7 +77,7 @@ def dlq() -> None:
 
 
 @dlq.command("ls")
-@click.argument("group", required=False)
+@group_argument("group", required=False)
 @choice_options
 @view_options
 @target_options
@@ -91,7 +92,7 @@ def list_(target: Target, view: View, choice: Choice, group: str | None) -> None
 
 
 @dlq.command()
-@click.argument("group")
+@group_argument("group")
 @choice_options
 @click.option(
     "--to-all",
@@ -123,7 +124,7 @@ def resend(target: Target, choice: Choice, group: str, to_all: bool, yes: bool, 
 
 
 @dlq.command()
-@click.argument("group")
+@group_argument("group")
 @choice_options
 @click.option("--to-file", "sink", type=click.File("w", encoding="utf-8"), default="-", help="Without: stdout.")
 @target_options

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orbitmq.cli.asking import destructive_options, may_go_on
+from orbitmq.cli.completing import group_argument
 from orbitmq.cli.options import document_options, queue_place, target_options, view_options, where_option
 from orbitmq.cli.times import moment
 from orbitmq.cli.view import View, rows_text, show_document, show_rows
@@ -51,7 +52,7 @@ def list_(target: Target, view: View, pattern: str, cluster: str | None, everyth
 
 
 @group.command()
-@click.argument("name")
+@group_argument()
 @document_options
 @target_options
 def describe(target: Target, view: View, name: str) -> None:
@@ -69,7 +70,7 @@ def describe(target: Target, view: View, name: str) -> None:
 
 
 @group.command()
-@click.argument("name")
+@group_argument()
 @click.option("--topic", help="Only in this topic.")
 @click.option("--queues", is_flag=True, help="Queue by queue.")
 @view_options
@@ -89,7 +90,7 @@ def lag(target: Target, view: View, name: str, topic: str | None, queues: bool) 
 
 
 @group.command()
-@click.argument("name")
+@group_argument()
 @click.option("--producers", is_flag=True, help="Producers of the group, instead of its consumers.")
 @view_options
 @target_options
@@ -141,7 +142,7 @@ def create(
 
 
 @group.command("rm")
-@click.argument("name")
+@group_argument()
 @click.option("-c", "--cluster", help="Only on the brokers of this cluster.")
 @click.option("--keep-offsets", is_flag=True, help="A group of the same name will go on where this one was.")
 @destructive_options
@@ -159,7 +160,7 @@ def remove(target: Target, name: str, cluster: str | None, keep_offsets: bool, y
 
 
 @group.command()
-@click.argument("name")
+@group_argument()
 @click.option("--topic", help="Only in this topic; without, in all that the group reads.")
 @click.option("--queue", metavar="BROKER:QUEUE", help="Only this queue of the topic.")
 @click.option("--to-time", callback=moment, metavar="TIME", help="Go on at the first message stored then or later.")
@@ -206,8 +207,8 @@ def reset(
 
 
 @group.command()
-@click.argument("source")
-@click.argument("to")
+@group_argument("source")
+@group_argument("to")
 @click.option("--topic", required=True, help="In this topic.")
 @destructive_options
 @target_options

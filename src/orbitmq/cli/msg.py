@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from orbitmq.cli.completing import topic_argument
 from orbitmq.cli.options import document_options, output_option, queue_place, target_options
 from orbitmq.cli.times import moment
 from orbitmq.cli.view import View, fields_of, line_text, rows_text, show_document
@@ -31,7 +32,7 @@ def msg() -> None:
 
 
 @msg.command()
-@click.argument("topic")
+@topic_argument("topic")
 @click.argument("body", required=False)
 @click.option("--file", "source", type=click.File("rb"), help="Messages from a file; - is stdin.")
 @click.option(
@@ -131,7 +132,7 @@ def get(
 
 
 @msg.command()
-@click.argument("topic")
+@topic_argument("topic")
 @click.option("--key", help="Messages with this key.")
 @click.option("--from", "begin", callback=moment, metavar="TIME", help="Stored then or later.")
 @click.option("--to", "end", callback=moment, metavar="TIME", help="Stored until then.")

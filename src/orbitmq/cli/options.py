@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 _TLS_HINT: Final = (
     "does it speak TLS, with a certificate that this machine trusts? without --tls it is spoken to plainly"
 )
@@ -86,7 +86,7 @@ def target_options(function: F) -> F:
             "--namesrv",
             "name_servers",
             envvar="NAMESRV_ADDR",
-            default=_DEFAULT_NAME_SERVER,
+            default=DEFAULT_NAME_SERVER,
             show_default=True,
             show_envvar=True,
             metavar="HOST:PORT[;...]",

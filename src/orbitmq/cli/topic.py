@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from orbitmq.cli.asking import destructive_options, may_go_on
+from orbitmq.cli.completing import topic_argument
 from orbitmq.cli.options import bundled, document_options, output_option, target_options, view_options, where_option
 from orbitmq.cli.view import View, show_document, show_rows
 
@@ -59,7 +60,7 @@ def list_(
 
 
 @topic.command()
-@click.argument("name")
+@topic_argument()
 @document_options
 @target_options
 def describe(target: Target, view: View, name: str) -> None:
@@ -143,7 +144,7 @@ def create(
 
 
 @topic.command()
-@click.argument("name")
+@topic_argument()
 @wish_options
 @where_option
 @target_options
@@ -156,7 +157,7 @@ def update(target: Target, wishes: Wishes, name: str, cluster: str | None, broke
 
 
 @topic.command("rm")
-@click.argument("name")
+@topic_argument()
 @click.option("-c", "--cluster", help="Only on the brokers of this cluster.")
 @destructive_options
 @target_options
@@ -174,7 +175,7 @@ def remove(target: Target, name: str, cluster: str | None, yes: bool, dry_run: b
 
 
 @topic.command()
-@click.argument("name")
+@topic_argument()
 @click.option(
     "--from", "start", default="latest", show_default=True, metavar="TIME", help="earliest, latest or a time."
 )

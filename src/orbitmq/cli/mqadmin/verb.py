@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -13,7 +14,7 @@ from orbitmq.cli.options import Target
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-Work = "Callable[..., Awaitable[None]]"
+_SECONDS: Final = 5.0
 
 
 def flag(short: str, name: str, into: str, text: str, *, required: bool = False) -> click.Option:
@@ -33,7 +34,13 @@ def verb(name: str, *options: click.Option) -> Callable[[Callable[..., Awaitable
 
     def decorate(work: Callable[..., Awaitable[None]]) -> click.Command:
         def run(namesrv: str, output: str, **values: Any) -> None:
-            target = Target(name_servers=namesrv, access_key=None, secret_key=None, tls=False, timeout=5.0)
+            target = Target(
+                name_servers=namesrv,
+                access_key=os.environ.get("ORBITMQ_ACCESS_KEY"),
+                secret_key=os.environ.get("ORBITMQ_SECRET_KEY"),
+                tls=False,
+                timeout=_SECONDS,
+            )
             report = Report()
             stripped = {key: value.strip() if isinstance(value, str) else value for key, value in values.items()}
             target.run(lambda session: work(session, report, **stripped))

@@ -1,0 +1,119 @@
+"""What the doctor sees: clocks, disks, groups whose members disagree, name servers that do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.admin.brokers import BrokerPlace, broker_row, up_seconds
+from orbitmq.admin.diagnosis import Finding, diagnose, disk_finding
+from orbitmq.admin.session import open_session
+from orbitmq.sync import connect
+from orbitmq.testing import Server
+from orbitmq.transport.address import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        yield running
+
+
+async def findings(address: str, topic: str | None = None, group: str | None = None) -> dict[str, Finding]:
+    """By step; of several in one step the worst."""
+    worst: dict[str, Finding] = {}
+    order = ("ok", "warning", "failed")
+    async with open_session(address) as session:
+        async for finding in diagnose(session, topic=topic, group=group):
+            known = worst.get(finding.step)
+            if known is None or order.index(known.verdict) < order.index(finding.verdict):
+                worst[finding.step] = finding
+    return worst
+
+
+async def test_a_healthy_server_is_healthy(server: Server) -> None:
+    found = await findings(server.address)
+    assert {finding.verdict for finding in found.values()} == {"ok"}
+    assert list(found)[:5] == ["name", "port", "language", "name server", "brokers"]
+    assert all(not finding.cure for finding in found.values())
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(90, "s ahead of ours"), (-90, "s behind ours")])
+async def test_a_clock_that_is_off_is_told_with_the_figure(server: Server, seconds: int, words: str) -> None:
+    server.clock.advance(seconds=seconds)
+    finding = (await findings(server.address))["broker test, clock"]
+    assert finding.verdict == "warning"
+    assert words in finding.found
+    assert "NTP" in finding.cure
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"), [("0.40", "ok"), ("0.80", "warning"), ("0.95", "failed"), ("", "warning")]
+)
+def test_a_disk_that_fills_is_told_before_it_is_full(ratio: str, verdict: str) -> None:
+    assert disk_finding("broker b", {"commitLogDiskRatio": ratio}).verdict == verdict
+
+
+async def test_members_that_disagree_are_named(server: Server) -> None:
+    with connect(server.address) as client:
+        producer = client.producer(group="P")
+        for topic in ("Red", "Blue"):
+            producer.send(topic, b"x")
+        with (
+            client.consumer("Red", group="Torn", handler=lambda message: None),
+            client.consumer("Blue", group="Torn", handler=lambda message: None),
+        ):
+            found = await findings(server.address, "Red", "Torn")
+            members = found["group Torn, members"]
+            assert members.verdict == "failed"
+            assert "Red [*]" in members.found
+            assert "Blue [*]" in members.found
+            assert "messages get lost" in members.cure
+
+
+async def test_more_members_than_queues_and_a_topic_not_subscribed(server: Server) -> None:
+    with connect(server.address) as client:
+        client.producer(group="P", create_queues=1).send("Narrow", b"x")
+        client.producer(group="P").send("Other", b"x")
+        with (
+            client.consumer("Narrow", group="Crowd", handler=lambda message: None),
+            client.consumer("Narrow", group="Crowd", handler=lambda message: None),
+        ):
+            found = (await findings(server.address, "Narrow", "Crowd"))["group Crowd, topic"]
+            assert found.verdict == "warning"
+            assert "2 members share 1 queues" in found.found
+            found = (await findings(server.address, "Other", "Crowd"))["group Crowd, topic"]
+            assert "does not subscribe to Other" in found.found
+
+
+async def test_name_servers_that_know_different_brokers(server: Server) -> None:
+    with Server() as other:
+        found = await findings(f"{server.address};{other.address}")
+    assert found["brokers"].verdict == "warning"
+    assert "all name servers in namesrvAddr" in found["brokers"].cure
+
+
+async def test_a_broker_that_takes_nothing_is_told() -> None:
+    with Server(settings={"brokerPermission": "4"}) as reading:
+        found = (await findings(reading.address))["broker test, settings"]
+    assert found.verdict == "warning"
+    assert "brokerPermission=6" in found.cure
+
+
+def test_figures_of_old_and_new_brokers_are_read() -> None:
+    place = BrokerPlace("c", "b", 1, Address("h", 1))
+    table = {
+        "runtime": "[ 1 days, 2 hours, 3 minutes, 4 seconds ]",
+        "getTransferedTps": "7.5 6 5",
+        "putTps": "1.5 1 1",
+        "msgPutTotalTodayNow": "10",
+        "msgPutTotalTodayMorning": "4",
+    }
+    row = broker_row(place, table)
+    assert (row.role, row.get_tps, row.put_tps, row.stored_today) == ("slave", 7.5, 1.5, 6)
+    assert up_seconds(table) == ((24 + 2) * 60 + 3) * 60 + 4
+    assert broker_row(place, {}).up_seconds is None
