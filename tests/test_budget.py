@@ -6,7 +6,6 @@ function. The count is the same on every machine and at every load.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 from functools import partial
@@ -21,6 +20,7 @@ from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
 from tests.broker.kit import PULL, SEND, SEND_V2, long_send_header, pull_header, send_header
 from tests.broker.kit import running as running_broker
+from tests.line import Line, connected
 from tests.nameserver.running import registration_fields, topic_table
 from tests.nameserver.running import running as running_name_server
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from orbitmq.broker.broker import Broker
     from orbitmq.protocol.headers.base import Header
-    from orbitmq.transport.connection import Connection
-    from orbitmq.transport.server import Server
 
 PERFORMANCE = Path(__file__).parents[1] / "docs" / "performance.md"
 REQUESTS = 128
@@ -50,36 +48,6 @@ def budget(request: str) -> float:
     found = re.search(rf"^\| {re.escape(request)} \| ([0-9.]+) \|", PERFORMANCE.read_text(), re.M)
     assert found is not None, f"docs/performance.md has no budget for {request!r}"
     return float(found[1])
-
-
-class Line(asyncio.Transport):
-    """Where a connection believes it writes to its peer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = bytearray()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 40_000) if name == "peername" else default
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return False
-
-    def write(self, data: Any) -> None:
-        self.written += data
-
-    def writelines(self, pieces: Any) -> None:
-        for piece in pieces:
-            self.written += piece
-
-
-def connected(server: Server) -> tuple[Connection, Line]:
-    connection, line = server._new_connection(), Line()
-    connection.connection_made(line)
-    return connection, line
 
 
 def calls_for(chunks: list[bytes], feed: Callable[[bytes], None], afterwards: Callable[[], None]) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,9 @@ from orbitmq.protocol import command as commands
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import frame_bytes
+from orbitmq.transport.server import Server
+from tests.line import connected
+from tests.mutations import mutated
 from tests.nameserver.running import addresses, register, route, running, topic_table
 from tests.raw_client import raw_client
 
@@ -105,3 +110,29 @@ async def test_a_one_way_question_is_not_answered(client: RawClient) -> None:
     for flag in (0, 2, 0):
         client.send(client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TopicA"}, flag=flag))
     assert [(await client.answer()).opaque for _ in range(2)] == [2, 4]
+
+
+async def test_a_damaged_question_is_answered_as_without_express(server: NameServer) -> None:
+    logging.disable()  # a line for each of them would be many
+    try:
+        ordinary = Server(server._server._routes)
+        await ordinary.start("127.0.0.1", 0)
+        chance = random.Random(105)
+        async with raw_client(server.address) as client:
+            await register(client)
+            frame = client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TopicA"})
+            for _ in range(800):
+                damaged = mutated(frame, chance)
+                assert said(ordinary, damaged) == said(server._server, damaged) == said(server._server, damaged), (
+                    damaged
+                )
+        await ordinary.stop()
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def said(server: Server, frame: bytes) -> tuple[bytes, bool]:
+    connection, line = connected(server)
+    connection.data_received(frame)
+    connection.connection_lost(None)
+    return bytes(line.written), line.closed

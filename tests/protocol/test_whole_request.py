@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from orbitmq.errors import OrbitError
@@ -59,7 +60,7 @@ def test_a_recorded_request_is_read_as_ever_or_not_at_all(name: str, frame: Fram
             whole = read(frame.header)
         except UNREADABLE:
             return
-        assert whole == ordinary(frame, header_type)
+        assert msgspec.structs.replace(whole, language=None, remark=None) == ordinary(frame, header_type)
 
 
 def test_most_of_what_java_clients_sent_is_usual() -> None:

@@ -28,6 +28,9 @@ class WholeRequest(msgspec.Struct, Generic[H], gc=False):
     opaque: int = 0
     flag: int = 0
     version: int = 0
+    # Nobody asks for these; a header in which they are broken is broken all the same.
+    language: str | int | None = None
+    remark: str | None = None
 
 
 def reader(header_type: type[H]) -> Callable[[bytes], WholeRequest[H]]:
