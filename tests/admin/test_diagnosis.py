@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.admin.brokers import BrokerPlace, broker_row, up_seconds
-from orbitmq.admin.diagnosis import Finding, diagnose, disk_finding
+from orbitmq.admin.diagnosis import Finding, clock_finding, diagnose, disk_finding
 from orbitmq.admin.session import open_session
 from orbitmq.sync import connect
 from orbitmq.testing import Server
@@ -42,13 +42,29 @@ async def test_a_healthy_server_is_healthy(server: Server) -> None:
     assert all(not finding.cure for finding in found.values())
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(90, "s ahead of ours"), (-90, "s behind ours")])
-async def test_a_clock_that_is_off_is_told_with_the_figure(server: Server, seconds: int, words: str) -> None:
-    server.clock.advance(seconds=seconds)
+async def test_a_clock_that_is_off_is_told_with_the_figure(server: Server) -> None:
+    server.clock.advance(seconds=90)
     finding = (await findings(server.address))["broker test, clock"]
     assert finding.verdict == "warning"
-    assert words in finding.found
+    assert "s ahead of ours" in finding.found
     assert "NTP" in finding.cure
+
+
+@pytest.mark.parametrize(
+    ("behind_ms", "verdict", "words"),
+    [
+        (0, "ok", "agrees"),
+        (5900, "ok", "agrees"),
+        (60_000, "warning", "59 s behind"),
+        (-60_000, "warning", "60 s ahead of"),
+    ],
+)
+def test_whole_seconds_and_the_way_there_are_allowed_for(behind_ms: int, verdict: str, words: str) -> None:
+    started_ms, up_ms = 1_700_000_000_000, 3_600_000
+    table = {"bootTimestamp": str(started_ms), "runtime": "[ 0 days, 1 hours, 0 minutes, 0 seconds ]"}
+    now_ms = started_ms + up_ms + behind_ms
+    finding = clock_finding("broker b", table, now_ms, now_ms)
+    assert (finding.verdict, words in finding.found) == (verdict, True), finding
 
 
 @pytest.mark.parametrize(
