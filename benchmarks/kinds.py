@@ -34,7 +34,7 @@ from orbitmq.message import properties as keys
 from orbitmq.message.ids import parse_offset_message_id
 from orbitmq.message.properties import encode_properties
 from orbitmq.message.record import decode_records
-from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, request
 from orbitmq.protocol.headers.leases import ANY_QUEUE, START_AT_MIN, AckMessage, PopMessage, PopResult
 from orbitmq.protocol.headers.send import SendMessageV2, SendReceipt
@@ -58,6 +58,7 @@ BODY: Final = b"x" * KB
 GROUP: Final = "bench"
 LEASE_MS: Final = 60_000
 BATCH: Final = 32
+_BUSY_SECONDS: Final = 0.01
 
 
 def _send(topic: str, number: int, properties: dict[str, str], sys_flag: int = 0) -> Command:
@@ -76,7 +77,9 @@ def _send(topic: str, number: int, properties: dict[str, str], sys_flag: int = 0
 
 
 async def _call(pool: Pool, address: Address, command: Command) -> Command:
-    answer = await pool.call(address, command, PATIENCE_SECONDS)
+    """A broker that is too busy is asked again: what it refused is not counted."""
+    while (answer := await pool.call(address, command, PATIENCE_SECONDS)).code == ResponseCode.SYSTEM_BUSY:
+        await asyncio.sleep(_BUSY_SECONDS)
     if answer.code:
         raise SystemExit(f"refused: {answer}")
     return answer

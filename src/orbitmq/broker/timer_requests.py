@@ -57,9 +57,7 @@ def park_timer(
         return None
     if asked_ms - now_ms > settings.timer_max_delay_sec * 1000:
         raise _illegal(settings, f"it asks for a delay of {asked_ms - now_ms} ms")
-    precision_ms = settings.timer_precision_ms
-    # The slot that is over at the moment asked for, or as soon as one is after it.
-    due_ms = -(-asked_ms // precision_ms) * precision_ms - precision_ms
+    due_ms = slot_ms(asked_ms, settings.timer_precision_ms)
     if is_congested(due_ms):
         limit = settings.timer_congest_num_each_slot
         raise RequestFailed(
@@ -72,6 +70,11 @@ def park_timer(
     parsed[keys.REAL_TOPIC] = topic
     parsed[keys.REAL_QUEUE_ID] = str(queue_id)
     return names.TIMER_TOPIC, 0, encode_properties(parsed).decode()
+
+
+def slot_ms(asked_ms: int, precision_ms: int) -> int:
+    """The slot that is over at the moment asked for, or as soon as one is after it."""
+    return (asked_ms - 1) // precision_ms * precision_ms
 
 
 def _asked_ms(parsed: dict[str, str], settings: Settings, now_ms: int) -> int:

@@ -87,8 +87,8 @@ class Checkpoint(msgspec.Struct, kw_only=True):
         return msgspec.json.encode(dict(sorted({**members, "reviveTime": self.revive_ms}.items())))
 
 
-class Ack(msgspec.Struct, kw_only=True):
-    offset: Int64 = msgspec.field(name="ao", default=-1)
+class Ack(msgspec.Struct, kw_only=True, omit_defaults=True):
+    offset: Int64 = msgspec.field(name="ao")  # -1 where there is a list
     offset_list: list[int] | None = msgspec.field(name="aol", default=None)
     broker_name: str = msgspec.field(name="bn", default="")
     group: str = msgspec.field(name="c")
@@ -116,10 +116,12 @@ class Ack(msgspec.Struct, kw_only=True):
         )
 
     def to_json(self) -> bytes:
-        members = msgspec.to_builtins(self)
-        if self.offset_list is None:
-            del members["aol"]
-        return msgspec.json.encode(members)
+        return msgspec.json.encode(self)
+
+
+# As both brokers write them; what these refuse is read with the tolerance of Java's JSON.
+_decode_checkpoint: Final = msgspec.json.Decoder(Checkpoint).decode
+_decode_ack: Final = msgspec.json.Decoder(Ack).decode
 
 
 def check_duration(invisible_ms: int) -> None:
@@ -132,11 +134,17 @@ def check_duration(invisible_ms: int) -> None:
 
 def read_checkpoint(body: bytes) -> Checkpoint:
     """BodyError when it is none."""
-    return _read(body, Checkpoint)
+    try:
+        return _decode_checkpoint(body)
+    except msgspec.MsgspecError:
+        return _read(body, Checkpoint)
 
 
 def read_ack(body: bytes) -> Ack:
-    return _read(body, Ack)
+    try:
+        return _decode_ack(body)
+    except msgspec.MsgspecError:
+        return _read(body, Ack)
 
 
 def _read(body: bytes, shape: type[T]) -> T:

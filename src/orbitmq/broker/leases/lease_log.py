@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.broker import names, statistics
 from orbitmq.broker.leases.checkpoints import CHECKPOINT_TAG, Ack, Checkpoint, LeaseKey, read_checkpoint
 from orbitmq.broker.leases.open_leases import Lease
-from orbitmq.broker.timer_requests import park_timer
+from orbitmq.broker.timer_requests import slot_ms
 from orbitmq.errors import BodyError
 from orbitmq.message import properties as keys
-from orbitmq.message.properties import encode_properties
 from orbitmq.message.record import decode_record
 
 if TYPE_CHECKING:
@@ -51,28 +50,20 @@ class LeaseLog:
 
     def write_checkpoint(self, checkpoint: Checkpoint, revive_queue: int, next_offset: int | None = None) -> int:
         """Where the log ends with it. `next_offset`: where its group goes on, unless it goes on where it was."""
-        properties = {
-            keys.TAGS: CHECKPOINT_TAG,
-            keys.UNIQUE_KEY: checkpoint.unique_key(),
-            keys.TIMER_DELIVER_MS: str(checkpoint.revive_ms - _BEFORE_ACKS_MS),
-        }
-        if next_offset is not None:
-            properties[NEXT_OFFSET] = str(next_offset)
         self._stats.counter(statistics.REVIVE_IN_NUMS, f"{checkpoint.topic}@{checkpoint.group}@CK").add(1)
-        return self._write(revive_queue, properties, checkpoint.to_json())
+        properties = _properties(CHECKPOINT_TAG, checkpoint.unique_key())
+        if next_offset is not None:
+            properties += f"{NEXT_OFFSET}\x01{next_offset}\x02"
+        deliver_ms = checkpoint.revive_ms - _BEFORE_ACKS_MS
+        return self._write(revive_queue, properties, checkpoint.to_json(), deliver_ms)
 
     def write_ack(self, ack: Ack, revive_queue: int, revive_ms: int) -> int:
-        properties = {
-            keys.TAGS: ack.tag,
-            keys.UNIQUE_KEY: ack.unique_key(),
-            keys.TIMER_DELIVER_MS: str(revive_ms),
-        }
         self._stats.counter(statistics.REVIVE_IN_NUMS, f"{ack.topic}@{ack.group}@ACK").add(1)
-        return self._write(revive_queue, properties, ack.to_json())
+        return self._write(revive_queue, _properties(ack.tag, ack.unique_key()), ack.to_json(), revive_ms)
 
     def write_done(self, ack: Ack, revive_queue: int) -> int:
         """As an ack, at once: these messages were handed out again, and are not to be once more."""
-        return self._write(revive_queue, {keys.TAGS: ack.tag, keys.UNIQUE_KEY: ack.unique_key()}, ack.to_json())
+        return self._write(revive_queue, _properties(ack.tag, ack.unique_key()), ack.to_json(), None)
 
     def find(self, key: LeaseKey, asked: list[int]) -> Lease | None:
         """A lease whose checkpoint was written once; None when there never was one, or its record has expired.
@@ -94,12 +85,22 @@ class LeaseLog:
                     continue
         return None
 
-    def _write(self, revive_queue: int, properties: dict[str, str], body: bytes) -> int:
+    def _write(self, revive_queue: int, properties: str, body: bytes, deliver_ms: int | None) -> int:
+        """To the revive topic, or to the timer on its way there. However full a moment is, what a lease needs is taken."""
         now_ms = self._clock.now_ms()
-        # However full a moment is, what a lease needs to be settled is taken.
-        parked = park_timer(
-            self.topic, revive_queue, properties, self._configuration.settings, now_ms, lambda _due_ms: False
-        )
-        topic, queue_id, text = parked or (self.topic, revive_queue, encode_properties(properties).decode())
-        appended = self._store.append(topic, queue_id, body, text.encode(), now_ms, self._store_host)
-        return appended.end
+        topic, queue_id = self.topic, revive_queue
+        if deliver_ms is not None:
+            properties += f"{keys.TIMER_DELIVER_MS}\x01{deliver_ms}\x02"
+            if deliver_ms > now_ms:
+                due_ms = slot_ms(deliver_ms, self._configuration.settings.timer_precision_ms)
+                properties += (
+                    f"{keys.TIMER_OUT_MS}\x01{due_ms}\x02{keys.REAL_TOPIC}\x01{topic}\x02"
+                    f"{keys.REAL_QUEUE_ID}\x01{queue_id}\x02"
+                )
+                topic, queue_id = names.TIMER_TOPIC, 0
+        return self._store.append(topic, queue_id, body, properties.encode(), now_ms, self._store_host).end
+
+
+def _properties(tag: str, unique_key: str) -> str:
+    """Names of topics, groups and brokers hold no separators, so there is nothing to check."""
+    return f"{keys.TAGS}\x01{tag}\x02{keys.UNIQUE_KEY}\x01{unique_key}\x02"
