@@ -13,7 +13,7 @@ from __future__ import annotations
 import hmac
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from orbitmq.access.policies import decide
 from orbitmq.errors import ConfigError, RequestFailed
@@ -38,6 +38,14 @@ _LAST_WITHOUT_UNIQUE_KEY_QUERY: Final = 399
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 
+class Door(Protocol):
+    """What requests pass: this module's gate, or that of 4.x (plain_gate.py)."""
+
+    def check(self, request: Command, source: str, needs_of: NeedsOf) -> None:
+        """RequestFailed says who was refused what."""
+        ...
+
+
 class Gate:
     def __init__(self, users: Users, settings: AccessSettings, cluster: str) -> None:
         self._users = users
@@ -58,7 +66,7 @@ class Gate:
                     for need in needs_of(request, self._cluster):
                         self._authorize(user, need, source)
         except RequestFailed as refusal:
-            audit.warning("refused %s from %s: %s", _name(request.code), source, refusal.message)
+            audit.warning("refused %s from %s: %s", request_name(request.code), source, refusal.message)
             raise
 
     def _authenticate(self, request: Command) -> User:
@@ -88,7 +96,7 @@ class Gate:
             raise _refusal(f"User:{user.username} has no permission to access {need} from {source}, {why}")
 
 
-def guarded(routes: Routes, needs: Mapping[int, NeedsOf], gate: Gate | None) -> Routes:
+def guarded(routes: Routes, needs: Mapping[int, NeedsOf], gate: Door | None) -> Routes:
     """The routes behind the gate. A code without declared needs is refused at the start, gate or not."""
     undeclared = sorted(routes.keys() - needs.keys())
     if undeclared:
@@ -101,7 +109,7 @@ def guarded(routes: Routes, needs: Mapping[int, NeedsOf], gate: Gate | None) -> 
 
 
 async def _ask_first(
-    gate: Gate, needs_of: NeedsOf, handler: Handler, request: Command, connection: Connection
+    gate: Door, needs_of: NeedsOf, handler: Handler, request: Command, connection: Connection
 ) -> Command | None:
     gate.check(request, connection.peer[0], needs_of)
     return await handler(request, connection)
@@ -111,7 +119,7 @@ def _refusal(message: str) -> RequestFailed:
     return RequestFailed(ResponseCode.NO_PERMISSION, message)
 
 
-def _name(code: int) -> str:
+def request_name(code: int) -> str:
     try:
         return RequestCode(code).name
     except ValueError:

@@ -191,6 +191,8 @@ class Broker:
         settings = configuration.settings
         config = settings.storage_config()
         folder = config.config_path
+        users = open_users(settings, folder / "auth")
+        gate = open_gate(settings, users, settings.broker_cluster_name, settings.access_file(), clock)
         topics = Topics(JsonFile(self._disk, folder / tables.TOPICS, tables.TopicTable), configuration, clock)
         groups = Groups(JsonFile(self._disk, folder / tables.GROUPS, tables.GroupTable), configuration, clock)
         offsets = ConsumerOffsets(self._offsets_file(folder), configuration, clock)
@@ -208,7 +210,6 @@ class Broker:
         sending = Sending(store, topics, groups, locks, configuration, statistics, clock, unique_ids, self._random)
         timers = self._open_timers(store, sending, statistics) if settings.timer_wheel_enable else None
         compacted = self._open_compacted(store, topics) if settings.enable_compaction else None
-        users = open_users(settings, folder / "auth")
         copying = self._copying(store) if settings.is_slave else None
         registration = Registration(topics, configuration, name_servers, copying.follow if copying else None)
         slaves = Slaves(store, configuration, self._network)
@@ -254,7 +255,7 @@ class Broker:
             slaves=slaves,
             copying=copying,
             users=users,
-            gate=open_gate(settings, users, settings.broker_cluster_name),
+            gate=gate,
             pulling=Pulling(store, topics, groups, clients, offsets, configuration, statistics, compacted),
             delayed=DelayedMessages(
                 JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable), store, sending, clock

@@ -13,7 +13,6 @@ WITHOUT_EFFECT: Final[dict[str, str]] = {
     "accountStatsPrintZeroValues": "true",
     "ackMessageThreadPoolNums": "16",
     "ackThreadPoolQueueCapacity": "100000",
-    "aclEnable": "false",
     "adminBrokerThreadPoolNums": "16",
     "adminBrokerThreadPoolQueueCapacity": "10000",
     "allAckInSyncStateSet": "false",

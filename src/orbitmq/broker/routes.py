@@ -40,7 +40,7 @@ from orbitmq.protocol.whole_request import reader
 if TYPE_CHECKING:
     import random
 
-    from orbitmq.access.gate import Gate
+    from orbitmq.access.gate import Door
     from orbitmq.access.users import Users
     from orbitmq.broker.cleaning import Cleaning
     from orbitmq.broker.clients import Clients
@@ -98,7 +98,7 @@ class State:
     slaves: Slaves
     copying: Copying | None  # of a slave
     users: Users
-    gate: Gate | None  # None: everyone may do everything
+    gate: Door | None  # None: everyone may do everything
     pulling: Pulling
     delayed: DelayedMessages
     timers: Timers | None  # None: timerWheelEnable=false

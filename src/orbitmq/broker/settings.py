@@ -233,6 +233,11 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
         """How many slaves must have a message before its sender is told that it is safe."""
         return max(0, self.in_sync_replicas - 1) if self.broker_role == "SYNC_MASTER" else 0
 
+    def access_file(self) -> Path:
+        """Where 4.x keeps its accounts."""
+        home = Path(self.rocketmq_home) / "conf" if self.rocketmq_home else Path(self.store_path_root_dir) / "config"
+        return home / "plain_acl.yml"
+
     def delay_levels_ms(self) -> tuple[int, ...]:
         """What delay level 1, 2, ... means."""
         levels = []

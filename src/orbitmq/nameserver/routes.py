@@ -15,7 +15,7 @@ from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.frame import CODEC_JSON
 
 if TYPE_CHECKING:
-    from orbitmq.access.gate import Gate
+    from orbitmq.access.gate import Door
     from orbitmq.access.users import Users
     from orbitmq.nameserver.departures import Departures
     from orbitmq.nameserver.kv_config import KvConfig
@@ -42,7 +42,7 @@ def build_routes(
     opening: Opening,
     other_cluster: OtherCluster | None,
     users: Users,
-    gate: Gate | None,
+    gate: Door | None,
 ) -> Routes:
     by_flag = partial(handlers.get_topics_by_flag, registry, configuration)
     table: dict[int, Handler] = {
