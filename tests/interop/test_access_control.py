@@ -99,3 +99,35 @@ async def test_our_client_on_an_apache_broker_with_access_control(
         with pytest.raises(OrbitError) as refused:
             await producer.send("TBW102Made", b"unsigned")
         assert refused.value.code == 16
+
+
+@pytest.mark.parametrize("release", ["4.9.7"], indirect=True)
+def test_old_java_clients_and_their_access_file(
+    tmp_path: Path, orbit_nameserver: StartNameServer, java_client: Callable[[bool], JavaClient]
+) -> None:
+    name_server = orbit_nameserver().address
+    conf = tmp_path / "home" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "plain_acl.yml").write_text(
+        "accounts:\n"
+        "- accessKey: old-client\n"
+        "  secretKey: old-secret\n"
+        "  defaultGroupPerm: SUB\n"
+        "  topicPerms: [Allowed=PUB|SUB]\n"
+    )
+    settings: dict[str, str | int] = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "home")}
+    broker = orbit.start_broker(tmp_path / "broker", name_server, settings=settings)
+    try:
+        client = java_client(False)
+        who = ("old-client", "old-secret")
+        client.open_producer("producer", name_server, credentials=who)
+        client.open_push_consumer("consumer", name_server, "Allowed", credentials=who)
+        client.send("producer", "Allowed", [{"text": "hello"}])
+        assert [message.body for message in client.received("consumer", 1)] == [b"hello"]
+        with pytest.raises((ClientError, AssertionError), match=r"AclException|failed"):
+            client.send("producer", "Forbidden", [{"text": "no"}])
+        client.open_producer("nobody", name_server)
+        with pytest.raises((ClientError, AssertionError), match=r"AclException|failed"):
+            client.send("nobody", "Allowed", [{"text": "no"}])
+    finally:
+        broker.process.kill()
