@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.testing import Server
-from tests.cli.kit import Command
+from tests.cli.kit import Command, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -331,3 +331,33 @@ def test_a_closed_pipe_makes_no_noise(orbitmq: Command) -> None:
     shell = f"{sys.executable} -m orbitmq topic ls -a -n {orbitmq.name_server} | true"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, timeout=PATIENCE_SECONDS, check=True)
     assert done.stderr == b""
+
+
+def test_a_broker_out_of_reach_takes_nothing_else_with_it(tmp_path: Path) -> None:
+    """What the others have is shown, with a line about what is missing; changes are refused."""
+    arguments = ["--host", "127.0.0.1", "--port", "0", "--store", str(tmp_path / "store")]
+    for setting in ("brokerName=lost", "brokerIP1=127.0.0.77", "mappedFileSizeCommitLog=1048576"):
+        arguments += ["--set", setting]
+    with Server() as living:
+        orbitmq = Command(living.address)
+        orbitmq.ok("topic", "create", "Living", "-q", "1")
+        orbitmq.ok("group", "create", "LivingGroup")
+        command = [sys.executable, "-m", "orbitmq", "broker", "-n", living.address, *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as lost:
+            assert lost.stdout is not None
+            lost.stdout.readline()
+            wait_until(lambda: len(orbitmq.ok("broker", "ls", "-o", "json").json) == 2)
+            for reading in (
+                ("topic", "ls"),
+                ("group", "ls"),
+                ("group", "lag", "LivingGroup"),
+                ("broker", "stats", "-a"),
+            ):
+                outcome = orbitmq.ok(*reading)
+                assert "is missing here: nothing listens on 127.0.0.77:" in outcome.err, reading
+            assert "Living" in orbitmq.ok("topic", "ls").out
+            problems = [row["problem"] is not None for row in orbitmq.ok("broker", "ls", "-o", "json").json]
+            assert problems == [True, False]
+            assert orbitmq.failure("topic", "create", "Everywhere").code == UNREACHABLE
+            assert orbitmq("group", "rm", "LivingGroup", "--yes").code == UNREACHABLE
+            lost.terminate()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from orbitmq.admin.session import gathered
-from orbitmq.errors import ConfigError, OrbitError, RequestFailed
+from orbitmq.errors import ConfigError, ConnectFailed, OrbitError, RequestFailed
 from orbitmq.protocol.bodies.route import ClusterInfo, KvTable
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.properties_text import format_properties, parse_properties
@@ -114,6 +114,19 @@ async def find_brokers(
     known = ", ".join(sorted({place.broker for place in places}))
     what = f"there is no broker {broker!r}" if broker is not None else "there is no master broker"
     raise RequestFailed(ResponseCode.BROKER_NOT_EXIST, what, hint=f"registered: {known}")
+
+
+async def reachable_brokers(session: Session, *, cluster: str | None = None) -> list[BrokerPlace]:
+    """The masters to read from: one that is down is noted in `session.silent` and left out, unless all are."""
+    places = await find_brokers(session, cluster=cluster)
+    reachable = await gathered(lambda place: session.is_reachable(place.address), places)
+    found = [place for place, is_there in zip(places, reachable, strict=True) if is_there]
+    if not found:
+        raise ConnectFailed(
+            "; ".join(session.silent[place.address] for place in places),
+            hint="are the brokers running, and are their addresses right seen from here? `orbitmq doctor` looks closer",
+        )
+    return found
 
 
 # ---- what a broker says about itself

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orbitmq.admin.brokers import BrokerPlace, find_brokers
+from orbitmq.admin.brokers import BrokerPlace, find_brokers, reachable_brokers
 from orbitmq.admin.offsets import TopicLag, consume_stats, group_lag
 from orbitmq.admin.session import gathered
 from orbitmq.errors import RequestFailed
@@ -115,7 +115,7 @@ async def group_tables(session: Session, places: list[BrokerPlace]) -> dict[str,
 
 async def list_groups(session: Session, *, cluster: str | None = None, quick: bool = False) -> list[GroupRow]:
     """All groups. `quick` leaves members and lag out, which cost two questions a group."""
-    places = await find_brokers(session, cluster=cluster)
+    places = await reachable_brokers(session, cluster=cluster)
     tables = await group_tables(session, places)
 
     async def row(group: str) -> GroupRow:
@@ -138,7 +138,7 @@ async def list_groups(session: Session, *, cluster: str | None = None, quick: bo
 
 
 async def describe_group(session: Session, group: str) -> GroupDetail:
-    places = await find_brokers(session)
+    places = await reachable_brokers(session)
     configs = (await group_tables(session, places)).get(group)
     if configs is None:
         raise missing_group(group)
@@ -173,7 +173,7 @@ async def describe_group(session: Session, group: str) -> GroupDetail:
 
 async def consumer_connections(session: Session, group: str) -> list[ConnectionRow]:
     """Members connected now. RequestFailed when nobody is, or the group does not exist."""
-    places = await find_brokers(session)
+    places = await reachable_brokers(session)
     connected = await _connected(session, group, places)
     if connected.first is not None:
         return connected.members
@@ -205,7 +205,7 @@ async def connection_on(session: Session, group: str, place: BrokerPlace) -> Con
 
 async def producer_connections(session: Session, group: str) -> list[ConnectionRow]:
     """Producers of a group connected now. RequestFailed when there are none."""
-    places = await find_brokers(session)
+    places = await reachable_brokers(session)
 
     async def on(place: BrokerPlace) -> list[ClientConnection]:
         try:
@@ -231,7 +231,7 @@ async def producer_connections(session: Session, group: str) -> list[ConnectionR
 
 async def all_producers(session: Session) -> list[ConnectionRow]:
     """Every producer connected now. Brokers before 5.0 cannot tell."""
-    places = await find_brokers(session)
+    places = await reachable_brokers(session)
 
     async def on(place: BrokerPlace) -> ProducerTable:
         return ProducerTable.from_json((await session.ask(place.address, RequestCode.GET_ALL_PRODUCER_INFO)).body)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orbitmq.admin.brokers import BrokerPlace, find_brokers
+from orbitmq.admin.brokers import BrokerPlace, find_brokers, reachable_brokers
 from orbitmq.admin.session import gathered
 from orbitmq.admin.topics import kind_of, missing_topic, topic_names, topic_route
 from orbitmq.client import questions
@@ -181,7 +181,7 @@ async def stored_by_key(
     """
     route = await topic_route(session, topic)
     holding = {data.broker_name for data in route.broker_datas}
-    places = [place for place in await find_brokers(session) if place.broker in holding]
+    places = [place for place in await reachable_brokers(session) if place.broker in holding]
     header = QueryMessage(
         topic=topic,
         key=key,

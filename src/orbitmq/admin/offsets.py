@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from orbitmq.admin.brokers import BrokerPlace, find_brokers
+from orbitmq.admin.brokers import BrokerPlace, find_brokers, reachable_brokers
 from orbitmq.admin.session import gathered
 from orbitmq.admin.topics import moment
 from orbitmq.errors import RequestFailed
@@ -60,7 +60,7 @@ async def consume_stats(session: Session, place: BrokerPlace, group: str, topic:
 
 async def queue_lags(session: Session, group: str, topic: str | None = None) -> list[QueueLag]:
     """Queue by queue, over all brokers. A group that was nowhere yet has no rows."""
-    places = await find_brokers(session)
+    places = await reachable_brokers(session)
     found = await gathered(lambda place: consume_stats(session, place, group, topic), places)
     wanted = [
         (place, name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from orbitmq.client.cluster import Cluster, refusal
 from orbitmq.client.config import ClientConfig, credentials_from, name_server_source, tls_from
-from orbitmq.errors import RequestFailed
+from orbitmq.errors import ConnectFailed, RequestFailed
 from orbitmq.protocol.codes import RequestCode, ResponseCode, name_of
 from orbitmq.protocol.command import request
 
@@ -56,6 +56,8 @@ class Session:
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self.cluster = Cluster(config)
+        self.silent: dict[Address, str] = {}
+        """Brokers that could not be reached when something was read, and why: what they have is missing from the answers."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,6 +69,17 @@ class Session:
 
     def now_ms(self) -> int:
         return self.config.clock.now_ms()
+
+    async def is_reachable(self, address: Address) -> bool:
+        """Noted in `silent` if it is not, and not tried again."""
+        if address in self.silent:
+            return False
+        try:
+            await self.cluster.reach(address, self.config.timeout_seconds)
+        except ConnectFailed as error:
+            self.silent[address] = error.message
+            return False
+        return True
 
     async def ask(
         self, address: Address, code: RequestCode, header: Header | None = None, body: bytes = b""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orbitmq.admin.brokers import BrokerPlace, find_brokers
+from orbitmq.admin.brokers import BrokerPlace, reachable_brokers
 from orbitmq.admin.offsets import consume_stats
 from orbitmq.admin.session import gathered
 from orbitmq.admin.topics import kind_of, list_topics, missing_topic, reading_groups
@@ -53,7 +53,7 @@ async def broker_figures(session: Session, place: BrokerPlace, name: str, key: s
 
 async def traffic(session: Session, topic: str | None = None) -> list[TrafficRow]:
     """Of all topics but the retry and dead-letter ones, or of one."""
-    places = await find_brokers(session)
+    places = await reachable_brokers(session)
     topics = await list_topics(session)
     chosen = [
         row for row in topics if row.topic == topic or (topic is None and kind_of(row.topic) not in ("retry", "dlq"))

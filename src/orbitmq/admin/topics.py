@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orbitmq.admin.brokers import BrokerPlace, find_brokers
+from orbitmq.admin.brokers import BrokerPlace, find_brokers, reachable_brokers
 from orbitmq.admin.key_values import delete_key_value, put_key_value
 from orbitmq.admin.session import gathered
 from orbitmq.client.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
@@ -120,7 +120,7 @@ async def topic_route(session: Session, topic: str) -> TopicRoute:
 
 async def list_topics(session: Session, *, cluster: str | None = None, with_messages: bool = False) -> list[TopicRow]:
     """All topics. Counting their messages costs a question each."""
-    places = await find_brokers(session, cluster=cluster)
+    places = await reachable_brokers(session, cluster=cluster)
     tables = await gathered(lambda place: topic_table(session, place), places)
     configs: dict[str, dict[str, TopicConfig]] = {}
     for place, table in zip(places, tables, strict=True):
@@ -146,7 +146,7 @@ async def topic_table(session: Session, place: BrokerPlace) -> dict[str, TopicCo
 async def describe_topic(session: Session, topic: str) -> TopicDetail:
     route = await topic_route(session, topic)
     names = {data.broker_name for data in route.queue_datas}
-    places = [place for place in await find_brokers(session) if place.broker in names]
+    places = [place for place in await reachable_brokers(session) if place.broker in names]
     tables = await gathered(lambda place: topic_table(session, place), places)
     on_brokers = [(place, table[topic]) for place, table in zip(places, tables, strict=True) if topic in table]
     stats = await gathered(lambda pair: topic_stats(session, pair[0], topic), on_brokers)
@@ -189,7 +189,7 @@ async def topic_queues(session: Session, topic: str, places: Sequence[BrokerPlac
     """The queues of a topic, on the brokers of its route unless others are named."""
     if places is None:
         names = {data.broker_name for data in (await topic_route(session, topic)).queue_datas}
-        places = [place for place in await find_brokers(session) if place.broker in names]
+        places = [place for place in await reachable_brokers(session) if place.broker in names]
     found = await gathered(lambda place: topic_stats(session, place, topic), places)
     rows = [row for stats in found for row in _queue_rows(stats)]
     return sorted(rows, key=lambda row: (row.broker, row.queue))
@@ -198,7 +198,7 @@ async def topic_queues(session: Session, topic: str, places: Sequence[BrokerPlac
 async def reading_groups(session: Session, topic: str) -> list[str]:
     """Who reads a topic, or has read it."""
     names = {data.broker_name for data in (await topic_route(session, topic)).queue_datas}
-    places = [place for place in await find_brokers(session) if place.broker in names]
+    places = [place for place in await reachable_brokers(session) if place.broker in names]
     found = await gathered(lambda place: _reading_groups(session, place, topic), places)
     return sorted({group for groups in found for group in groups})
 

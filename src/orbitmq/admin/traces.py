@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orbitmq.admin.brokers import find_brokers
+from orbitmq.admin.brokers import reachable_brokers
 from orbitmq.admin.groups import connection_on
 from orbitmq.admin.messages import MessageRow, message_by_id, messages_by_key
 from orbitmq.admin.offsets import consume_stats
@@ -134,7 +134,7 @@ def _finished(event: TraceEvent, after: list[str] | None) -> TraceEvent:
 
 async def group_states(session: Session, message: MessageRow) -> list[GroupState]:
     """Of every group that reads the message's topic, or has read it."""
-    place = next((one for one in await find_brokers(session) if one.broker == message.broker), None)
+    place = next((one for one in await reachable_brokers(session) if one.broker == message.broker), None)
     if place is None:
         return []
     states = []

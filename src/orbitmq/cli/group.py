@@ -225,8 +225,8 @@ def clone(target: Target, source: str, to: str, topic: str, yes: bool, dry_run: 
 
 
 async def _check_exists(session: Session, name: str) -> None:
-    from orbitmq.admin.brokers import find_brokers
+    from orbitmq.admin.brokers import reachable_brokers
     from orbitmq.admin.groups import group_tables, missing_group
 
-    if name not in await group_tables(session, await find_brokers(session)):
+    if name not in await group_tables(session, await reachable_brokers(session)):
         raise missing_group(name)

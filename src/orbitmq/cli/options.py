@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from orbitmq.cli.failures import verbosity
-from orbitmq.cli.view import FORMATS, View, conditions_from
+from orbitmq.cli.view import FORMATS, View, conditions_from, printable
 from orbitmq.errors import ConfigError, ConnectFailed, ConnectionLost
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ class Target:
 
         async def whole() -> T:
             async with self.open() as session:
-                return await work(session)
+                result = await work(session)
+                for address, reason in session.silent.items():
+                    click.echo(f"orbitmq: what broker {address} has is missing here: {printable(reason)}", err=True)
+                return result
 
         try:
             return run(whole())
