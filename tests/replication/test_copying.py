@@ -190,6 +190,9 @@ async def test_topics_groups_and_offsets_follow(group: Group) -> None:
     await until(lambda: slave.state.offsets.get("G", "Made", 0) == 1, "the offset is on the slave")
     await until(lambda: slave.state.topics.get("Made") == master.state.topics.get("Made"), "and the topic")
     await until(lambda: slave.state.groups.get("G") == master.state.groups.get("G"), "and the group")
+    mode = b'{"topic":"Made","consumerGroup":"G","mode":"POP","popShareQueueNum":0}'
+    assert (await client.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=mode)).code == 0
+    await until(lambda: slave.state.request_modes.get("Made", "G") is not None, "and how the group consumes")
     assert (await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Made"})).code == 0
     await until(lambda: slave.state.topics.get("Made") is None, "a deleted topic is gone on the slave too")
     await client.close()

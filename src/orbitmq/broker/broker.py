@@ -427,7 +427,13 @@ class Broker:
             start(state.reviving.run(), "handing out again what nobody acknowledged")
         else:
             self._master_tables = MasterTables(
-                state.copying, self._master_pool, state.topics, state.groups, state.offsets, state.delayed
+                state.copying,
+                self._master_pool,
+                state.topics,
+                state.groups,
+                state.offsets,
+                state.delayed,
+                state.request_modes,
             )
             state.copying.before_copying = self._master_tables.sync
             start(state.copying.run(), "copying the master's log")

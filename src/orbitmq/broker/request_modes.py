@@ -28,6 +28,12 @@ class RequestModes:
         self._modes.setdefault(mode.topic, {})[mode.consumer_group] = mode
         await self._saved.save()
 
+    async def take_over(self, table: RequestModeTable) -> None:
+        """A slave has the modes of its master."""
+        if table.message_request_mode_map != self._modes:
+            self._modes = table.message_request_mode_map
+            await self._saved.save()
+
     def table(self) -> RequestModeTable:
         modes = {topic: dict(groups) for topic, groups in self._modes.items()}
         return RequestModeTable(message_request_mode_map=modes, unknown=self._unknown)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.delayed import DelayedMessages
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.replication.slave import Copying
+    from orbitmq.broker.request_modes import RequestModes
     from orbitmq.broker.topics import Topics
     from orbitmq.transport.address import Address
     from orbitmq.transport.pool import Pool
@@ -46,6 +47,7 @@ class MasterTables:
         groups: Groups,
         offsets: ConsumerOffsets,
         delayed: DelayedMessages,
+        request_modes: RequestModes,
     ) -> None:
         self._copying = copying
         self._pool = pool
@@ -53,6 +55,7 @@ class MasterTables:
         self._groups = groups
         self._offsets = offsets
         self._delayed = delayed
+        self._request_modes = request_modes
         self._wanted = asyncio.Event()
 
     def message_arrived(self, topic: str) -> None:
@@ -87,6 +90,13 @@ class MasterTables:
         await self._groups.take_over(groups)
         self._offsets.take_over(await self._fetch(master, RequestCode.GET_ALL_CONSUMER_OFFSET, tables.OffsetTable))
         self._delayed.take_over(await self._fetch(master, RequestCode.GET_ALL_DELAY_OFFSET, tables.DelayTable))
+        try:
+            modes = await self._fetch(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, tables.RequestModeTable)
+        except RequestFailed as refusal:
+            if refusal.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a master of 4.x has none
+                raise
+        else:
+            await self._request_modes.take_over(modes)
 
     async def _fetch(self, master: Address, code: RequestCode, kind: type[T]) -> T:
         answer = await self._pool.call(master, new_request(code), _CALL_SECONDS)
