@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orbitmq import Message, Producer, QueueRef, SendHook, Sending, SendStatus, connect
 from orbitmq.errors import AlreadyClosed, CallTimeout, ConfigError, ConnectFailed, MessageError, RequestFailed
@@ -143,6 +145,24 @@ async def test_oneway_messages_arrive_without_an_answer(cluster: ScriptedCluster
     [command] = cluster.broker.received(SEND)
     assert command.is_oneway
     assert command.body == b"gone"
+
+
+@given(
+    texts=st.lists(st.text(), min_size=4, max_size=4),
+    numbers=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=6, max_size=6),
+    most=st.none() | st.integers(0, 100),
+    flags=st.tuples(st.booleans(), st.booleans()),
+)
+def test_the_quick_header_says_the_same_as_the_usual_one(
+    texts: list[str], numbers: list[int], most: int | None, flags: tuple[bool, bool]
+) -> None:
+    header = SendMessageV2(
+        producer_group=texts[0], topic=texts[1], default_topic=texts[2], default_topic_queue_nums=numbers[0],
+        queue_id=numbers[1], sys_flag=numbers[2], born_timestamp=numbers[3], flag=numbers[4], properties=texts[3],
+        reconsume_times=numbers[5], max_reconsume_times=most, unit_mode=flags[0], batch=flags[1],
+        bname=None if most is None else texts[0],
+    )  # fmt: skip
+    assert json.loads(header.to_json()) == header.to_fields()
 
 
 async def test_a_delay_is_left_to_the_brokers_timer(cluster: ScriptedCluster, producer: Producer) -> None:

@@ -75,7 +75,7 @@ class Cluster:
             sign(command, self.config.credentials)
         connection = self._pool.open_connection(address)
         if connection is not None:
-            answer = await connection.call(command, timeout_seconds)
+            answer = await connection.start_call(command, timeout_seconds)
             if answer.code != ResponseCode.GO_AWAY:
                 return answer
             self._pool.retire(connection)

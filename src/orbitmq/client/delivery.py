@@ -16,7 +16,7 @@ from orbitmq.client.queue_choice import RoundRobin, queue_for_key
 from orbitmq.client.receipts import STATUS_BY_CODE, SendStatus
 from orbitmq.errors import CallTimeout, OrbitError, RequestFailed, TransportError
 from orbitmq.protocol.codes import RequestCode, ResponseCode
-from orbitmq.protocol.command import Command, request
+from orbitmq.protocol.command import Command, request_with_raw_fields
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -87,7 +87,18 @@ class Delivery:
         if waiting is not None:
             await self.until(deadline, waiting, header.topic)
         try:
-            delivered = await self._attempts(code, header, body, to, deadline)
+            # The first attempt nearly always does, so it takes the shortest way.
+            route = self._cluster.known_route(header.topic)
+            if route is None or not route.writable:
+                route = await self.until(deadline, self.route(header.topic), header.topic)
+            queue = self._choose(route, to, "")
+            # What must go to one queue has nowhere else to go.
+            attempts = 1 + self._options.retries if to is ANYWHERE or not to.is_fixed else 1
+            outcome = await self._attempt(code, header, body, queue, deadline, attempts == 1)
+            if isinstance(outcome, Delivered):
+                delivered = outcome
+            else:
+                delivered = await self._attempts(code, header, body, to, deadline, attempts, queue, outcome)
         except OrbitError:
             self._stats.failed += 1
             raise
@@ -132,32 +143,32 @@ class Delivery:
     # ---- attempts
 
     async def _attempts(
-        self, code: int, header: SendMessageV2, body: bytes, to: Destination, deadline: float
+        self,
+        code: int,
+        header: SendMessageV2,
+        body: bytes,
+        to: Destination,
+        deadline: float,
+        attempts: int,
+        queue: QueueRef,
+        failure: OrbitError,
     ) -> Delivered:
-        # A message that must go to one queue has nowhere else to go.
-        attempts = 1 if to.is_fixed else 1 + self._options.retries
-        failed_at = ""
-        failure: OrbitError | None = None
-        for attempt in range(1, attempts + 1):
-            route = self._cluster.known_route(header.topic)
-            if route is None or not route.writable:
-                route = await self.until(deadline, self.route(header.topic), header.topic)
-            queue = self._choose(route, to, failed_at)
-            outcome = await self._attempt(code, header, body, queue, deadline, is_last=attempt == attempts)
+        """All after the first, which `failure` ended at `queue`."""
+        for attempt in range(2, attempts + 1):
+            if self._loop.time() >= deadline:
+                break
+            self._stats.retried += 1
+            await self._look_again(header.topic, deadline)
+            route = await self.until(deadline, self.route(header.topic), header.topic)
+            queue = self._choose(route, to, queue.broker_name)
+            outcome = await self._attempt(code, header, body, queue, deadline, attempt == attempts)
             if isinstance(outcome, Delivered):
                 return outcome
             failure = outcome
-            failed_at = queue.broker_name
-            if attempt < attempts:
-                if self._loop.time() >= deadline:
-                    break
-                self._stats.retried += 1
-                await self._look_again(header.topic, deadline)
-        assert failure is not None
         raise failure
 
     async def _attempt(
-        self, code: int, header: SendMessageV2, body: bytes, queue: QueueRef, deadline: float, *, is_last: bool
+        self, code: int, header: SendMessageV2, body: bytes, queue: QueueRef, deadline: float, is_last: bool
     ) -> Delivered | OrbitError:
         """The error is returned when another broker may do better, raised when not."""
         began = self._loop.time()
@@ -189,7 +200,8 @@ class Delivery:
             )
         header.queue_id = queue.queue_id
         header.bname = queue.broker_name
-        return request(code, header, body), self._cluster.vip(address)
+        command = request_with_raw_fields(code, header.to_json(), body)
+        return command, self._cluster.vip(address) if self._cluster.config.vip_channel else address
 
     def _choose(self, route: Route, to: Destination, avoid_broker: str) -> QueueRef:
         if to.queue is not None:

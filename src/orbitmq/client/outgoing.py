@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.errors import ConfigError, MessageError
 from orbitmq.message import properties as names
 from orbitmq.message.compression import compress
-from orbitmq.message.properties import MAX_PROPERTIES_BYTES, RESERVED, encode_properties
+from orbitmq.message.properties import MAX_PROPERTIES_BYTES, RESERVED, join_properties
 from orbitmq.message.sysflags import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 COMPRESSIONS: Final = {"zlib": COMPRESSION_ZLIB, "lz4": COMPRESSION_LZ4, "zstd": COMPRESSION_ZSTD}
+_SURELY_SHORT: Final = 8000
 _COMPRESS_IN_THREAD_BYTES: Final = 256 * 1024  # beyond this, compressing would hold up everything else
 
 
@@ -67,7 +68,10 @@ def check_user_properties(properties: Mapping[str, str]) -> None:
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    encoded = encode_properties(properties)
+    text = join_properties(properties)
+    if len(text) <= _SURELY_SHORT and text.isascii():
+        return text
+    encoded = text.encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java
     if len(encoded) > MAX_PROPERTIES_BYTES:
         raise MessageError(
             f"properties take {len(encoded):,} bytes; up to {MAX_PROPERTIES_BYTES:,} are allowed",

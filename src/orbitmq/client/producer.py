@@ -60,6 +60,7 @@ class Producer:
         self._instance: Instance | None = None
         self._delivery: Delivery | None = None
         self._accumulator: Accumulator | None = None
+        self._checked_topics: set[str] = set()
         self.closed = False
 
     # ---- life
@@ -166,10 +167,12 @@ class Producer:
         timeout: float | None = None,
     ) -> Receipt:
         """As `send`, of a message that is built already."""
-        self._running()
-        check_topic(message.topic)
+        delivery = self._running()
+        if message.topic not in self._checked_topics:
+            check_topic(message.topic)
+            self._checked_topics.add(message.topic)
         check_body(message.body, self._options.max_message_bytes)
-        to = Destination(queue, order_key)
+        to = ANYWHERE if queue is None and order_key is None else Destination(queue, order_key)
         is_delayed = delay is not None or deliver_at is not None
         if self._accumulator is not None and not is_delayed and not to.is_fixed and self._accumulator.suits(message):
             return await self._accumulator.add(message)
@@ -177,13 +180,17 @@ class Producer:
         seconds = self._timeout(timeout)
         if is_delayed:
             seconds = await self._delay(sending, delay, deliver_at, seconds)
-        header, body = await self._encoded(sending, message.flag)
+        if self._hooks or self._compression.applies_to(sending.body):
+            header, body = await self._encoded(sending, message.flag)
+        else:
+            header, body = self._header(sending.topic, sending.properties, 0, message.flag), sending.body
+        if not self._hooks:
+            delivered = await delivery.deliver(RequestCode.SEND_MESSAGE_V2, header, body, to, seconds)
+            return self._receipt(delivered, message.topic, sending)
         delivered = await self._deliver(RequestCode.SEND_MESSAGE_V2, header, body, to, seconds, [sending])
-        receipt = self._receipt(delivered, message.topic, sending)
-        if self._hooks:
-            sending.receipt = receipt
-            self._tell([sending])
-        return receipt
+        sending.receipt = self._receipt(delivered, message.topic, sending)
+        self._tell([sending])
+        return sending.receipt
 
     async def send_batch(
         self,
@@ -388,13 +395,13 @@ class Producer:
         body, sys_flag = sending.body, 0
         if self._compression.applies_to(body):
             body, sys_flag = await self._compression.apply(body)
-        if names.PREPARED in sending.properties:
-            sys_flag |= TRANSACTION_PREPARED
         return self._header(sending.topic, sending.properties, sys_flag, flag), body
 
     def _header(
         self, topic: str, properties: Mapping[str, str], sys_flag: int, flag: int, *, batch: bool = False
     ) -> SendMessageV2:
+        if names.PREPARED in properties:
+            sys_flag |= TRANSACTION_PREPARED
         return SendMessageV2(
             producer_group=self.group,
             topic=topic,

@@ -107,13 +107,19 @@ _NAME_END: Final = "\x01"
 _VALUE_END: Final = "\x02"
 
 
-def encode_properties(properties: Mapping[str, str]) -> bytes:
+def join_properties(properties: Mapping[str, str]) -> str:
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
-    if text.count(_VALUE_END) != len(properties) or any(_NAME_END in name for name in properties):
+    if text.count(_VALUE_END) != len(properties) or (
+        text.count(_NAME_END) != len(properties) and any(_NAME_END in name for name in properties)
+    ):
         raise MessageError(
             "a property holds a separator character", hint=r"\x02 may not stand in names or values, \x01 not in names"
         )
-    return text.encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java
+    return text
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    return join_properties(properties).encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java
 
 
 def decode_properties(data: bytes | str) -> dict[str, str]:

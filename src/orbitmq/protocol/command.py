@@ -140,6 +140,13 @@ def request(code: int, header: Header | None = None, body: bytes = b"", *, onewa
     return Command(code, flag=FLAG_ONEWAY if oneway else 0, fields=fields, body=body)
 
 
+def request_with_raw_fields(code: int, fields: bytes, body: bytes = b"") -> Command:
+    """A request whose fields are JSON already: for those that are sent again and again."""
+    command = Command(code, body=body)
+    command._raw = fields
+    return command
+
+
 def ok(header: Header | None = None, body: bytes = b"") -> Command:
     """A successful answer."""
     return Command(0, flag=FLAG_RESPONSE, fields=None if header is None else header.to_fields(), body=body)

@@ -7,6 +7,8 @@ import msgspec
 from orbitmq.protocol.headers.base import Header
 from orbitmq.protocol.integers import Int32, Int64
 
+_quoted = msgspec.json.Encoder().encode
+
 
 class SendMessage(Header):
     """Code 10 and 324, long names. Go's client speaks it."""
@@ -44,6 +46,27 @@ class SendMessageV2(Header):
     max_reconsume_times: Int32 | None = msgspec.field(name="l", default=None)
     batch: bool = msgspec.field(name="m", default=False)
     bname: str | None = msgspec.field(name="n", default=None)
+
+    def to_json(self) -> bytes:
+        """The texts to send as JSON, which `to_fields` and an encoder would take three times as long for."""
+        return (
+            b'{"a":%b,"b":%b,"c":%b,"d":"%d","e":"%d","f":"%d","g":"%d","h":"%d","i":%b,"j":"%d","k":"%b",%b"m":"%b"%b}'
+        ) % (
+            _quoted(self.producer_group),
+            _quoted(self.topic),
+            _quoted(self.default_topic),
+            self.default_topic_queue_nums,
+            self.queue_id,
+            self.sys_flag,
+            self.born_timestamp,
+            self.flag,
+            _quoted(self.properties),
+            self.reconsume_times,
+            b"true" if self.unit_mode else b"false",
+            b"" if self.max_reconsume_times is None else b'"l":"%d",' % self.max_reconsume_times,
+            b"true" if self.batch else b"false",
+            b"" if self.bname is None else b',"n":%b' % _quoted(self.bname),
+        )
 
 
 class SendReceipt(Header):
