@@ -21,10 +21,13 @@ from fuzz.mutation import mutated, pieces
 from orbitmq import fastjson
 from orbitmq.errors import ProtocolError
 from orbitmq.protocol import command as commands
+from orbitmq.protocol.bodies import leases as lease_bodies
 from orbitmq.protocol.bodies import registration, route, topics
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.frame import Frame, FrameDecoder
+from orbitmq.protocol.headers import leases
 from orbitmq.protocol.headers import nameserver as headers
+from orbitmq.protocol.lease_texts import parse_handle
 from orbitmq.protocol.properties_text import parse_properties
 from orbitmq.transport.preamble import Preamble
 
@@ -39,10 +42,11 @@ _HEADERS: Final[tuple[type[Header], ...]] = (
     headers.BrokerRegistered, headers.UnregisterBroker, headers.QueryDataVersion, headers.DataVersionVerdict,
     headers.BrokerHeartbeat, headers.GetRoute, headers.BrokerName, headers.WritePermissionWiped, headers.DeleteTopic,
     headers.RegisterTopic, headers.ClusterName, headers.MemberGroup, headers.MinBrokerIdChanged,
+    leases.PopMessage, leases.PopResult, leases.AckMessage, leases.ChangeInvisibleTime, leases.Notification,
 )  # fmt: skip
 _BODIES: Final[tuple[type[Body], ...]] = (
     registration.Registration, topics.TopicTable, topics.DataVersion, topics.TopicList, route.TopicRoute,
-    route.ClusterInfo, route.BrokerMembersBody, route.KvTable,
+    route.ClusterInfo, route.BrokerMembersBody, route.KvTable, lease_bodies.BatchAcks, lease_bodies.QueryAssignment,
 )  # fmt: skip
 
 
@@ -96,6 +100,7 @@ def _check_body(data: bytes) -> None:
     for version in (0, 400, 479):
         _tolerates(lambda version=version: registration.decode_registration(data, version))  # type: ignore[misc]
     _tolerates(lambda: fastjson.loads(data))
+    _tolerates(lambda: parse_handle(data.decode("utf-8", "replace")))
     _tolerates(lambda: parse_properties(data.decode("utf-8", "replace")))
 
 

@@ -107,7 +107,7 @@ async def test_leases_survive_a_broker_that_is_killed_at_random(tmp_path: Path) 
     sys.stdout.write(
         f"\n{len(ledger.sent)} sent, {kills} kills, {ledger.given.total()} given, {len(ledger.acked_late)} acks too late\n"
     )
-    assert len(ledger.sent) > 100
+    assert len(ledger.sent) > 10
     assert ledger.given_after_ack == []
     assert poison <= letters.keys()
     assert set(letters.values()) == {1}  # each once

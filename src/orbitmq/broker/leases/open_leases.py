@@ -12,11 +12,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from orbitmq.broker.leases.checkpoints import Checkpoint, LeaseKey
 
-MOST_LEASES: Final = 200_000  # of batches; beyond it the oldest are known to the log only
+MOST_LEASES: Final = 100_000  # of batches; beyond it the oldest are known to the log only
 
 _QueueKey = tuple[str, str, int]  # topic, group, queue
 
@@ -28,7 +28,7 @@ class Lease:
 
     def __init__(self, key: LeaseKey, offsets: list[int]) -> None:
         self.key = key
-        self.offsets = offsets
+        self.offsets = _compact(offsets)
         self.acked = 0
 
     def bits_of(self, offsets: list[int]) -> int:
@@ -39,6 +39,13 @@ class Lease:
                 return 0
             bits |= 1 << self.offsets.index(offset)
         return bits
+
+
+def _compact(offsets: list[int]) -> Sequence[int]:
+    """There may be many of them, and nearly all are one behind the other."""
+    if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:
+        return range(offsets[0], offsets[-1] + 1)
+    return offsets
 
 
 class OpenLeases:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names, statistics
 from orbitmq.broker.leases.checkpoints import Checkpoint
+from orbitmq.errors import StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.record import decode_records, encode_stored
 from orbitmq.protocol.headers.leases import ANY_QUEUE, START_AT_MIN
@@ -179,7 +180,12 @@ class Popping:
             self._offsets.commit(group, topic, queue_id, offset)
             result = self._store.read(topic, queue_id, offset, wanted, MAX_READ_BYTES, *wishes)
         if result.count:
-            self._take(header, popped, topic, queue_id, offset, result)
+            try:
+                self._take(header, popped, topic, queue_id, offset, result)
+            except StorageError:
+                if not popped.count:
+                    raise
+                return  # what was leased of other queues is given all the same
         elif result.status in _PASSED_OVER:
             self._offsets.commit(group, topic, queue_id, result.next_offset)
         popped.rest += max(0, result.max_offset - result.next_offset)
