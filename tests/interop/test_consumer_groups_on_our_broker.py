@@ -67,10 +67,14 @@ def java(java_of: tuple[str, JavaClient]) -> JavaClient:
     return java_of[1]
 
 
+_attempts = itertools.count(1)
+
+
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """For the topic, the group and the instances of one test."""
-    return "".join(letter if letter.isalnum() else "_" for letter in request.node.name)[-80:]
+    """For the topic, the group and the instances of one test, and of one attempt at it: they share a JVM."""
+    plain = "".join(letter if letter.isalnum() else "_" for letter in request.node.name)[-80:]
+    return f"{plain}_{next(_attempts)}"
 
 
 def send(java: JavaClient, cluster: Cluster, topic: str, count: int, what: str = "message") -> list[str]:
