@@ -50,7 +50,7 @@ POINTS = (
     Point("expiry of the log", "SegmentedLog.delete_oldest", 1),
     Point("expiry of queues", "QueueTable.delete_below", 1),
     Point("recovery", "recover", 1),
-    Point("recovery cut", "_cut", 1),
+    Point("recovery cut", "clear_behind", 1),
     Point("clean stop", "Store.close", 1),
     Point("giving back", "Store._give_back", 1),
     Point("abort file", "mark_stopped", 1),

@@ -9,7 +9,7 @@ import pytest
 
 from orbitmq.errors import StorageError
 from orbitmq.storage.files import FileStat, LocalDisk
-from orbitmq.storage.open_files import PlainFile
+from orbitmq.storage.open_files import PAGE_BYTES, MappedFile, PlainFile
 from tests.storage.store_kit import open_store, put
 
 if TYPE_CHECKING:
@@ -73,6 +73,29 @@ def test_a_clean_start_looks_at_each_queue_once_or_twice_and_a_stop_syncs_what_w
     store.close()
     synced = {(path.parent.parent.name, int(path.parent.name)) for path in disk.syncs if "consumequeue" in path.parts}
     assert synced == set(written)
+
+
+class SparseDisk(LocalDisk):
+    """Gives new files no blocks, so that a big store can be made quickly. Nobody here fills the disk."""
+
+    def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:
+        return super().allocate(path, size, reserve=PAGE_BYTES)
+
+
+def test_a_clean_start_of_a_big_store_goes_over_its_last_file_only(tmp_path: Path) -> None:
+    disk, gigabyte = SparseDisk(), 1 << 30
+    store = open_store(tmp_path, disk=disk, segment_bytes=gigabyte)
+    for number in range(50):
+        put(store, "T", number % 8)
+        store.log._roll()
+    for number in range(100):
+        put(store, "T", number % 8)
+    store.close()
+    again = open_store(tmp_path, disk=disk, segment_bytes=gigabyte)
+    assert again.log.end > 50 * gigabyte
+    assert again.recovered.records == 100
+    assert sum(queue.max_offset for queue in again.queue_ranges().values()) == 150
+    again.close()
 
 
 def test_many_queues_are_synced_by_several_threads_and_a_failure_is_told(tmp_path: Path) -> None:

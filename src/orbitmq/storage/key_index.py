@@ -203,7 +203,9 @@ class KeyIndex:
             if not reason:
                 file = IndexFile(self._disk.map(path, writable=True), self._slots, writable=True)
                 is_lost = file.next_entry == 1 and number < len(found) - 1
-                if not is_lost and (trusted_until_ms is None or file.end_ms <= trusted_until_ms):
+                # Only full files are ever synced while the broker runs.
+                is_synced = trusted_until_ms is None or (file.is_full and file.end_ms <= trusted_until_ms)
+                if not is_lost and is_synced:
                     if kept and file.next_entry == 1:
                         file.continue_from(kept[-1])  # a kill may have come between making it and saying so
                     kept.append(file)
