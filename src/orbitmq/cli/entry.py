@@ -31,6 +31,7 @@ _COMMANDS: Final[CommandTable] = {
     "doctor": ("orbitmq.cli.doctor", "doctor", "What is wrong with a cluster, seen from here, and what to do."),
     "bench": ("orbitmq.cli.bench", "bench", "How fast a cluster takes and gives messages, measured from here."),
     "spark": ("orbitmq.cli.spark", "spark", "Topics and stores through Spark: archive, replay, query."),
+    "pipeline": ("orbitmq.cli.pipeline", "pipeline", "Sources, transforms and sinks in a file, run by Spark."),
     "store": ("orbitmq.cli.store", "store", "Look into a store directory, check it, mend it."),
     "mqadmin": ("orbitmq.cli.mqadmin.verbs", "mqadmin", "Apache's verbs and flags as they are, for scripts."),
     "completion": ("orbitmq.cli.completion", "completion", "Print the script that makes a shell complete commands."),

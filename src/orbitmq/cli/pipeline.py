@@ -1,0 +1,72 @@
+"""`orbitmq pipeline`: sources, transforms and sinks in one file, run by Spark."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from orbitmq.cli.spark_session import SparkPlace, spark_options, status
+
+
+@click.group()
+def pipeline() -> None:
+    """Sources, transforms, expectations and sinks in a file, run by Spark."""
+
+
+@pipeline.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), default=Path())
+@click.option("--name", default="pipeline", show_default=True)
+@click.option("-n", "--namesrv", "name_server", default="127.0.0.1:9876", show_default=True, envvar="NAMESRV_ADDR")
+@click.option("-t", "--topic", default="Orders", show_default=True)
+def init(directory: Path, name: str, name_server: str, topic: str) -> None:
+    """Write a pipeline to start from into DIRECTORY."""
+    from orbitmq.spark.pipeline_file import scaffold
+
+    for path in scaffold(directory, name, name_server, topic):
+        click.echo(f"made {path}")
+    click.echo(f"next: orbitmq pipeline run {directory / 'pipeline.toml'} --dry-run")
+
+
+@pipeline.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--continuous", is_flag=True, help="Go on until interrupted, instead of ending with the messages there are."
+)
+@click.option(
+    "--every",
+    "seconds",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds, with --continuous.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show tables, columns and plans.")
+@spark_options
+def run(place: SparkPlace, file: Path, continuous: bool, seconds: float, dry_run: bool) -> None:
+    """Run the pipeline in FILE. What was done is kept in its checkpoint: run again, it goes on."""
+    from orbitmq.spark.pipeline_file import load
+
+    loaded = load(file)
+    with place.session("pipeline") as session:
+        from orbitmq.spark.pipeline import RunningPipeline
+
+        running = RunningPipeline(session, loaded, file.absolute().parent)
+        if dry_run:
+            click.echo(running.describe())
+            return
+        status("running")
+        if continuous:
+            stopping = threading.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: stopping.set())
+            summary = running.run_until(stopping.is_set, seconds)
+        else:
+            summary = running.run_once()
+        status("")
+    for sink, rows in summary.rows.items():
+        click.echo(f"{sink}: {rows:,} rows read")
+    for rule, rows in summary.unmet.items():
+        click.echo(f"not met by {rows:,} rows: {rule}")

@@ -1,0 +1,144 @@
+"""Pipelines in a file: scaffolded, checked, shown, run, run again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from pyarrow import dataset
+
+from orbitmq.cli.entry import cli
+from orbitmq.errors import ConfigError
+from orbitmq.spark.pipeline_file import load
+from orbitmq.sync import connect
+from orbitmq.testing import Server
+from tests.spark.marks import SPARK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = SPARK
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as running:
+        yield running
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    done = CliRunner().invoke(cli, ["pipeline", *arguments])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def send(server: Server, topic: str, bodies: list[bytes]) -> None:
+    with connect(server.address) as client, client.producer(group="pipelines") as producer:
+        for body in bodies:
+            producer.send(topic, body, tag="t")
+
+
+def texts(folder: Path, column: str) -> list[Any]:
+    return sorted(
+        dataset.dataset(str(folder), format="parquet", exclude_invalid_files=True).to_table()[column].to_pylist()
+    )
+
+
+def test_a_scaffolded_pipeline_runs_as_it_is_and_goes_on_where_it_was(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    run("init", str(tmp_path / "p"), "-n", server.address, "-t", "Words")
+    assert "is there already" in run("init", str(tmp_path / "p"), code=1)
+    send(server, "Words", [b" one ", b"  ", b"two"])
+    file = str(tmp_path / "p" / "pipeline.toml")
+    shown = run("run", file, "--dry-run")
+    assert "raw (stream): topic string" in shown
+    assert not (tmp_path / "p" / "out").exists()
+    printed = run("run", file)
+    assert "clean: 3 rows read" in printed
+    assert "not met by 1 rows: length(text) > 0" in printed
+    send(server, "Words", [b"three"])
+    assert "clean: 1 rows read" in run("run", file)
+    assert texts(tmp_path / "p" / "out", "text") == ["one", "three", "two"]
+
+
+def test_json_becomes_columns_and_rows_go_to_files_and_to_a_topic(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    send(server, "Bills", [b'{"id": %d, "cents": %d}' % (number, number * 100) for number in range(10)])
+    file = tmp_path / "pipeline.toml"
+    file.write_text(f"""
+name = "bills"
+checkpoint = "checkpoint"
+connection = {{ nameServer = "{server.address}" }}
+source = [{{ name = "raw", format = "rocketmq", options = {{ subscribe = "Bills", startingOffsets = "earliest" }} }}]
+transform = [
+  {{ name = "bills", from = "raw", inline = "id BIGINT, cents BIGINT" }},
+  {{ name = "large", sql = "SELECT CAST(id AS STRING) AS body, tags FROM bills WHERE cents > 700" }},
+]
+sink = [
+  {{ table = "bills", format = "parquet", path = "bills" }},
+  {{ table = "large", format = "rocketmq", options = {{ topic = "LargeBills" }} }},
+]
+""")
+    assert "bills: 10 rows read" in run("run", str(file))
+    assert texts(tmp_path / "bills", "cents") == [number * 100 for number in range(10)]
+    with connect(server.address) as client, client.pull_consumer(group="check") as consumer:
+        found = [
+            message.body
+            for queue in consumer.queues("LargeBills")
+            for message in consumer.fetch(queue, offset=0, max=32, wait=0).messages
+        ]
+    assert sorted(found) == [b"8", b"9"]
+
+
+def test_a_rule_that_must_hold_stops_the_pipeline_with_its_own_words(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    send(server, "Strict", [b"1", b"-2"])
+    file = tmp_path / "pipeline.toml"
+    file.write_text(f"""
+name = "strict"
+checkpoint = "checkpoint"
+connection = {{ nameServer = "{server.address}" }}
+source = [{{ name = "raw", format = "rocketmq", options = {{ subscribe = "Strict", startingOffsets = "earliest" }} }}]
+expect = [{{ table = "raw", rule = "CAST(CAST(body AS STRING) AS INT) > 0", otherwise = "fail" }}]
+sink = [{{ table = "raw", format = "parquet", path = "out" }}]
+""")
+    failed = run("run", str(file), code=1)
+    assert "a row of raw does not meet: CAST(CAST(body AS STRING) AS INT) > 0" in failed
+    assert len(failed.strip().splitlines()) == 1
+
+
+GOOD = """
+name = "n"
+checkpoint = "c"
+source = [{ name = "a", format = "parquet", path = "in" }]
+transform = [{ name = "b", sql = "SELECT * FROM a" }]
+sink = [{ table = "b", format = "console" }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("name", "nmae"), "nmae"),
+        (('format = "parquet"', 'format = "orc"'), "there are rocketmq"),
+        (('table = "b"', 'table = "z"'), "there are a, b"),
+        (('name = "b", sql', 'name = "a", sql'), "two tables"),
+        (('sql = "SELECT * FROM a"', 'python = "t.py:f", from = "x"'), "there are a"),
+        (('format = "console"', 'format = "csv"'), "no path"),
+        (('name = "n"', 'name = '), "TOML|Invalid"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_the_file_is_said(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text(GOOD)
+    assert load(file).name == "n"
+    file.write_text(GOOD.replace(*change, 1))
+    with pytest.raises(ConfigError, match=message):
+        load(file)
