@@ -11,7 +11,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from orbitmq import Client, ConsumeHook, Consuming, Message, QueueRef, ReceivedMessage, RetryLater, Sql, connect
+from orbitmq import (
+    Client,
+    ConsumeHook,
+    Consuming,
+    Message,
+    QueueRef,
+    ReceivedMessage,
+    RetryLater,
+    Sql,
+    connect,
+    fastjson,
+)
 from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, RequestFailed
 from orbitmq.message.record import encode_stored
 from orbitmq.protocol.bodies.groups import QueueKey
@@ -694,6 +705,11 @@ async def test_a_tool_can_ask_how_things_are(cluster: ScriptedCluster, client: C
         assert '{"brokerName":"broker-a","queueId":0,"topic":"T"}:{' in text
         assert '"PROP_CONSUME_TYPE":"CONSUME_PASSIVELY"' in text
         assert "rebalancing G" in text  # the tasks, in place of Java's threads
+        status_of_topic = fastjson.loads(answer.body)["statusTable"]["T"]
+        assert status_of_topic["consumeOKTPS"] > 0
+        assert status_of_topic["pullTPS"] > 0
+        assert status_of_topic["pullRT"] > 0
+        assert status_of_topic["consumeFailedMsgs"] == 0
 
         header = ConsumerRunningInfo(consumer_group="Unknown", client_id=client_id)
         answer = await connection.call(request(RequestCode.GET_CONSUMER_RUNNING_INFO, header), 3)

@@ -14,6 +14,7 @@ from orbitmq import Sql, connect
 from orbitmq.client.codecs import JsonCodec
 from orbitmq.client.config import name_server_source
 from orbitmq.client.faults import Faults
+from orbitmq.client.figures import Figures
 from orbitmq.client.filters import subscription
 from orbitmq.client.in_flight import InFlight
 from orbitmq.client.namespaces import unwrapped, wrapped
@@ -233,3 +234,22 @@ async def test_every_address_behind_a_host_name_is_a_name_server(monkeypatch: py
             await servers.look_up()
             assert servers.addresses == [Address("127.0.0.1", port)]
     assert set(asked) == {"ns.example"}
+
+
+def test_speeds_are_of_the_last_minute_and_failures_of_the_last_hour() -> None:
+    figures = Figures(now=0.0)
+    topic = figures.of("T")
+    for second in range(0, 7200, 10):
+        topic.handled(seconds=0.5, done=20, failed=0)
+        topic.found(seconds=0.25, count=20)
+        if second < 3000:
+            topic.handled(seconds=0.0, done=0, failed=1)
+        figures.sample(now=second + 10.0)
+    speed = figures.speed("T", now=7200.0)
+    assert (speed.done_per_second, speed.pulled_per_second, speed.failed_per_second) == (2.0, 2.0, 0.0)
+    assert (speed.handling_ms, speed.pull_ms, speed.failed_in_hour) == (500.0, 250.0, 0)
+    assert figures.speed("Unknown", now=7200.0) == (0.0, 0.0, 0.0, 0.0, 0.0, 0)
+    early = Figures(now=100.0)
+    early.of("T").handled(seconds=0.1, done=3, failed=4)
+    assert early.speed("T", now=103.0)[:3] == (1.0, 4 / 3, 100.0)
+    assert early.speed("T", now=103.0).failed_in_hour == 4

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.client import questions
 from orbitmq.client.assignment import share_of
 from orbitmq.client.consumer_options import consume_from_where
+from orbitmq.client.figures import EVERY_SECONDS, Figures
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.names import RETRY_PREFIX, retry_topic
 from orbitmq.client.namespaces import unwrapped
@@ -75,6 +76,7 @@ class Membership:
         self._fixed = fixed
         self.incoming = Incoming(instance.config.namespace, retry_topic(group))
         self.queues: dict[QueueRef, ProcessQueue] = {}
+        self.figures = Figures(asyncio.get_running_loop().time())
         self.subscriptions: dict[str, Subscription] = {}
         self._instance = instance
         self.cluster = instance.cluster
@@ -125,6 +127,7 @@ class Membership:
             every(lambda: self.options.commit_seconds, self.save_offsets, f"committing offsets of {self.group}"),
             f"offsets of {self.group}",
         )
+        self._tasks.start(every(EVERY_SECONDS, self._sample, f"figures of {self.group}"), f"figures of {self.group}")
         if self._locks is not None:
             self._tasks.start(
                 every(lambda: RENEW_SECONDS, self._renew_locks, f"renewing locks of {self.group}"),
@@ -171,6 +174,9 @@ class Membership:
     async def subscriptions_changed(self) -> None:
         await self._introduce()
         self.rebalance_soon()
+
+    def _sample(self) -> None:
+        self.figures.sample(asyncio.get_running_loop().time())
 
     async def save_offsets(self) -> None:
         await self._offsets.save()
@@ -280,7 +286,7 @@ class Membership:
 
     def _begin(self, queue: QueueRef, offset: int, locked_at: float | None) -> None:
         public = QueueRef(unwrapped(self._instance.config.namespace, queue.topic), queue.broker_name, queue.queue_id)
-        held = ProcessQueue(queue, public, offset, self.options.cache)
+        held = ProcessQueue(queue, public, offset, self.options.cache, self.figures.of(queue.topic))
         held.locked_at = locked_at
         self.queues[queue] = held
         # Committed even if nothing comes: a group that began at the end must not begin at a later end next time.

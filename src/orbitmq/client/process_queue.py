@@ -12,6 +12,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orbitmq.client.figures import TopicFigures
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -41,6 +43,7 @@ class ProcessQueue:
         "bytes",
         "consumed_at",
         "dropped",
+        "figures",
         "idle",
         "last_offset",
         "locked_at",
@@ -53,8 +56,16 @@ class ProcessQueue:
         "suspended_until",
     )
 
-    def __init__(self, queue: QueueRef, public_queue: QueueRef, next_offset: int, limits: CacheLimits) -> None:
+    def __init__(
+        self,
+        queue: QueueRef,
+        public_queue: QueueRef,
+        next_offset: int,
+        limits: CacheLimits,
+        figures: TopicFigures | None = None,
+    ) -> None:
         self.queue = queue
+        self.figures = figures or TopicFigures()
         self.public_queue = public_queue  # the same, under the name the program knows
         self.next_offset = next_offset  # to pull from
         self.last_offset = next_offset - 1  # the highest that was pulled

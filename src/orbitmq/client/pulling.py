@@ -108,13 +108,15 @@ class Puller:
             expression_type=subscription.expression_type,
             bname=queue.broker_name,
         )
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         answer = await self._cluster.call(address, request(RequestCode.PULL_MESSAGE, header), _TIMEOUT_SECONDS)
         self._stats.pulls += 1
-        held.pulled_at = asyncio.get_running_loop().time()
+        held.pulled_at = loop.time()
         if not held.dropped:
-            await self._take(answer, held, subscription)
+            await self._take(answer, held, subscription, held.pulled_at - began)
 
-    async def _take(self, answer: Command, held: ProcessQueue, subscription: Subscription) -> None:
+    async def _take(self, answer: Command, held: ProcessQueue, subscription: Subscription, seconds: float) -> None:
         if answer.code not in _PULL_CODES:
             raise refusal(answer)
         result = answer.read(PullResult)
@@ -136,6 +138,7 @@ class Puller:
         held.skip_to(result.next_begin_offset)
         if messages:
             self._stats.received += len(messages)
+            held.figures.found(seconds, len(messages))
             self._stats.received_bytes += len(answer.body)
             self._deliver(held, messages)
         elif not held:

@@ -12,6 +12,7 @@ from orbitmq import fastjson
 
 if TYPE_CHECKING:
     from orbitmq.client.config import ClientConfig
+    from orbitmq.client.figures import Speed
     from orbitmq.client.membership import Membership
     from orbitmq.client.process_queue import ProcessQueue
 
@@ -20,7 +21,7 @@ _MIB: Final = 1 << 20
 
 
 def running_info(member: Membership, config: ClientConfig, *, with_stacks: bool) -> bytes:
-    options, stats = member.options, member.stats
+    options = member.options
     plain: dict[str, Any] = {
         "mqPopTable": {},
         "mqTable": {
@@ -42,14 +43,7 @@ def running_info(member: Membership, config: ClientConfig, *, with_stacks: bool)
             "consumeMessageBatchMaxSize": str(options.batch_size),
         },
         "statusTable": {
-            topic: {
-                "consumeFailedMsgs": stats.failed,
-                "consumeFailedTPS": 0.0,
-                "consumeOKTPS": 0.0,
-                "consumeRT": 0.0,
-                "pullRT": 0.0,
-                "pullTPS": 0.0,
-            }
+            topic: _status(member.figures.speed(topic, asyncio.get_running_loop().time()))
             for topic in member.subscriptions
         },
         "subscriptionSet": [msgspec.to_builtins(one.body()) for one in member.subscriptions.values()],
@@ -58,6 +52,17 @@ def running_info(member: Membership, config: ClientConfig, *, with_stacks: bool)
     if with_stacks:
         plain["jstack"] = _stacks()
     return fastjson.dumps(plain)
+
+
+def _status(speed: Speed) -> dict[str, Any]:
+    return {
+        "consumeFailedMsgs": speed.failed_in_hour,
+        "consumeFailedTPS": speed.failed_per_second,
+        "consumeOKTPS": speed.done_per_second,
+        "consumeRT": speed.handling_ms,
+        "pullRT": speed.pull_ms,
+        "pullTPS": speed.pulled_per_second,
+    }
 
 
 def _queue_info(held: ProcessQueue, config: ClientConfig) -> dict[str, Any]:

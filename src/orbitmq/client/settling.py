@@ -41,6 +41,12 @@ def report(group: str, messages: list[ReceivedMessage], error: Exception) -> int
     return 0
 
 
+def _count(held: ProcessQueue, messages: list[ReceivedMessage], *, is_done: bool) -> None:
+    held.consumed_at = taken_at = messages[0].taken_at
+    seconds = asyncio.get_running_loop().time() - taken_at
+    held.figures.handled(seconds, len(messages) if is_done else 0, 0 if is_done else len(messages))
+
+
 class ConcurrentSettler:
     """Messages end in any order."""
 
@@ -67,19 +73,23 @@ class ConcurrentSettler:
     def ack(self, messages: list[ReceivedMessage]) -> None:
         held = messages[0].holder
         assert held is not None
+        _count(held, messages, is_done=True)
+        self._let_go(held, messages)
+
+    def _let_go(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         self._stats.acked += len(messages)
         held.remove(messages)
-        held.consumed_at = messages[0].taken_at
         if not held.dropped:
             self._offsets.advance(held.queue, held.commit_offset)
 
     async def retry(self, messages: list[ReceivedMessage], delay_level: int) -> None:
         held = messages[0].holder
         assert held is not None
+        _count(held, messages, is_done=False)
         if self._broadcasting:
             # Nobody could deliver it to us again without delivering it to everybody.
             logger.warning("%d messages of %s are given up: broadcasting has no retries", len(messages), held.queue)
-            self.ack(messages)
+            self._let_go(held, messages)
             return
         for message in messages:
             if not held.holds(message):
@@ -154,8 +164,8 @@ class OrderlySettler:
         if not held.holds(messages[0]):
             return  # settled already
         self._stats.acked += len(messages)
+        _count(held, messages, is_done=True)
         held.remove(messages)
-        held.consumed_at = messages[0].taken_at
         if not held.dropped:
             self._offsets.advance(held.queue, held.commit_offset)
         self._inbox.done(held)
@@ -165,6 +175,7 @@ class OrderlySettler:
         assert held is not None
         if not held.holds(messages[0]):
             return
+        _count(held, messages, is_done=False)
         again = []
         for message in messages:
             if message.attempt > self._max_retries and await self._given_up(message, held):
