@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -438,6 +439,31 @@ def test_without_being_asked_nothing_is_committed(server: Server) -> None:
     reader.commit(end)
     with connect(server.address) as client, client.pull_consumer("quiet") as checker:
         assert [checker.committed(queue) for queue in checker.queues("Quiet")] == [None] * 4
+
+
+# ---- a cluster in trouble
+
+
+def test_reading_goes_on_over_cut_connections_and_through_a_broker_that_hangs(server: Server) -> None:
+    send(server, "Troubled", [f"{number}" for number in range(10)])
+    reader = batch_reader(server, subscribe="Troubled", timeoutMs="300")
+    partitions = reader.partitions()
+    server.drop_connections()
+    assert len(rows_of(reader, partitions)) == 10
+    server.pause()
+    timer = threading.Timer(0.7, server.resume)
+    timer.start()
+    try:
+        assert len(rows_of(reader, partitions)) == 10
+    finally:
+        timer.join()
+    server.pause()
+    try:
+        hasty = batch_reader(server, subscribe="Troubled", timeoutMs="100", retryTimeout="200ms")
+        with pytest.raises(TransportError):
+            rows_of(hasty, partitions)
+    finally:
+        server.resume()
 
 
 # ---- loss

@@ -5,7 +5,6 @@ One file a task, `<query or job>-<batch>-<task>.parquet`: a task that is run aga
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,6 @@ from orbitmq.errors import ConfigError
 
 if TYPE_CHECKING:
     from orbitmq.spark.sink_rows import RefusedRows
-
-logger = logging.getLogger(__name__)
 
 
 class DeadLetters:

@@ -27,7 +27,6 @@ class Options:
 
     def __init__(self, given: Mapping[str, str], known: Mapping[str, tuple[str, ...]], what: str) -> None:
         """`known`: the name of each option, and its other names. ConfigError when one is given that is not among them."""
-        self._what = what
         self._values: dict[str, tuple[str, str]] = {}  # name -> the name it was given under, value
         by_lower = {alias.lower(): name for name, aliases in known.items() for alias in (name, *aliases)}
         for given_name, value in given.items():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -40,7 +40,7 @@ from orbitmq.spark.range_reading import RangeReader
 from orbitmq.spark.rate_limits import TriggerPace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     import pyarrow as pa
 
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from orbitmq.spark.source_options import SourceOptions
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _NO_LIMIT: Final = 2**62
 _SAMPLED_QUEUES: Final = 3
@@ -153,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _link(self) -> Link:
         return link(self.options.access)
 
-    def _patiently(self, here: Link, question: Any) -> Any:
+    def _patiently(self, here: Link, question: Callable[[], Awaitable[T]]) -> T:
         return here.run(patiently(here.cluster, self.options.topics, self.options.retry_ms / 1000, question))
 
     async def _beginning(self, cluster: Cluster) -> Offsets:
