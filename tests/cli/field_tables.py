@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from orbitmq.admin.access import PolicyRow, UserRow
 from orbitmq.admin.brokers import BrokerDetail, BrokerRow, SettingRow
 from orbitmq.admin.clusters import ClusterRow
 from orbitmq.admin.dead_letters import DeadLetterRow
@@ -49,6 +50,8 @@ ROWS: Final[dict[str, type[msgspec.Struct]]] = {
     "broker config": SettingRow,
     "broker stats": TrafficRow,
     "cluster": ClusterRow,
+    "acl ls": PolicyRow,
+    "acl user ls": UserRow,
     "bench": BenchRow,
     "doctor": Finding,
 }

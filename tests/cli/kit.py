@@ -48,13 +48,17 @@ class Outcome:
 class Command:
     """Runs `orbitmq` against one server."""
 
-    def __init__(self, name_server: str) -> None:
+    def __init__(self, name_server: str, credentials: tuple[str, str] | None = None) -> None:
         self.name_server = name_server
+        self._environment = {
+            "NAMESRV_ADDR": name_server,
+            "ORBITMQ_ACCESS_KEY": credentials[0] if credentials is not None else None,
+            "ORBITMQ_SECRET_KEY": credentials[1] if credentials is not None else None,
+        }
 
     def __call__(self, *arguments: str, typed: str | None = None) -> Outcome:
         """Whatever it does; `typed` is what the user answers."""
-        environment = {"NAMESRV_ADDR": self.name_server, "ORBITMQ_ACCESS_KEY": None, "ORBITMQ_SECRET_KEY": None}
-        result = CliRunner().invoke(cli, list(arguments), input=typed, env=environment, prog_name="orbitmq")
+        result = CliRunner().invoke(cli, list(arguments), input=typed, env=self._environment, prog_name="orbitmq")
         return Outcome(result.exit_code, result.stdout, result.stderr)
 
     def ok(self, *arguments: str, typed: str | None = None) -> Outcome:

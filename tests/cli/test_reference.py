@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # The commands that look at clusters. Servers and tools for files print lines of their own.
-LOOKING = ("topic", "group", "msg", "dlq", "broker", "cluster", "bench", "doctor")
+LOOKING = ("topic", "group", "msg", "dlq", "broker", "cluster", "acl", "bench", "doctor")
 
 
 def test_the_tables_of_fields_are_up_to_date() -> None:
@@ -32,7 +32,7 @@ def reading_commands(group: click.Group, context: click.Context, path: str = "")
         command = group.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
-            yield from reading_commands(command, context, f"{name} ")
+            yield from reading_commands(command, context, f"{path}{name} ")
         if any("--output" in parameter.opts for parameter in command.params):
             yield path + name
 

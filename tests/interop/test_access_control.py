@@ -10,6 +10,7 @@ import pytest
 
 import orbitmq as mq
 from orbitmq.errors import OrbitError
+from tests.cli.kit import Command
 from tests.interop import orbit
 from tests.interop.apache import Broker, BrokerPlan
 from tests.interop.conftest import StartNameServer
@@ -99,6 +100,22 @@ async def test_our_client_on_an_apache_broker_with_access_control(
         with pytest.raises(OrbitError) as refused:
             await producer.send("TBW102Made", b"unsigned")
         assert refused.value.code == 16
+    await asyncio.to_thread(_manage_users, name_server)
+
+
+def _manage_users(name_server: str) -> None:
+    """Our own command, on Apache's broker."""
+    orbitmq = Command(name_server, ROOT)
+    orbitmq.ok("acl", "user", "create", "bob", "--password", "bob-secret")
+    orbitmq.ok("acl", "grant", "bob", "Topic:Bobs*", "--action", "Pub", "--action", "Sub", "--from", "127.0.0.1")
+    assert [row["user"] for row in orbitmq.ok("acl", "user", "ls", "-o", "json").json] == ["bob", ROOT[0]]
+    (policy,) = orbitmq.ok("acl", "ls", "bob", "-o", "json").json
+    assert (policy["resource"], policy["actions"], policy["decision"]) == ("Topic:Bobs*", ["Pub", "Sub"], "Allow")
+    Command(name_server, ("bob", "bob-secret")).ok("msg", "send", "BobsOwn", "hello")
+    assert Command(name_server, ("bob", "bob-secret")).failure("msg", "send", "TBW102Made", "no").code == 5
+    orbitmq.ok("acl", "revoke", "bob", "--yes")
+    orbitmq.ok("acl", "user", "rm", "bob", "--yes")
+    assert [row["user"] for row in orbitmq.ok("acl", "user", "ls", "-o", "json").json] == [ROOT[0]]
 
 
 @pytest.mark.parametrize("release", ["4.9.7"], indirect=True)

@@ -27,6 +27,7 @@ _COMMANDS: Final[CommandTable] = {
     "group": ("orbitmq.cli.group", "group", "Consumer groups: list, lag, reset, members."),
     "msg": ("orbitmq.cli.msg", "msg", "Messages: send, get, find, trace."),
     "dlq": ("orbitmq.cli.dlq", "dlq", "Dead letters: list, send again, export."),
+    "acl": ("orbitmq.cli.acl", "acl", "Users, and what they may do."),
     "cluster": ("orbitmq.cli.cluster", "cluster", "The clusters in numbers."),
     "doctor": ("orbitmq.cli.doctor", "doctor", "What is wrong with a cluster, seen from here, and what to do."),
     "bench": ("orbitmq.cli.bench", "bench", "How fast a cluster takes and gives messages, measured from here."),

@@ -16,6 +16,7 @@ _GROUPS: Final = "orbitmq.cli.mqadmin.groups"
 _BROKERS: Final = "orbitmq.cli.mqadmin.brokers"
 _MESSAGES: Final = "orbitmq.cli.mqadmin.messages"
 _OFFSETS: Final = "orbitmq.cli.mqadmin.offsets"
+_ACCESS: Final = "orbitmq.cli.mqadmin.access"
 _CARE: Final = "orbitmq.cli.mqadmin.care"
 _NAME_SERVERS: Final = "orbitmq.cli.mqadmin.nameservers"
 
@@ -66,11 +67,22 @@ VERBS: Final[CommandTable] = {
     "queryCq": (_CARE, "query_queue_index", "Query cq command."),
     "cleanExpiredCQ": (_CARE, "clean_expired_queues", "Clean expired ConsumeQueue on broker."),
     "cleanUnusedTopic": (_CARE, "clean_unused_topics", "Clean unused topic on broker."),
+    "createUser": (_ACCESS, "create_user_", "Create user to cluster."),
+    "updateUser": (_ACCESS, "update_user_", "Update user to cluster."),
+    "deleteUser": (_ACCESS, "delete_user_", "Delete user from cluster."),
+    "getUser": (_ACCESS, "get_user", "Get user from cluster."),
+    "listUser": (_ACCESS, "list_user", "List user from cluster."),
+    "copyUser": (_ACCESS, "copy_user", "Copy user to cluster."),
+    "createAcl": (_ACCESS, "create_acl_", "Create acl to cluster."),
+    "updateAcl": (_ACCESS, "update_acl_", "Update acl to cluster."),
+    "deleteAcl": (_ACCESS, "delete_acl_", "Delete acl from cluster."),
+    "getAcl": (_ACCESS, "get_acl", "Get acl from cluster."),
+    "listAcl": (_ACCESS, "list_acl", "List acl from cluster."),
+    "copyAcl": (_ACCESS, "copy_acl", "Copy acl to cluster."),
     "deleteExpiredCommitLog": (_CARE, "delete_expired_log", "Delete expired CommitLog files."),
 }
 
 _NO_CONTROLLER: Final = "there is no controller here; use Apache's mqadmin with controllers"
-_NO_ACL: Final = "users and ACLs are not served here yet; use Apache's mqadmin with Apache's brokers"
 _NO_CONTAINER: Final = "there are no broker containers here; start a process with `orbitmq broker`"
 _NO_ROCKSDB: Final = "there is no RocksDB here; `orbitmq store` looks into a store directory"
 _STATIC: Final = "static topics are not supported; `orbitmq topic create` makes an ordinary one"
@@ -104,8 +116,6 @@ INSTEAD: Final[dict[str, str]] = {
     "updateColdDataFlowCtrGroupConfig": _COLD,
     "removeColdDataFlowCtrGroupConfig": _COLD,
     "setCommitLogReadAheadMode": _COLD,
-    **dict.fromkeys(("createUser", "updateUser", "deleteUser", "getUser", "listUser", "copyUser"), _NO_ACL),
-    **dict.fromkeys(("createAcl", "updateAcl", "deleteAcl", "getAcl", "listAcl", "copyAcl"), _NO_ACL),
     "rocksDBConfigToJson": _NO_ROCKSDB,
     "checkRocksdbCqWriteProgress": _NO_ROCKSDB,
 }
