@@ -11,7 +11,7 @@ warmed up; then rounds alternate between the two, and medians count. Every messa
 that was acknowledged and is not there, once and whole, ends the run. The load generator (load.c) takes a share of the same
 cores, so compare ratios; how fast it could be, against a server that does nothing (null_server.c), is measured first.
 
-Without Java only ours is measured. Results: benchmarks/results/broker.json.
+Without Java only ours is measured. Results: benchmarks/results/broker.json, and as a picture broker.svg.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tests.interop.processes import Process, free_port, killed_on_failure
 from tests.interop.wire import register_now
 
 from benchmarks.machine import about, compile_c, memory_mb, processor_seconds
+from benchmarks.plot import bar_chart
 from orbitmq.message.record import decode_records
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command, request
@@ -376,6 +377,12 @@ def report(contenders: list[Contender], ceiling: dict[str, float], head: dict[st
     RESULTS.parent.mkdir(exist_ok=True)
     everything = {"machine": head, "generator's ceiling": ceiling, "medians": medians, "rounds": rounds}
     RESULTS.write_text(json.dumps(everything, indent=2) + "\n")
+    rates = {
+        cell: {name: cells[cell]["rate"] for name, cells in medians.items() if cell in cells}
+        for cell, figures in next(iter(medians.values())).items()
+        if "rate" in figures
+    }
+    bar_chart(RESULTS.with_suffix(".svg"), "messages a second, medians", rates)
 
 
 def print_table(medians: dict[str, dict[str, dict[str, float]]], ceiling: dict[str, float]) -> None:
