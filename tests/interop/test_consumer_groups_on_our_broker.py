@@ -227,6 +227,11 @@ def test_a_producer_that_traces_leaves_its_traces_in_the_trace_topic(
         return b"".join(message.body for message in java.received(name, 1, seconds=5))
 
     eventually(traces, lambda seen: receipt["id"].encode() in seen, 40, "the trace")
+    java.open_admin_tool(f"{name}-a", name_server)  # what mqadmin's queryMsgTraceById does
+    found = java.ask(f"{name}-a", "queryMessage", "RMQ_SYS_TRACE_TOPIC", receipt["id"], 64, 0, 2**62)["messageList"]
+    assert all(receipt["id"] in message["keys"] for message in found)
+    assert found
+    java.close_one(f"{name}-a")
     java.close_one(producer)
     java.close_one(name)
 
