@@ -4,10 +4,12 @@ Inner batches are also sent and consumed by Apache's own client. Light queues ha
 the wire.
 """
 
+import json
+import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,12 +30,18 @@ SETTINGS: Final[dict[str, str | int]] = {
     "enableMultiDispatch": "true",
     "mappedFileSizeCommitLog": 4 << 20,
     "brokerClusterName": "special",
+    "enablePropertyFilter": "true",
+    "enableConsumeQueueExt": "true",
+    "enableCalcFilterBitMap": "true",
+    "mappedFileSizeConsumeQueueExt": 34 * 10 + 4,
     # Ten messages a file, and a round a second.
     "compactionCqMappedFileSize": 46 * 11,
     "compactionMappedFileSize": 46 * 11 * 20,
     "compactionScheduleInternal": 500,
 }
 CREATE_TOPIC, SEND, SEND_BATCH, PULL, QUERY_OFFSET, UPDATE_OFFSET, MAX_OFFSET = 17, 310, 320, 11, 14, 15, 30
+HEART_BEAT: Final = 34
+Ask = Callable[..., wire.Command]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,22 @@ class Side:
 
     def ask(self, code: int, fields: Mapping[str, object], body: bytes = b"") -> wire.Command:
         return wire.ask(self.broker.address, code, {key: str(value) for key, value in fields.items()}, body)
+
+    @contextmanager
+    def connected(self) -> Iterator[Ask]:
+        """Questions over one connection, which a consumer's heartbeat belongs to."""
+        host, port = self.broker.address.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), 10) as connection:
+
+            def ask(code: int, fields: Mapping[str, object], body: bytes = b"") -> wire.Command:
+                connection.sendall(wire.encode(code, {key: str(value) for key, value in fields.items()}, body))
+                while True:
+                    frame = wire.read_frame(connection)
+                    assert frame is not None
+                    if (answer := wire.decode(frame)).is_answer:  # not a notice that the group has changed
+                        return answer
+
+            yield ask
 
     def create(self, topic: str, attributes: str = "") -> None:
         fields = {
@@ -250,4 +274,53 @@ def entries(side: Side, topic: str) -> dict[str, list[tuple[int, ...]]]:
     for file in sorted(queue.glob("0*")):
         fields = [entry for entry in struct.iter_unpack(">qiqqqhii", file.read_bytes()) if entry[1] > 0]
         found[file.name] = [(*entry[:3], *entry[4:]) for entry in fields]
+    return found
+
+
+# ---- SQL92 filters by bits beside the queue entries
+
+
+def test_messages_are_marked_for_filters_alike(sides: dict[str, Side]) -> None:
+    attempt = time.time_ns()
+
+    def story(side: Side) -> list[object]:
+        topic = f"Marked{attempt}"
+        side.create(topic)
+        with side.connected() as ask:
+            for group, filter_text in (("cheap", "price < 10"), ("dear", "price > 90")):
+                wanted = {"topic": topic, "subString": filter_text, "subVersion": 1, "expressionType": "SQL92"}
+                consumer = {
+                    "groupName": group, "messageModel": "CLUSTERING", "consumeType": "CONSUME_PASSIVELY",
+                    "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [wanted],
+                }  # fmt: skip
+                beat = {"clientID": group, "consumerDataSet": [consumer], "producerDataSet": []}
+                assert ask(HEART_BEAT, {}, json.dumps(beat).encode()).code == 0
+            time.sleep(0.05)  # both brokers mark what is stored later than the filter came, in ms
+            for price in range(0, 100, 4):
+                assert side.send(topic, b"%d" % price, price=str(price), TAGS="t", UNIQ_KEY=f"{price:04d}").code == 0
+            settled(side, topic, 25)
+            found = []
+            for group in ("cheap", "dear"):
+                fields = {
+                    "consumerGroup": group, "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 0,
+                    "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 1,
+                }  # fmt: skip
+                found.append([body for _, _, body, _ in records(ask(PULL, fields))])
+        return [*found, units(side, topic)]
+
+    cheap, dear, marked = told_to_both(sides, story)
+    assert (cheap, dear) == ([b"0", b"4", b"8"], [b"92", b"96"])
+    assert len({bitmap for _, _, bitmap in marked}) == 3  # for the one group, for the other, for none
+
+
+def units(side: Side, topic: str) -> list[tuple[int, int, bytes]]:
+    """File, tag hash and bitmap of each unit; not when its message was stored."""
+    (queue,) = side.broker.folder.glob(f"**/consumequeue_ext/{topic}/0")
+    found = []
+    for file in sorted(queue.iterdir()):
+        data, at = file.read_bytes(), 0
+        while (size := struct.unpack_from(">h", data, at)[0]) > 0:
+            (tags_code,) = struct.unpack_from(">q", data, at + 2)
+            found.append((int(file.name), tags_code, data[at + 20 : at + size]))
+            at += size
     return found

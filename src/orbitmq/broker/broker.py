@@ -15,6 +15,7 @@ from orbitmq.broker.cleaning import Cleaning
 from orbitmq.broker.clients import Clients
 from orbitmq.broker.cold_data import ColdDataLimits
 from orbitmq.broker.compaction import CompactedTopics
+from orbitmq.broker.consumer_filters import ConsumerFilters
 from orbitmq.broker.consumer_offsets import ConsumerOffsets
 from orbitmq.broker.delayed import DelayedMessages
 from orbitmq.broker.durability import Durability
@@ -81,6 +82,7 @@ _FAST_PORT_DISTANCE: Final = 2
 _FREE_QUEUES_SECONDS: Final = 0.1
 _PROTECT_SECONDS: Final = 180.0
 _FORGET_TIMERS_SECONDS: Final = 180.0
+_SAVE_FILTERS_SECONDS: Final = 10.0
 _STALL_WATCH_SECONDS: Final = 0.1
 _CLIENTS_WAIT_MS: Final = 3000  # for the answer to a send, unless they say otherwise
 
@@ -152,7 +154,7 @@ class Broker:
         else:
             state.half_messages.record_decisions()
             state.half_messages.save_progress()
-        for part in (state.topics, state.groups, state.offsets, state.ordered_leases, state.delayed):
+        for part in (state.topics, state.groups, state.offsets, state.filters, state.ordered_leases, state.delayed):
             await part.save()
         if state.timers is not None:
             state.timers.stop()
@@ -196,6 +198,9 @@ class Broker:
         topics = Topics(JsonFile(self._disk, folder / tables.TOPICS, tables.TopicTable), configuration, clock)
         groups = Groups(JsonFile(self._disk, folder / tables.GROUPS, tables.GroupTable), configuration, clock)
         offsets = ConsumerOffsets(self._offsets_file(folder), configuration, clock)
+        filters = ConsumerFilters(
+            JsonFile(self._disk, folder / tables.FILTERS, tables.FilterTable), configuration, clock
+        )
         host = pack_host(*address)
         store = Store(config, host, clock=clock, disk=self._disk, is_batch_topic=topics.is_batch)
         store.start()
@@ -246,6 +251,7 @@ class Broker:
             topics=topics,
             groups=groups,
             offsets=offsets,
+            filters=filters,
             clients=clients,
             locks=locks,
             statistics=statistics,
@@ -256,7 +262,7 @@ class Broker:
             copying=copying,
             users=users,
             gate=gate,
-            pulling=Pulling(store, topics, groups, clients, offsets, configuration, statistics, compacted),
+            pulling=Pulling(store, topics, groups, clients, offsets, configuration, statistics, compacted, filters),
             delayed=DelayedMessages(
                 JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable), store, sending, clock
             ),
@@ -266,7 +272,7 @@ class Broker:
             registration=registration,
             totals=Totals(clock, statistics, topics, settings.broker_cluster_name),
             progress=Progress(store, topics, groups, offsets, clients, statistics, configuration),
-            cleaning=Cleaning(store, configuration, [timers.wheel.log] if timers is not None else []),
+            cleaning=Cleaning(store, configuration, [store, *([timers.wheel.log] if timers is not None else [])]),
             filter_servers=FilterServers(registration),
             cold_data=ColdDataLimits(),
             open_leases=open_leases,
@@ -381,6 +387,9 @@ class Broker:
         def dispatch_from_flusher() -> None:
             loop.call_soon_threadsafe(dispatch)
 
+        state.store.mark_with(state.filters.bitmap)
+        state.clients.on_subscribed = state.filters.register
+        state.clients.on_group_gone = state.filters.unregister
         state.store.listen(self._message_arrived)
         state.store.on_appended = dispatch_soon
         state.store.on_flushed = dispatch_from_flusher
@@ -454,6 +463,7 @@ class Broker:
             ("dropping silent clients", _CLIENT_SCAN_SECONDS, self._expire_clients),
             ("cleaning the store", settings.clean_resource_interval / 1000, state.cleaning.round),
             ("saving consumer offsets", settings.flush_consumer_offset_interval / 1000, state.offsets.save),
+            ("saving filters", _SAVE_FILTERS_SECONDS, state.filters.save),
             ("saving ordered leases", settings.flush_consumer_offset_interval / 1000, state.ordered_leases.save),
             ("saving delay offsets", settings.flush_delay_offset_interval / 1000, state.delayed.save),
         ):

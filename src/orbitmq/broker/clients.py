@@ -84,6 +84,8 @@ class Clients:
     def __init__(self, clock: Clock, notify_enabled: Callable[[str], bool]) -> None:
         """`notify_enabled(group)`: whether its members want to hear of each other."""
         self._clock = clock
+        self.on_subscribed: Callable[[str, list[Subscription]], None] = lambda group, subscriptions: None
+        self.on_group_gone: Callable[[str], None] = lambda group: None  # its last member has left
         self._notify_enabled = notify_enabled
         self._producers: dict[str, dict[Connection, Client]] = {}
         self._consumers: dict[str, ConsumerMembers] = {}
@@ -142,6 +144,7 @@ class Clients:
             )
         client.last_seen_ms = self._clock.now_ms()
         changed |= members.take_subscriptions(data.subscription_data_set)
+        self.on_subscribed(data.group_name, data.subscription_data_set)
         expressions = {s.topic: s.sub_string for s in data.subscription_data_set}
         if client.subscriptions != expressions:
             client.subscriptions = expressions
@@ -200,6 +203,7 @@ class Clients:
         del members.clients[connection]
         if not members.clients:
             del self._consumers[members.group]
+            self.on_group_gone(members.group)
         self._notify(members)
 
     def _notify(self, members: ConsumerMembers) -> None:

@@ -97,6 +97,7 @@ class CompactedTopics:
         max_bytes: int,
         tag_codes: AbstractSet[int] | None = None,
         accept: Callable[[memoryview], bool] | None = None,
+        may_want: object = None,
     ) -> ReadResult:
         return self._queues[topic, queue_id].read(offset, max_count, max_bytes, tag_codes, accept)
 

@@ -29,6 +29,7 @@ from orbitmq.transport.failures import failure_answer
 if TYPE_CHECKING:
     from orbitmq.broker.clients import Clients
     from orbitmq.broker.compaction import CompactedTopics
+    from orbitmq.broker.consumer_filters import ConsumerFilters
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.settings import BrokerConfiguration
@@ -80,7 +81,9 @@ class Pulling:
         configuration: BrokerConfiguration,
         stats: Statistics,
         compacted: CompactedTopics | None = None,
+        filters: ConsumerFilters | None = None,
     ) -> None:
+        self._filters = filters
         self._compacted = compacted
         self._store = store
         self._topics = topics
@@ -170,7 +173,10 @@ class Pulling:
             expression, expression_type = self._known_subscription(header, group)
         if expression == ALL and expression_type == TAG:
             return group, topic, _EVERYTHING
-        return group, topic, wanted(expression, expression_type, filters_enabled=settings.enable_property_filter)
+        wishes = wanted(expression, expression_type, filters_enabled=settings.enable_property_filter)
+        if wishes.accept is not None and self._filters is not None:
+            wishes = wishes._replace(may_want=self._filters.may_want(header.topic, header.consumer_group, expression))
+        return group, topic, wishes
 
     def _known_subscription(self, header: PullMessage, group: GroupConfig) -> tuple[str, str]:
         """What the group's heartbeat said it wants of the topic."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.clients import Clients
     from orbitmq.broker.cold_data import ColdDataLimits
     from orbitmq.broker.compaction import CompactedTopics
+    from orbitmq.broker.consumer_filters import ConsumerFilters
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.delayed import DelayedMessages
     from orbitmq.broker.durability import Durability
@@ -89,6 +90,7 @@ class State:
     topics: Topics
     groups: Groups
     offsets: ConsumerOffsets
+    filters: ConsumerFilters
     clients: Clients
     locks: QueueLocks
     statistics: Statistics

@@ -105,6 +105,10 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
     lite_pull_message_enable: bool = True
     slave_read_enable: bool = False
     enable_property_filter: bool = False  # SQL92 filters
+    enable_calc_filter_bit_map: bool = False  # which of them a message matches is kept beside its queue entry
+    expect_consumer_num_use_filter: int = 32
+    max_error_rate_of_bloom_filter: int = 20  # percent
+    filter_data_clean_time_span: int = 86_400_000
     use_server_side_reset_offset: bool = True
     max_msgs_num_batch: int = 64
     default_query_max_num: int = 32
@@ -162,6 +166,7 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
     mapped_file_size_commit_log: int = 1 << 30
     mapped_file_size_consume_queue: int = 6_000_000
     mapped_file_size_consume_queue_ext: int = 48 << 20
+    enable_consume_queue_ext: bool = False
     mapper_file_size_batch_consume_queue: int = 13_800_000
     max_hash_slot_num: int = 5_000_000
     max_index_num: int = 20_000_000
@@ -262,6 +267,7 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
             segment_bytes=self.mapped_file_size_commit_log,
             queue_file_bytes=self.mapped_file_size_consume_queue,
             batch_queue_file_bytes=self.mapper_file_size_batch_consume_queue,
+            queue_extensions=self.enable_consume_queue_ext,
             queue_extension_file_bytes=self.mapped_file_size_consume_queue_ext,
             index_slots=self.max_hash_slot_num,
             index_entries=self.max_index_num,
@@ -351,6 +357,8 @@ _RANGES: Final = (
     ("flush_delay_offset_interval", 10, 3_600_000),
     ("sync_flush_timeout", 1, 3_600_000),
     ("compaction_schedule_internal", 10, 86_400_000),
+    ("max_error_rate_of_bloom_filter", 1, 99),
+    ("expect_consumer_num_use_filter", 1, 100_000),
     ("timer_precision_ms", 1, 60_000),
     ("timer_max_delay_sec", 1, 1 << 31),
     ("timer_flush_interval_ms", 10, 3_600_000),

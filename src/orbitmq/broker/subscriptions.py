@@ -20,6 +20,8 @@ from orbitmq.protocol.codes import ResponseCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orbitmq.storage.queue_extension import ExtensionUnit
+
 ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
@@ -30,6 +32,9 @@ class Wanted(NamedTuple):
 
     tag_codes: frozenset[int] | None = None
     accept: Callable[[memoryview], bool] | None = None
+    may_want: Callable[[ExtensionUnit], bool] | None = (
+        None  # by what stands beside a queue entry, without reading the record
+    )
 
 
 def wanted(expression: str | None, expression_type: str | None, *, filters_enabled: bool) -> Wanted:

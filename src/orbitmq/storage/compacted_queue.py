@@ -203,6 +203,7 @@ class CompactedQueue:
         max_bytes: int,
         tag_codes: AbstractSet[int] | None = None,
         accept: Callable[[memoryview], bool] | None = None,
+        may_want: object = None,
     ) -> ReadResult:
         """As `Store.read`; offsets that lead into a hole mean the next message."""
         low, high = self.min_offset, self.next_offset

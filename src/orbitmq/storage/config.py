@@ -49,6 +49,7 @@ class StorageConfig:
     queue_file_bytes: int = 300_000 * QUEUE_ENTRY_BYTES  # mappedFileSizeConsumeQueue
     batch_queue_file_bytes: int = 300_000 * BATCH_ENTRY_BYTES  # mapperFileSizeBatchConsumeQueue
     queue_extension_file_bytes: int = 48 << 20  # mappedFileSizeConsumeQueueExt
+    queue_extensions: bool = False  # enableConsumeQueueExt
     index_slots: int = 5_000_000  # maxHashSlotNum
     index_entries: int = 20_000_000  # maxIndexNum
     prepare_next_segment: bool = True

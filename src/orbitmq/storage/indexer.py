@@ -34,6 +34,7 @@ from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from orbitmq.message.tags import MOST_AT_ONCE, tag_code
 from orbitmq.storage.commit_log import DELAY_TOPIC, LIGHT_QUEUE_ID, LIGHT_QUEUE_PREFIX, NO_QUEUE_ENTRY
 from orbitmq.storage.health import RunningFlags
+from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS, ExtensionUnit
 from orbitmq.storage.queue_index import QueueIndex, QueueRun
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.health import Health
     from orbitmq.storage.key_index import KeyedRecord, KeyIndex
+    from orbitmq.storage.queue_extension import QueueExtensions
     from orbitmq.storage.queue_table import AnyQueue, QueueTable
 
 logger = logging.getLogger(__name__)
@@ -85,7 +87,13 @@ class Indexer:
     """Belongs to the thread that appends; `enter_waiting_keys` may come from any."""
 
     def __init__(
-        self, log: CommitLog, queues: QueueTable, keys: KeyIndex | None, config: StorageConfig, health: Health
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        keys: KeyIndex | None,
+        extensions: QueueExtensions,
+        config: StorageConfig,
+        health: Health,
     ) -> None:
         self.indexed_to = 0  # every record before this log offset is indexed
         self.last_stored_at_ms = 0  # of the last record that was indexed
@@ -93,6 +101,8 @@ class Indexer:
         self._log = log
         self._queues = queues
         self._keys = keys
+        self._extensions = extensions
+        self.filter_bitmap: Callable[[str, bytes], bytes] | None = None  # of a topic and a message's properties
         self._config = config
         self._health = health
         self._tag_codes: dict[bytes | None, int] = {}  # None: a message without a tag
@@ -170,6 +180,7 @@ class Indexer:
         others: dict[AnyQueue, None] = {}
         known, waiting_keys = self._likenesses, self._waiting_keys
         has_keys, light_queues = self._keys is not None, self._config.light_queues
+        extends = self._config.queue_extensions
         with self._queues.lock:
             for entry in batch:
                 queue, offset, size, queue_offset, sys_flag, stored_at_ms, properties = entry
@@ -199,7 +210,10 @@ class Indexer:
                     run = runs[queue] = QueueRun(opened, queue_offset)
                 if run.next != queue_offset:
                     run.enter()
-                run.places.append((offset, size, code))
+                kept = code
+                if extends and queue_offset >= run.queue.next_offset:
+                    kept = self._extended(run.queue, stored_at_ms, properties, code)
+                run.places.append((offset, size, kept))
                 run.next = queue_offset + 1
                 if light_queues and _MULTI_QUEUE_OFFSET in properties:
                     for begun in runs.values():
@@ -213,6 +227,19 @@ class Indexer:
             self.indexed_to = _end(batch[-1])
             self.last_stored_at_ms = batch[-1][5]
         return touched
+
+    def _extended(self, queue: QueueIndex, stored_at_ms: int, properties: bytes, code: int) -> int:
+        """The address of what the entry has no room for; the tag hash itself if that cannot be written."""
+        last: int | None = None
+        if queue.next_offset > queue.min_offset:
+            _, _, last = queue.entry(queue.next_offset - 1)
+        bitmap = self.filter_bitmap(queue.topic, properties) if self.filter_bitmap is not None else b""
+        known = last if last is not None and last <= LAST_EXTENSION_ADDRESS else None
+        try:
+            return self._extensions.put(queue.topic, queue.queue_id, ExtensionUnit(code, stored_at_ms, bitmap), known)
+        except StorageError as error:
+            logger.warning("an entry of %s is kept without its extension: %s", queue.topic, error)
+            return code
 
     def _look_up(self, entry: LogEntry) -> int:
         """Keep the keys of a record to be entered; return what its queue keeps of its tag."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.config import StorageConfig
-    from orbitmq.storage.queue_extension import QueueExtensions
+    from orbitmq.storage.queue_extension import ExtensionUnit, QueueExtensions
     from orbitmq.storage.queue_table import AnyQueue, QueueTable
 
 MAX_READ_BYTES: Final = 128 << 20
@@ -83,6 +83,7 @@ class QueueReader:
         max_bytes: int = MAX_READ_BYTES,
         tag_codes: AbstractSet[int] | None = None,
         accept: Callable[[memoryview], bool] | None = None,
+        may_want: Callable[[ExtensionUnit], bool] | None = None,
     ) -> ReadResult:
         """Records of a queue from `offset` on: at least one if any is there, whatever its size.
 
@@ -112,6 +113,8 @@ class QueueReader:
                 return result
             entries = ((*entry, number, 1) for number, entry in enumerate(ENTRY.iter_unpack(data), offset))
         accept_code = None if tag_codes is None else self._code_filter(topic, queue_id, tag_codes)
+        if may_want is not None:
+            accept_code = self._extension_filter(topic, queue_id, may_want)
         self._collect(result, entries, max_count, max_bytes, accept_code, accept)
         return result
 
@@ -215,6 +218,15 @@ class QueueReader:
         return (
             result.total_bytes + size > config.max_read_bytes_on_disk or result.count >= config.max_read_count_on_disk
         )
+
+    def _extension_filter(
+        self, topic: str, queue_id: int, may_want: Callable[[ExtensionUnit], bool]
+    ) -> Callable[[int], bool]:
+        def accept(code: int) -> bool:
+            unit = self._extensions.read(topic, queue_id, code) if code <= LAST_EXTENSION_ADDRESS else None
+            return unit is None or may_want(unit)
+
+        return accept
 
     def _code_filter(self, topic: str, queue_id: int, tag_codes: AbstractSet[int]) -> Callable[[int], bool]:
         def accept(code: int) -> bool:

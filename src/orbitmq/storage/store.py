@@ -33,7 +33,8 @@ from orbitmq.storage.indexer import Indexer
 from orbitmq.storage.key_index import KeyIndex
 from orbitmq.storage.lock import LastExit, last_exit, mark_running, mark_stopped, take_lock
 from orbitmq.storage.offset_search import Boundary, offset_by_time
-from orbitmq.storage.queue_extension import QueueExtensions
+from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS, QueueExtensions
+from orbitmq.storage.queue_index import QueueIndex
 from orbitmq.storage.queue_table import QueueTable
 from orbitmq.storage.reading import MAX_READ_BYTES, QueueReader
 from orbitmq.storage.recovery import recover
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.commit_log import Appended, AppendedBatch
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.files import Disk
+    from orbitmq.storage.queue_extension import ExtensionUnit
     from orbitmq.storage.reading import ReadResult
 
 _DISPATCH_AT: Final = 256  # records waiting to be indexed; then the append does it itself
@@ -97,7 +99,9 @@ class Store:
             self.keys = self._open_keys() if config.key_index else None
             if self.keys is not None:
                 undo.callback(self.keys.abandon)
-            self._indexer = Indexer(self.log, self.queues, self.keys, config, self.health)
+            self._extensions = QueueExtensions(self.disk, config)
+            undo.callback(self._extensions.close)
+            self._indexer = Indexer(self.log, self.queues, self.keys, self._extensions, config, self.health)
             self.recovered = recover(
                 config, self.log, self.queues, self.keys, self._indexer, self.checkpoint, self.last_exit
             )
@@ -117,7 +121,6 @@ class Store:
                 self._log_flusher.flush()
             mark_running(self.disk, config.directory)
             undo.pop_all()
-        self._extensions = QueueExtensions(self.disk, config)
         self._reader = QueueReader(self.log, self.queues, self._extensions, config, _physical_memory_bytes())
         self._index_flusher = IndexFlusher(
             self.queues, self.keys, self._indexer, config, self.checkpoint, self._checkpoint_file, self.health
@@ -204,6 +207,24 @@ class Store:
         else:
             self.replica.index(self.confirmed_offset)
 
+    def mark_with(self, filter_bitmap: Callable[[str, bytes], bytes]) -> None:
+        """With queue extensions, keep `filter_bitmap(topic, properties)` beside each entry from now on."""
+        self._indexer.filter_bitmap = filter_bitmap
+
+    def delete_below(self, log_start: int) -> int:
+        """Remove files of the extensions that no entry leads to; for the cleaning, after the queues' own files."""
+        removed = 0
+        with self.queues.lock:
+            firsts = [
+                (queue.topic, queue.queue_id, queue.entry(queue.min_offset)[2])
+                for queue in self.queues.queues.values()
+                if isinstance(queue, QueueIndex) and queue.min_offset < queue.next_offset
+            ]
+        for topic, queue_id, code in firsts:
+            if code <= LAST_EXTENSION_ADDRESS:
+                removed += self._extensions.delete_below(topic, queue_id, code)
+        return removed
+
     def listen(self, on_arrival: Callable[[str, int, int], None] | None) -> None:
         """Call `on_arrival(topic, queue_id, next_offset)` once for each queue that a `dispatch` adds messages to."""
         self._indexer.on_arrival = on_arrival
@@ -252,13 +273,15 @@ class Store:
         max_bytes: int = MAX_READ_BYTES,
         tag_codes: AbstractSet[int] | None = None,
         accept: Callable[[memoryview], bool] | None = None,
+        may_want: Callable[[ExtensionUnit], bool] | None = None,
     ) -> ReadResult:
         """Records of a queue from `offset` on: at least one if any is there, whatever its size.
 
-        `tag_codes` keeps messages whose tag hash is among them; `accept` decides by the record itself. Buffers are views
-        of the mapped log: they stay valid as long as they are held, also when their file is deleted.
+        `tag_codes` keeps messages whose tag hash is among them; `accept` decides by the record itself, `may_want` before
+        that by what stands beside its entry. Buffers are views of the mapped log: they stay valid as long as they are held,
+        also when their file is deleted.
         """
-        return self._reader.read(topic, queue_id, offset, max_count, max_bytes, tag_codes, accept)
+        return self._reader.read(topic, queue_id, offset, max_count, max_bytes, tag_codes, accept, may_want)
 
     def record_at(self, commit_log_offset: int) -> memoryview | None:
         """The record that begins at this offset of the log; None if none does."""
@@ -344,6 +367,7 @@ class Store:
         recent.clear()
         recent.extend(kept)
         self.log.forget_topic(topic)
+        self._extensions.delete_topic(topic)
         return self.queues.delete_topic(topic)
 
     def close(self) -> None:
