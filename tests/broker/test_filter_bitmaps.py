@@ -117,6 +117,8 @@ async def test_tags_are_found_through_the_extension_too(tmp_path: Path) -> None:
 
         assert [message.body for message in found] == [b"%d" % number for number in range(25) if number % 2]
         assert len(list((tmp_path / "consumequeue_ext" / "T" / "0").iterdir())) == 2
+        await client.ask(DELETE_TOPIC, {"topic": "../consumequeue_ext/T"})
+        assert (tmp_path / "consumequeue_ext" / "T" / "0").exists()
         await client.ask(DELETE_TOPIC, {"topic": "T"})
         assert not (tmp_path / "consumequeue_ext" / "T").exists()
 

@@ -367,7 +367,8 @@ class Store:
         recent.clear()
         recent.extend(kept)
         self.log.forget_topic(topic)
-        self._extensions.delete_topic(topic)
+        if topic in self.topics():  # a name from the network may be no name of a directory
+            self._extensions.delete_topic(topic)
         return self.queues.delete_topic(topic)
 
     def close(self) -> None:
