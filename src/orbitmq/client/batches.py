@@ -16,9 +16,10 @@ from orbitmq.message import properties as names
 from orbitmq.message.batch import BatchMember, encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
+_ALONE: Final = "alone"
 _MEMBER_OVERHEAD: Final = 22  # five numbers and the length of the properties
 
 
@@ -42,18 +43,18 @@ class Batch(msgspec.Struct):
 def split(sendings: Sequence[Sending], flags: Sequence[int], max_bytes: int, max_messages: int) -> Iterator[Batch]:
     """Batches within both limits, in the order given. Messages that differ in WAIT, or are delayed, are not mixed."""
     batch = Batch([], [])
-    size = 0
+    size, batch_kind = 0, _ALONE
     for sending, flag in zip(sendings, flags, strict=True):
         member = BatchMember(sending.body, properties_text(sending.properties).encode(), flag)
         member_size = _MEMBER_OVERHEAD + len(member.body) + len(member.properties)
+        kind = _kind(sending.properties)
         if batch.members and (
-            size + member_size > max_bytes
-            or len(batch.members) >= max_messages
-            or not _can_travel_together(batch.sendings[0], sending)
+            kind != batch_kind or kind == _ALONE or size + member_size > max_bytes or len(batch.members) >= max_messages
         ):
             yield batch
             batch = Batch([], [])
             size = 0
+        batch_kind = kind
         batch.sendings.append(sending)
         batch.members.append(member)
         size += member_size
@@ -61,7 +62,6 @@ def split(sendings: Sequence[Sending], flags: Sequence[int], max_bytes: int, max
         yield batch
 
 
-def _can_travel_together(one: Sending, other: Sending) -> bool:
-    if is_delayed(one.properties) or is_delayed(other.properties):
-        return False
-    return one.properties.get(names.WAIT) == other.properties.get(names.WAIT)
+def _kind(properties: Mapping[str, str]) -> str:
+    """Messages of one kind can travel together: those that wait for the disk, or do not."""
+    return _ALONE if is_delayed(properties) else properties.get(names.WAIT, "")

@@ -20,12 +20,14 @@ LEVEL_SECONDS: Final = (
 )  # fmt: skip
 
 _LEVELS: Final = {timedelta(seconds=seconds): level for level, seconds in enumerate(LEVEL_SECONDS, 1)}
-_WAITING: Final = (names.DELAY, names.TIMER_DELAY_SECONDS, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+_WAITING: Final = frozenset({
+    names.DELAY, names.TIMER_DELAY_SECONDS, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS,
+})  # fmt: skip
 _LEVEL_HINT: Final = "its levels are 1s 5s 10s 30s 1m to 10m by the minute, 20m 30m 1h 2h; any delay needs a 5.x broker"
 
 
 def is_delayed(properties: Mapping[str, str]) -> bool:
-    return any(name in properties for name in _WAITING)
+    return not _WAITING.isdisjoint(properties)
 
 
 def check_delay(delay: timedelta | None, deliver_at: datetime | None, properties: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ Java: DefaultMQProducer, DefaultMQProducerImpl
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from orbitmq.client import instance as instances
 from orbitmq.client.accumulator import Accumulator
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from orbitmq.client.received import ReceivedMessage
 
 Keys = str | list[str] | tuple[str, ...]
+
+_IDS_AT_ONCE: Final = 10_000
 
 
 class Producer:
@@ -384,10 +386,26 @@ class Producer:
         properties = dict(message.properties)
         if names.UNIQUE_KEY not in properties:
             properties[names.UNIQUE_KEY] = next(self._instance.unique_ids)
-        namespace = self._config.namespace
+        return self._sending(message, properties)
+
+    def _prepared_together(self, messages: list[Message]) -> list[Sending]:
+        assert self._instance is not None
+        unique_ids: list[str] = []
+        while len(unique_ids) < len(messages):
+            unique_ids += self._instance.unique_ids.take(min(len(messages) - len(unique_ids), _IDS_AT_ONCE))
+        sendings = []
+        for message, unique_key in zip(messages, unique_ids, strict=True):
+            properties = dict(message.properties)
+            properties.setdefault(names.UNIQUE_KEY, unique_key)
+            sendings.append(self._sending(message, properties))
+        return sendings
+
+    def _sending(self, message: Message, properties: dict[str, str]) -> Sending:
+        namespace, topic = self._config.namespace, message.topic
         if namespace:
             properties[names.INSTANCE_ID] = namespace
-        return Sending(self.group, wrapped(namespace, message.topic), message.body, properties)
+            topic = wrapped(namespace, topic)
+        return Sending(self.group, topic, message.body, properties)
 
     async def _encoded(self, sending: Sending, flag: int) -> tuple[SendMessageV2, bytes]:
         for hook in self._hooks:
@@ -459,7 +477,7 @@ class Producer:
                 raise MessageError(f"a message for topic {message.topic!r} is in a batch for {topic!r}")
             check_body(message.body, self._options.max_message_bytes)
         receipts: list[Receipt] = []
-        sendings = [self._prepared(message) for message in messages]
+        sendings = self._prepared_together(messages)
         for sending in sendings:
             for hook in self._hooks:
                 hook.before_send(sending)
