@@ -18,6 +18,7 @@ from orbitmq.protocol import command as commands
 from orbitmq.protocol.bodies.registration import Registration
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
+from orbitmq.protocol.headers.pull import PULL_SUBSCRIPTION, PULL_SUSPEND
 from tests.broker.kit import PULL, SEND, SEND_V2, long_send_header, pull_header, send_header
 from tests.broker.kit import running as running_broker
 from tests.line import Line, connected
@@ -139,6 +140,27 @@ async def test_a_pull_of_32_messages_stays_within_its_budget(tmp_path: Path) -> 
         assert_answered(line)
         connection.connection_lost(None)
     assert spent <= budget("pull of 32 messages")
+
+
+async def test_a_pull_that_waits_stays_within_its_budget(tmp_path: Path) -> None:
+    async with running_broker(tmp_path / "store", **ROOMY) as broker:
+        connection, line = connected(broker._servers[0])
+        connection.data_received(frames(SEND_V2, [send_header("T", 0, properties(0))], bytes(1024))[0])
+        broker.state.store.dispatch()
+        waiting = {
+            "expression_type": "TAG",
+            "sys_flag": PULL_SUBSCRIPTION | PULL_SUSPEND,
+            "suspend_timeout_millis": 60_000,
+        }
+        chunks = frames(PULL, [pull_header("T", 0, 1, waiting)] * REQUESTS)
+        connection.data_received(chunks[0])
+        line.written.clear()
+
+        spent = calls_for(chunks, connection.data_received, lambda: None)
+
+        assert (len(broker.state.pulling.held), bytes(line.written)) == (1 + REQUESTS, b"")
+        connection.connection_lost(None)
+    assert spent <= budget("pull that waits")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
+from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from tests.broker.kit import LITE_PULL, PULL, Wire, pull_header, running, wire
 from tests.broker.two_ways import EXPRESS, ORDINARY, TwoWays, two_ways
+from tests.raw_client import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -82,6 +84,26 @@ async def test_a_pull_that_finds_something_does_not_reach_the_ordinary_handler(
         monkeypatch.setattr(broker.state.pulling, "_answer", None)
         for name, header in FOUND.items():
             assert (await two.frame(EXPRESS, PULL, header.to_fields())).body, name
+
+
+async def test_a_pull_that_waits_does_not_reach_the_ordinary_handler_and_is_answered_like_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with filled(tmp_path) as (broker, client, two):
+        flags = PULL_SUBSCRIPTION | PULL_SUSPEND | PULL_COMMIT_OFFSET
+        header = pull_header("T", 0, 10, {"sys_flag": flags, "suspend_timeout_millis": 60_000, "commit_offset": 9})
+        held = broker.state.pulling.held
+        ordinary = asyncio.ensure_future(two.frame(ORDINARY, PULL, header.to_fields()))
+        await until(lambda: len(held) == 1)
+        monkeypatch.setattr(broker.state.pulling, "pull", None)
+        express = asyncio.ensure_future(two.frame(EXPRESS, PULL, header.to_fields()))
+        await until(lambda: len(held) == 2)
+        assert broker.state.offsets.get("G", "T", 0) == 9
+
+        await client.send("T", b"at last")
+
+        assert await express == await ordinary
+        assert b"at last" in (await express).body
 
 
 async def test_a_reset_is_taken_up_by_the_next_pull(tmp_path: Path) -> None:

@@ -109,25 +109,18 @@ class Pulling:
             refused = answer(failure.code, str(failure))
             refused.add_fields()  # Java's clients expect the field map even when it is empty
             return refused
-        flags = header.sys_flag
-        if flags & PULL_COMMIT_OFFSET:
-            self._commit(header)
+        self.commit_if_asked(header)
         reset = self._offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
         if reset is not None:
             low, high = self._store.queue_range(header.topic, header.queue_id)
             return _with_offsets(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset, low, high, topic, group, 0)
         result = self._read(header, header.queue_offset, wishes)
-        if flags & PULL_SUSPEND and _code_of(result, header) == _NOT_FOUND and self.held.has_room(connection):
-            settings = self._configuration.settings
-            wait_ms = (
-                header.suspend_timeout_millis if settings.long_polling_enable else settings.short_polling_time_mills
-            )
-            self.held.hold(HeldPull(request, connection, header, wishes), wait_ms / 1000)
+        if self.hold(result, header, wishes, request, connection):
             return None
         return self._answer(header, result, topic, group)
 
-    def find(self, header: PullMessage) -> tuple[ReadResult, TopicConfig, GroupConfig] | None:
-        """What a pull finds at once. None if there is nothing, or anything to say about it: then nothing was done."""
+    def find(self, header: PullMessage) -> tuple[ReadResult, TopicConfig, GroupConfig, Wanted] | None:
+        """What there is for a pull, which is not answered yet. None if there is anything to say about it: ask `pull`."""
         if self._offsets.has_resets:
             return None
         try:
@@ -135,13 +128,33 @@ class Pulling:
         except RequestFailed:
             return None
         result = self._read(header, header.queue_offset, wishes)
-        if result.status is not ReadStatus.FOUND or self._suggested(result, group):
-            return None
-        if header.sys_flag & PULL_COMMIT_OFFSET:
-            self._commit(header)
+        return None if self._suggested(result, group) else (result, topic, group, wishes)
+
+    def handed_out(self, header: PullMessage, result: ReadResult) -> None:
+        """What `find` found is on its way."""
         self._offsets.note_pull(header.consumer_group, header.topic, header.queue_id, result.next_offset)
         self._count(header, result)
-        return result, topic, group
+
+    def hold(
+        self, result: ReadResult, header: PullMessage, wishes: Wanted, request: Command, connection: Connection
+    ) -> bool:
+        """Keep a pull that found nothing until something comes, if it may wait."""
+        if (
+            not header.sys_flag & PULL_SUSPEND
+            or _code_of(result, header) != _NOT_FOUND
+            or not self.held.has_room(connection)
+        ):
+            return False
+        settings = self._configuration.settings
+        wait_ms = header.suspend_timeout_millis if settings.long_polling_enable else settings.short_polling_time_mills
+        self.held.hold(HeldPull(request, connection, header, wishes), wait_ms / 1000)
+        return True
+
+    def commit_if_asked(self, header: PullMessage) -> None:
+        """A pull may bring the group's offset along."""
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if header.sys_flag & PULL_COMMIT_OFFSET and self._offsets.pending_reset(group, topic, queue_id) is None:
+            self._offsets.commit(group, topic, queue_id, header.commit_offset)
 
     def forget(self, name: str) -> None:
         """A topic or group is gone: stop counting for it."""
@@ -274,11 +287,6 @@ class Pulling:
         if group is None or not self._configuration.settings.slave_read_enable:
             return 0
         return group.which_broker_when_consume_slowly if result.far_behind else group.broker_id
-
-    def _commit(self, header: PullMessage) -> None:
-        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        if self._offsets.pending_reset(group, topic, queue_id) is None:
-            self._offsets.commit(group, topic, queue_id, header.commit_offset)
 
     def _count(self, header: PullMessage, result: ReadResult) -> None:
         key = (header.topic, header.consumer_group)

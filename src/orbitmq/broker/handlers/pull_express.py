@@ -1,6 +1,6 @@
-"""The usual pull: one that finds messages. Its answer is a short header and views of the log, nothing copied on the way.
+"""The usual pull: one that finds messages, or waits for them. Its answer is a short header and views of the log, not copied.
 
-Pulls that find nothing, are held or refused, or must be sent to another offset are left to `pull.py`.
+Pulls that find nothing and do not wait, are refused, or must be sent elsewhere are left to `pull.py`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.protocol import versions
 from orbitmq.protocol.codes import FLAG_RESPONSE
+from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import MAX_FRAME_BYTES, lengths
 from orbitmq.protocol.headers.pull import PullMessage
 from orbitmq.protocol.whole_request import UNREADABLE, reader
+from orbitmq.storage.reading import ReadStatus
 
 if TYPE_CHECKING:
     from orbitmq.broker.pulling import Pulling
@@ -40,10 +42,17 @@ class PullExpress:
             return None
         if request.code != self._code or request.flag:
             return None
-        found = self._pulling.find(request.extFields)
+        pulling, fields = self._pulling, request.extFields
+        found = pulling.find(fields)
         if found is None:
             return None
-        result, topic, group = found
+        result, topic, group, wishes = found
+        if result.status is not ReadStatus.FOUND:
+            # Whoever answers it later needs no more of the request than this.
+            if not pulling.hold(result, fields, wishes, Command(self._code, opaque=request.opaque), connection):
+                return None
+            pulling.commit_if_asked(fields)
+            return b""
         answer = _FOUND % (
             result.next_offset,
             result.min_offset,
@@ -55,5 +64,7 @@ class PullExpress:
         length = 4 + len(answer) + result.total_bytes
         if length + 4 > MAX_FRAME_BYTES:
             return None
+        pulling.commit_if_asked(fields)
+        pulling.handed_out(fields, result)
         connection.queue_pieces([lengths(length, len(answer)) + answer, *result.buffers], 4 + length)
         return b""
