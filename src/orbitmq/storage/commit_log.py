@@ -74,6 +74,8 @@ _find_inner_num: Final = property_finder(INNER_NUM)
 NO_QUEUE_ENTRY: Final = TRANSACTION_PREPARED
 
 _SPECIAL: Final = HOSTS_MASK | INNER_BATCH | NO_QUEUE_ENTRY
+_SHORT: Final = struct.Struct(">h")
+_crc32: Final = zlib.crc32
 _write_head: Final = REST_OF_USUAL_HEAD.pack_into
 _write_size_and_magic: Final = SIZE_AND_MAGIC.pack_into
 
@@ -195,8 +197,8 @@ class CommitLog:
         body_bytes, properties_bytes = len(body), len(properties)
         if body_bytes > self._max_body_bytes or properties_bytes > MAX_PROPERTIES_BYTES:
             _refuse_size(body_bytes, self._max_body_bytes, properties_bytes)
-        behind_body = field.data + properties_bytes.to_bytes(2, "big") + properties
-        size = USUAL_HEAD_BYTES + body_bytes + len(behind_body)
+        from_body_on = b"".join((body, field.data, _SHORT.pack(properties_bytes), properties))
+        size = USUAL_HEAD_BYTES + len(from_body_on)
         queue = (topic, queue_id)
         queue_offset = self.next_queue_offsets.get(queue, 0)
         at = self.end
@@ -206,16 +208,14 @@ class CommitLog:
         stored_at_ms = self._now_ms()
         memory = self._memory
         position = at - self._segment_start
-        body_at = position + USUAL_HEAD_BYTES
         try:
             _write_head(
-                memory, position + BLANK_BYTES, zlib.crc32(body) & _CRC_MASK, queue_id, flag, queue_offset, at, sys_flag,
+                memory, position + BLANK_BYTES, _crc32(body) & _CRC_MASK, queue_id, flag, queue_offset, at, sys_flag,
                 born_at_ms, born_host, stored_at_ms, self.store_host, reconsume_times, prepared_transaction_offset, body_bytes,
             )  # fmt: skip
         except struct.error as error:
             raise _out_of_range(error) from None
-        memory[body_at : body_at + body_bytes] = body
-        memory[body_at + body_bytes : position + size] = behind_body
+        memory[position + USUAL_HEAD_BYTES : position + size] = from_body_on
         # Until these are in, nothing at `at` looks like a record.
         _write_size_and_magic(memory, position, size, field.magic)
         self.end = end

@@ -178,7 +178,7 @@ class Indexer:
         """Their queues, and their keys among those that wait. Nearly every message comes by here."""
         runs: dict[tuple[str, int], QueueRun] = {}
         others: dict[AnyQueue, None] = {}
-        known, waiting_keys = self._likenesses, self._waiting_keys
+        known, known_queues, waiting_keys = self._likenesses, self._queues.queues, self._waiting_keys
         has_keys, light_queues = self._keys is not None, self._config.light_queues
         extends = self._config.queue_extensions
         with self._queues.lock:
@@ -202,7 +202,7 @@ class Indexer:
                         continue
                 run = runs.get(queue)
                 if run is None:
-                    opened = self._queues.open(*queue)
+                    opened = known_queues.get(queue) or self._queues.open(*queue)
                     if type(opened) is not QueueIndex:
                         self._put_batch(opened, entry, code)
                         others[opened] = None

@@ -76,9 +76,10 @@ class QueueIndex:
     def put_run(self, queue_offset: int, places: list[tuple[int, int, int]]) -> None:
         """`put` for messages that follow each other: commit-log offset, size and tag hash of each."""
         log = self.log
-        if queue_offset == log.next and places[0][0] >= self.max_physical:
-            log.tail += b"".join(starmap(ENTRY.pack, places))
-            physical, size, _ = places[-1]
+        tail = log.tail
+        if places[0][0] >= self.max_physical and queue_offset == log.written + len(tail) // ENTRY_BYTES:
+            physical, size, tags_code = places[-1]
+            tail += ENTRY.pack(physical, size, tags_code) if len(places) == 1 else b"".join(starmap(ENTRY.pack, places))
             self.max_physical = physical + size
         else:
             for number, (physical, size, tags_code) in enumerate(places, queue_offset):
