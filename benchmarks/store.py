@@ -4,7 +4,9 @@
     read        records a second of a whole queue, 32 at a time
     recovery    GB of log a second, opened after a kill, when every record is looked at; the page cache is warm
     indexing    records a second when queues and key index are built from the log alone
-    queues      memory and start-up time of ten thousand queues
+    queues      memory, start-up and stop of ten thousand queues
+    big store   start-up after a clean stop of 50 GB in 50 files, sparse but for the last one
+    steps       processor time of each step of an append, best of many rounds: what to look at on a busy machine
 
 Each rate is given by the clock and by processor time; the latter hardly depends on what else the machine does. Prints a table
 and writes benchmarks/results/store.json, with the machine's load beside it.
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from orbitmq.message.hosts import pack_host
 from orbitmq.storage.config import StorageConfig
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.lock import mark_running
+from orbitmq.storage.open_files import PAGE_BYTES, MappedFile
 from orbitmq.storage.store import Store
 
 HOST = pack_host("127.0.0.1", 10911)
@@ -47,8 +51,12 @@ started = time.perf_counter()
 store = Store(StorageConfig(directory=Path(sys.argv[1]), segment_bytes=64 << 20), HOST)
 seconds = time.perf_counter() - started
 gc.collect()
-print(len(store.queue_ranges()), resident_bytes() - before, seconds)
+resident = resident_bytes() - before
+for topic, queue_id in store.queue_ranges():
+    store.append(topic, queue_id, b"hello", b"", 1_700_000_000_000, HOST)
+stopping = time.perf_counter()
 store.close()
+print(len(store.queue_ranges()), resident, seconds, time.perf_counter() - stopping)
 """
 
 
@@ -135,13 +143,60 @@ def many_queues(directory: Path, count: int) -> dict[str, float]:
         store.append(f"Topic{number // 8}", number % 8, b"hello", properties(number), 1_700_000_000_000, HOST)
     store.close()
     command = [sys.executable, "-c", _OPEN_AND_MEASURE, str(directory)]
-    queues, size, seconds = subprocess.check_output(command, text=True, cwd=Path(__file__).parents[1]).split()
+    queues, size, start, stop = subprocess.check_output(command, text=True, cwd=Path(__file__).parents[1]).split()
     return {
         "queues": float(queues),
         "bytes per queue": int(size) / int(queues),
         "MB for all queues": int(size) / 1e6,
-        "start-up seconds": float(seconds),
+        "start-up seconds": float(start),
+        "stop seconds, every queue written to": float(stop),
     }
+
+
+class _SparseDisk(LocalDisk):
+    """Gives new files no blocks: fifty of them in a moment."""
+
+    def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:
+        return super().allocate(path, size, reserve=PAGE_BYTES)
+
+
+def big_store(directory: Path, records: int) -> dict[str, float]:
+    """A message in each of 50 files of 1 GB, `records` of 1 KB in the last one."""
+    config = StorageConfig(directory=directory, prepare_next_segment=False)
+    store = Store(config, HOST, disk=_SparseDisk())
+    for number in range(50):
+        store.append(TOPIC, number % 8, b"hello", properties(number), 1_700_000_000_000, HOST)
+        store.log._roll()
+    for number in range(records):
+        store.append(TOPIC, number % 8, bytes(1024), properties(number), 1_700_000_000_000, HOST)
+    store.close()
+    started = time.perf_counter()
+    store = Store(config, HOST, disk=_SparseDisk())
+    seconds = time.perf_counter() - started
+    assert store.recovered.records == records, "a clean start goes over the last file only"
+    store.close()
+    return {f"start-up seconds of 50 GB, {records} records in the last file": seconds}
+
+
+def steps(directory: Path, rounds: int) -> dict[str, float]:
+    """Microseconds of processor time a message, 256 at a time, in the best round."""
+    store = Store(StorageConfig(directory=directory), HOST)
+    body, size = os.urandom(1024), 256
+    best = dict.fromkeys(("append", "queues", "keys"), float("inf"))
+    for number in range(rounds):
+        texts = [properties(number * size + each) for each in range(size)]
+        marks = [time.thread_time_ns()]
+        for each, text in enumerate(texts):
+            store.log.append(TOPIC, each % 8, body, text, 1_700_000_000_000, HOST)
+        marks.append(time.thread_time_ns())
+        store._indexer._enter_queues([store.log.recent.popleft() for _ in range(size)])
+        marks.append(time.thread_time_ns())
+        store._indexer.enter_waiting_keys()
+        marks.append(time.thread_time_ns())
+        for name, (start, end) in zip(best, pairwise(marks), strict=True):
+            best[name] = min(best[name], (end - start) / size / 1000)
+    store.abandon()
+    return {f"us of processor time a message, {name}": value for name, value in best.items()}
 
 
 def measure(base: Path, *, quick: bool) -> dict[str, float]:
@@ -156,7 +211,9 @@ def measure(base: Path, *, quick: bool) -> dict[str, float]:
             if (body_bytes, queues) == (1024, 8):
                 figures |= recovery(directory)
             shutil.rmtree(directory)
-    return figures | many_queues(base / "queues", 10_000 // scale)
+    figures |= many_queues(base / "queues", 10_000 // scale)
+    figures |= big_store(base / "big", 400_000 // scale)
+    return figures | steps(base / "steps", 2000 // scale)
 
 
 def machine() -> dict[str, Any]:
