@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyarrow import dataset, parquet
@@ -23,6 +24,7 @@ from orbitmq.spark import discovery
 from orbitmq.spark.archive import Archive
 from orbitmq.spark.compaction import compact
 from orbitmq.spark.lake import DataFile, Lake, Manifest
+from orbitmq.spark.lake_writer import LAYOUTS, LakeWriter
 from orbitmq.spark.source_options import source_options, source_schema
 from orbitmq.sync import connect
 from orbitmq.testing import Server
@@ -89,6 +91,28 @@ def test_an_archive_holds_each_message_once_and_goes_on_where_it_was(
     assert all("topic=Grows/date=" in path and "/hour=" in path for path in Lake(str(tmp_path)).live_files())
     by_tag = spark.read.parquet(str(tmp_path)).groupBy("tags").count().collect()
     assert {row.tags: row["count"] for row in by_tag} == {"even": 28, "odd": 27}
+
+
+def test_topics_that_appear_while_an_archive_runs_are_for_the_next_run(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    send(server, "Appears1", 0, 8)
+    options = {"nameServer": server.address, "subscribePattern": "Appears.*", "startingOffsets": "earliest"}
+    newcomers = iter(["Appears2"])
+
+    def archive(progress: Any = None) -> Archive:
+        wanted = source_options({**options, "maxOffsetsPerTrigger": "4"}, streaming=True)
+        schema = source_schema(options)
+        made: Any = {"layout": "topic", "compression": "snappy", "clock": SystemClock(), "progress": progress}
+        return Archive(spark, wanted, schema, str(tmp_path), **made)
+
+    def on_progress(_text: str) -> None:
+        for topic in newcomers:
+            send(server, topic, 8, 3)
+
+    assert archive(on_progress).run_once().topics == {"Appears1"}
+    assert archive().run_once().topics == {"Appears2"}
+    assert bodies(tmp_path) == numbers(11)
 
 
 def test_a_batch_that_was_interrupted_is_run_again_and_nothing_is_there_twice(
@@ -214,6 +238,39 @@ def test_expired_messages_fail_an_archive_unless_it_may_ignore_them(
     with pytest.raises(ConfigError, match="the archive says"):
         running.step()
     assert an_archive(spark, server, tmp_path, "Expires", failOnDataLoss="false").step() is False
+
+
+def test_rows_go_to_the_folder_of_their_topic_date_and_hour(tmp_path: Path) -> None:
+    noon = 1_700_049_600_000  # 2023-11-15 12:00 UTC
+    kinds = [("A", 0), ("A", 30), ("%DLQ%g|x", 0), ("A", 90), ("A", 60 * 24), ("%DLQ%g|x", 5)]
+    rows = [{"topic": topic, "storeTimestamp": (noon + minutes * 60_000) * 1000} for topic, minutes in kinds]
+    schema = pa.schema([("topic", pa.string()), ("storeTimestamp", pa.timestamp("us", "UTC"))])
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    wanted = {
+        "none": {"f.parquet": 6},
+        "topic": {"topic=A/f.parquet": 4, "topic=%25DLQ%25g%7Cx/f.parquet": 2},
+        "date": {
+            "topic=A/date=2023-11-15/f.parquet": 3,
+            "topic=A/date=2023-11-16/f.parquet": 1,
+            "topic=%25DLQ%25g%7Cx/date=2023-11-15/f.parquet": 2,
+        },
+        "hour": {
+            "topic=A/date=2023-11-15/hour=12/f.parquet": 2,
+            "topic=A/date=2023-11-15/hour=13/f.parquet": 1,
+            "topic=A/date=2023-11-16/hour=12/f.parquet": 1,
+            "topic=%25DLQ%25g%7Cx/date=2023-11-15/hour=12/f.parquet": 2,
+        },
+    }
+    for layout in LAYOUTS:
+        writer = LakeWriter(Lake(str(tmp_path / layout)), "f", schema, layout=layout, compression="zstd")
+        writer.write(batch)
+        files = writer.close()
+        assert {file.path: file.rows for file in files} == wanted[layout]
+        assert sum(parquet.ParquetFile(tmp_path / layout / file.path).metadata.num_rows for file in files) == 6
+    gone = LakeWriter(Lake(str(tmp_path / "gone")), "f", schema, layout="hour", compression="zstd")
+    gone.write(batch)
+    gone.abandon()
+    assert [path for path in (tmp_path / "gone").rglob("*") if path.is_file()] == []
 
 
 # ---- exports

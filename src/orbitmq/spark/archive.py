@@ -121,7 +121,10 @@ class Archive:
             pending = self._lake.pending(self.state, BatchPlan)
             if pending is None:
                 start, latest = self._ask()
-                goal = latest if goal is None else {queue: min(latest[queue], goal.get(queue, 0)) for queue in latest}
+                if goal is None:
+                    goal = latest
+                else:  # queues that came since are for the next run
+                    goal = {queue: min(end, goal.get(queue, start[queue])) for queue, end in latest.items()}
                 pending = self._planned(start, goal)
                 if pending is None:
                     return self.summary

@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import parquet
 
 from orbitmq.spark.lake import DataFile
@@ -87,6 +86,7 @@ class LakeWriter:
     def abandon(self) -> None:
         """Leave nothing behind."""
         for file in self._open.values():
+            file.parquet.close()
             file.context.__exit__(Exception, None, None)
         self._open.clear()
 
@@ -125,10 +125,12 @@ def _divided(batch: pa.RecordBatch, layout: Layout) -> Iterator[tuple[str, pa.Re
         hours = batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // _HOUR_US
         if layout == "date":
             hours -= hours % 24
-    pairs, rows = np.unique(np.stack([codes, hours]), axis=1, return_inverse=True)
-    for index, (code, hour) in enumerate(pairs.T.tolist()):
-        folder = _folder(topics.dictionary[code].as_py(), hour, layout)
-        yield folder, batch if pairs.shape[1] == 1 else batch.filter(pc.equal(pa.array(rows.reshape(-1)), index))
+    first, span = int(hours.min()), int(np.ptp(hours)) + 1
+    places = codes * span + (hours - first)
+    for place in np.unique(places).tolist() if np.ptp(places) else [int(places[0])]:
+        folder = _folder(topics.dictionary[place // span].as_py(), first + place % span, layout)
+        rows = places == place
+        yield folder, batch if rows.all() else batch.filter(pa.array(rows))
 
 
 def _folder(topic: str, hour: int, layout: Layout) -> str:
