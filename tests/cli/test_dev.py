@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orbitmq as mq
 from orbitmq.protocol.bodies.route import TopicRoute
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command, request
@@ -118,3 +120,47 @@ def test_a_port_in_use_is_named(started: Any) -> None:
     _, errors = second.communicate(timeout=30)
     assert second.returncode == 1
     assert f"127.0.0.1:{port} is in use" in errors
+
+
+def test_a_small_cluster_is_started_and_stopped_as_one(started: Any, tmp_path: Path) -> None:
+    (tmp_path / "topics.toml").write_text("[topics.T]\n")
+    process = started("--data", "kept", "--json-ready", "--brokers", "2", "--slaves", "1", "--topics", "topics.toml")
+    ready = json.loads(process.stdout.readline())
+    assert list(ready["brokers"]) == ["dev", "dev, slave 1", "dev-2", "dev-2, slave 1"]
+
+    asyncio.run(_use(ready["nameServer"]))
+    route = TopicRoute.from_json(_route(ready["nameServer"], "T").body)
+    addresses = [address for broker in route.broker_datas for address in broker.broker_addrs.values()]
+    assert sorted(addresses) == sorted(ready["brokers"].values())
+
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    for address in ready["brokers"].values():
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(tuple(address.rsplit(":", 1)), 5).close()
+    assert not list(tmp_path.rglob("abort")), "every store was closed in order"
+
+
+async def _use(name_server: str) -> None:
+    """Messages go to both masters."""
+    async with mq.connect(name_server) as client, client.producer(group="P") as producer:
+        receipts: list[mq.Receipt] = []
+        async with asyncio.timeout(60):
+            while len({receipt.queue.broker_name for receipt in receipts}) < 2:
+                receipts.append(await producer.send("T", b"hello"))
+
+
+def test_messages_of_the_topics_file_are_sent_once(started: Any, tmp_path: Path) -> None:
+    (tmp_path / "topics.toml").write_text('[topics.Orders]\nqueues = 1\nmessages = ["first", "second"]\n')
+    for _ in range(2):
+        process = started("--data", "kept", "--json-ready", "--topics", "topics.toml")
+        ready = json.loads(process.stdout.readline())
+        assert asyncio.run(_bodies(ready["nameServer"], "Orders")) == [b"first", b"second"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+async def _bodies(name_server: str, topic: str) -> list[bytes]:
+    async with mq.connect(name_server) as client, client.pull_consumer(group="G") as consumer:
+        (queue,) = await consumer.queues(topic)
+        return [message.body for message in await consumer.fetch(queue, offset=0, max=32)]

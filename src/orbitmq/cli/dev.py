@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,13 +15,21 @@ import click
 
 from orbitmq.broker import settings as broker_settings
 from orbitmq.broker.broker import Broker
+from orbitmq.cli.dev_cluster import BrokerPlan, running_broker
 from orbitmq.cli.logs import log_to_stderr
 from orbitmq.cli.serving import serve
 from orbitmq.cli.topics_file import TopicPlan, read_topics_file
+from orbitmq.errors import RequestFailed
 from orbitmq.nameserver import settings as nameserver_settings
 from orbitmq.nameserver.server import NameServer
+from orbitmq.protocol.bodies.topics import PERM_READ, PERM_WRITE
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import request
+from orbitmq.protocol.headers.admin import CreateTopic
 from orbitmq.storage.tables import TopicConfig
+from orbitmq.transport.address import parse_address
 from orbitmq.transport.loop import run
+from orbitmq.transport.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,12 +38,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SEGMENT_BYTES: Final = 64 << 20  # a development machine need not give a gigabyte at once
+_SETTINGS: Final = {
+    "mappedFileSizeCommitLog": str(64 << 20),  # a development machine need not give a gigabyte at once
+    "traceTopicEnable": "true",
+}
+_PORTS_APART: Final = 10
+_CALL_SECONDS: Final = 10.0
 _WELCOME: Final = """
   OrbitMQ is up.
 
     name server   {name_server}
-    broker        {broker}
+{brokers}
     data          {data}
 
   Python   async with orbitmq.connect("{name_server}") as c: ...
@@ -70,6 +83,10 @@ _WELCOME: Final = """
     show_default=True,
     help="Broker port; 0 takes a free one.",
 )
+@click.option(
+    "--brokers", type=click.IntRange(1, 32), default=1, show_default=True, help="Masters; more than one are processes."
+)
+@click.option("--slaves", type=click.IntRange(0, 8), default=0, show_default=True, help="Slaves of each master.")
 @click.option("--topics", "topics_file", type=click.Path(path_type=Path), help="TOML file of topics to create.")
 @click.option("--json-ready", is_flag=True, help="Print one line of JSON when ready, and nothing else, to stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
@@ -79,6 +96,8 @@ def dev(
     host: str,
     port: int,
     broker_port: int,
+    brokers: int,
+    slaves: int,
     topics_file: Path | None,
     json_ready: bool,
     verbose: bool,
@@ -93,8 +112,8 @@ def dev(
         where = f"{folder}{' (temporary)' if ephemeral else ''}"
         run(
             serve(
-                _running_pair(folder, host, port, broker_port, topics),
-                lambda pair: _as_json(pair, folder) if json_ready else _WELCOME.format(**pair._asdict(), data=where),
+                _running_cluster(folder, host, port, _plans(folder, broker_port, brokers, slaves), topics),
+                lambda cluster: _as_json(cluster, folder) if json_ready else _welcome(cluster, where),
             )
         )
     finally:
@@ -102,29 +121,60 @@ def dev(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Pair(NamedTuple):
+class _Cluster(NamedTuple):
     """What runs, for the line that says so."""
 
-    name_server: Address | None
-    broker: Address | None
+    name_server: Address
+    brokers: dict[str, str]  # what it is -> where it is
 
 
 @asynccontextmanager
-async def _running_pair(
-    folder: Path, host: str, port: int, broker_port: int, topics: list[TopicPlan]
-) -> AsyncIterator[_Pair]:
-    async with NameServer(_name_server_configuration(folder, host, port)) as name_server:
+async def _running_cluster(
+    folder: Path, host: str, port: int, plans: list[BrokerPlan], topics: list[TopicPlan]
+) -> AsyncIterator[_Cluster]:
+    """The first master lives in this process; the others, and slaves, in their own."""
+    async with AsyncExitStack() as stack:
+        name_server = await stack.enter_async_context(NameServer(_name_server_configuration(folder, host, port)))
         assert name_server.address is not None
-        configuration = _broker_configuration(folder, host, broker_port, name_server.address)
-        async with Broker(configuration) as broker:
-            await _create_topics(broker, topics)
-            yield _Pair(name_server.address, broker.address)
+        first, *others = plans
+        broker = await stack.enter_async_context(Broker(_broker_configuration(first, host, name_server.address)))
+        await _create_topics(broker, topics)
+        addresses = {first.title: str(broker.address)}
+        for plan in others:
+            started = running_broker(plan, host, str(name_server.address))
+            addresses[plan.title] = await stack.enter_async_context(started)
+            if plan.broker_id == 0:
+                await _create_topics_at(parse_address(addresses[plan.title]), topics)
+        await _send_first_messages(broker, name_server.address, topics)
+        yield _Cluster(name_server.address, addresses)
 
 
-def _as_json(pair: _Pair, folder: Path) -> str:
+def _plans(folder: Path, port: int, masters: int, slaves: int) -> list[BrokerPlan]:
+    """Ports a good distance apart: each broker takes those next to its own as well."""
+    plans: list[BrokerPlan] = []
+    for number in range(masters):
+        for broker_id in range(slaves + 1):
+            name = "dev" if number == 0 else f"dev-{number + 1}"
+            store = "store" if (number, broker_id) == (0, 0) else f"store-{name}-{broker_id}"
+            own_port = port and port + _PORTS_APART * len(plans)
+            plans.append(BrokerPlan(name, broker_id, folder / store, own_port, _SETTINGS))
+    return plans
+
+
+def _welcome(cluster: _Cluster, where: str) -> str:
+    kinds = [
+        f"    {'broker' if number == 0 else '':14}{address}   {title}"
+        for number, (title, address) in enumerate(cluster.brokers.items())
+    ]
+    lines = kinds if len(kinds) > 1 else [line.rsplit("   ", 1)[0] for line in kinds]
+    return _WELCOME.format(name_server=cluster.name_server, brokers="\n".join(lines), data=where)
+
+
+def _as_json(cluster: _Cluster, folder: Path) -> str:
     ready = {
-        "nameServer": str(pair.name_server),
-        "broker": str(pair.broker),
+        "nameServer": str(cluster.name_server),
+        "broker": next(iter(cluster.brokers.values())),
+        "brokers": cluster.brokers,
         "data": str(folder),
         "pid": os.getpid(),
     }
@@ -141,19 +191,16 @@ def _name_server_configuration(folder: Path, host: str, port: int) -> nameserver
     )
 
 
-def _broker_configuration(
-    folder: Path, host: str, port: int, name_server: Address
-) -> broker_settings.BrokerConfiguration:
+def _broker_configuration(plan: BrokerPlan, host: str, name_server: Address) -> broker_settings.BrokerConfiguration:
     return broker_settings.load(
         None,
         {
             "bindAddress": host,
-            "listenPort": str(port),
+            "listenPort": str(plan.port),
             "namesrvAddr": str(name_server),
-            "brokerName": "dev",
-            "storePathRootDir": str(folder / "store"),
-            "mappedFileSizeCommitLog": str(_SEGMENT_BYTES),
-            "traceTopicEnable": "true",
+            "brokerName": plan.name,
+            "storePathRootDir": str(plan.folder),
+            **plan.settings,
         },
     )
 
@@ -170,3 +217,40 @@ async def _create_topics(broker: Broker, topics: list[TopicPlan]) -> None:
     ]
     if wanted:
         await broker.state.topics.update(wanted)
+
+
+async def _create_topics_at(broker: Address, topics: list[TopicPlan]) -> None:
+    """On a master in a process of its own."""
+    pool = Pool()
+    try:
+        for plan in topics:
+            header = CreateTopic(
+                topic=plan.name,
+                read_queue_nums=plan.queues,
+                write_queue_nums=plan.queues,
+                perm=PERM_READ | PERM_WRITE,
+                topic_filter_type="SINGLE_TAG",
+                order=plan.ordered,
+                attributes=plan.attribute_changes(),
+            )
+            answer = await pool.call(broker, request(RequestCode.UPDATE_AND_CREATE_TOPIC, header), _CALL_SECONDS)
+            if answer.code != ResponseCode.SUCCESS:
+                raise RequestFailed(answer.code, f"cannot create topic {plan.name} on {broker}: {answer.remark}")
+    finally:
+        await pool.close()
+
+
+async def _send_first_messages(broker: Broker, name_server: Address, topics: list[TopicPlan]) -> None:
+    empty = [plan for plan in topics if plan.messages and not _has_messages(broker, plan.name)]
+    if not empty:
+        return
+    from orbitmq.client.client import connect  # here: most starts have nothing to send
+
+    async with connect(str(name_server)) as client, client.producer(group="orbitmq-dev") as producer:
+        for plan in empty:
+            for text in plan.messages:
+                await producer.send(plan.name, text.encode())
+
+
+def _has_messages(broker: Broker, topic: str) -> bool:
+    return any(queue.max_offset for queue in broker.state.store.queue_ranges(topic).values())

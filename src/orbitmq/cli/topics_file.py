@@ -3,6 +3,7 @@
 [topics.Orders]
 queues = 8
 attributes = { "message.type" = "FIFO" }
+messages = ["first", "second"]    # sent when the topic is empty
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     queues: int = 4
     ordered: bool = False
     attributes: dict[str, str] = {}
+    messages: list[str] = []
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,6 +35,7 @@ class TopicPlan(msgspec.Struct, frozen=True):
     queues: int
     ordered: bool
     attributes: dict[str, str]
+    messages: list[str]
 
     def attribute_changes(self) -> str:
         """As a topic's creation wants them."""
@@ -47,5 +50,10 @@ def read_topics_file(path: Path) -> list[TopicPlan]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}", hint="write [topics.NAME] with queues, ordered, attributes") from None
-    return [TopicPlan(name, entry.queues, entry.ordered, entry.attributes) for name, entry in entries.items()]
+        raise ConfigError(
+            f"{path}: {error}", hint="write [topics.NAME] with queues, ordered, attributes, messages"
+        ) from None
+    return [
+        TopicPlan(name, entry.queues, entry.ordered, entry.attributes, entry.messages)
+        for name, entry in entries.items()
+    ]
