@@ -1,8 +1,10 @@
 """The client on OrbitMQ's own servers, as processes of their own: the suite, and what happens when one of them dies."""
 
 import asyncio
+import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -57,6 +59,12 @@ class Servers:
     @property
     def address(self) -> str:
         return self.name_server.address
+
+    def move_broker(self) -> None:
+        """Kill it and start it again at another address."""
+        self.broker.process.kill()
+        self._ports = self._ports[0], free_port()
+        self.start_broker()
 
     def start_broker(self) -> None:
         (self._folder / "broker" / "broker.out").unlink(missing_ok=True)  # its old word that it is ready
@@ -200,3 +208,72 @@ async def test_sends_go_on_while_the_name_server_is_gone(servers: Servers, clien
         finally:
             await asyncio.to_thread(servers.start_name_server)
         await producer.send(topic, b"after")
+
+
+async def test_a_broker_that_comes_back_elsewhere_is_found_there(servers: Servers, client: Client, topic: str) -> None:
+    seen: list[ReceivedMessage] = []
+    async with (
+        client.producer("PythonProducer") as producer,
+        connect(servers.address, instance_name="ItsOwn") as another,  # which learns nothing from the producer
+        another.consumer(topic, group=f"Follows{topic}", start="earliest", handler=collecting(seen)),
+    ):
+        await producer.send(topic, b"before")
+        await eventually(lambda: len(seen) == 1, 20)
+        old = servers.broker.address
+        await asyncio.to_thread(servers.move_broker)
+        assert servers.broker.address != old
+        async with asyncio.timeout(25):  # less than the 30 s after which every route is asked for anyway
+            while True:
+                try:
+                    await producer.send(topic, b"after", timeout=2)
+                    break
+                except OrbitError:
+                    await asyncio.sleep(0.2)
+            await eventually(lambda: b"after" in {message.body for message in seen}, 25)
+
+
+async def test_a_thousand_producers_are_closed_at_once(servers: Servers, topic: str) -> None:
+    async with connect(servers.address) as client:
+        producers = [await client.producer(f"Many{number}").start() for number in range(1000)]
+        receipts = await asyncio.gather(*(producer.send(topic, b"x", timeout=30) for producer in producers))
+        assert len({receipt.message_id for receipt in receipts}) == 1000
+        await asyncio.gather(*(producer.close() for producer in producers))
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert not [task for task in left if "heartbeat" in task.get_name() or "routes" in task.get_name()]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_children_of_a_forked_process_send_and_consume_on_their_own(servers: Servers) -> None:
+    """As gunicorn and celery do: what was made before the fork is used after it, by parent and children."""
+    program = f"""
+import os, sys
+from orbitmq.sync import connect
+client = connect({servers.address!r})
+producer = client.producer("Forked")
+producer.send("ForkedTopic", b"parent, before")
+children = []
+for number in range(3):
+    pid = os.fork()
+    if pid == 0:
+        producer.send("ForkedTopic", f"child {{number}}".encode())
+        client.close()
+        os._exit(0)
+    children.append(pid)
+producer.send("ForkedTopic", b"parent, after")
+assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0, 0]
+bodies = set()
+with client.consumer("ForkedTopic", group="ForkedGroup", start="earliest") as consumer:
+    for message in consumer:
+        with message.process():
+            bodies.add(message.body)
+        if len(bodies) == 5:
+            break
+client.close()
+print(sorted(bodies))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout == str([b"child 0", b"child 1", b"child 2", b"parent, after", b"parent, before"]) + "\n"

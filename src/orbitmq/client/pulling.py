@@ -76,10 +76,19 @@ class Puller:
                     logger.warning("pulling %s fails: %s", held.queue, error)
                     failing = True
                 await asyncio.sleep(_FLOW_CONTROL_SECONDS if flow_control else _ERROR_SECONDS)
+                if isinstance(error, TransportError):
+                    await self._look_again(held.queue.topic)
             else:
                 if failing:
                     logger.info("pulling %s works again", held.queue)
                     failing = False
+
+    async def _look_again(self, topic: str) -> None:
+        """The broker may be somewhere else by now. If nobody says so, what we know has to do."""
+        try:
+            await self._cluster.fetch_route(topic)
+        except OrbitError as error:
+            logger.info("no fresh route of topic %s: %s", topic, error)
 
     async def _pull_once(self, held: ProcessQueue, subscription: Subscription) -> None:
         queue = held.queue
