@@ -9,7 +9,7 @@ they are unless its broker's clock was set back.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -87,8 +87,8 @@ class FilteringBatchReader(BatchReader):
             edge = one.value + isinstance(one, GreaterThan | LessThanOrEqual)
             self._narrow_offsets(edge if is_from else None, None if is_from else edge)
             return True
-        if column == "storeTimestamp" and isinstance(one.value, datetime):
-            time_ms = _ms(one.value)
+        if column == "storeTimestamp" and isinstance(one.value, datetime) and one.value.tzinfo is not None:
+            time_ms = int(one.value.timestamp() * 1000)
             if is_from:
                 self._stored_from_ms = max(self._stored_from_ms or 0, time_ms)
             else:
@@ -135,9 +135,3 @@ class FilteringBatchReader(BatchReader):
 def _column(one: Any) -> str:
     path: tuple[str, ...] = one.attribute
     return path[0] if len(path) == 1 else ""
-
-
-def _ms(moment: datetime) -> int:
-    """Spark gives a TIMESTAMP in the session's zone, or without one when it means the local one."""
-    aware = moment if moment.tzinfo is not None else moment.astimezone()
-    return int(aware.astimezone(UTC).timestamp() * 1000)
