@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orbitmq.sync import connect
 from orbitmq.testing import Server
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -59,6 +60,17 @@ def test_the_blocking_client_sends_and_reads(monkeypatch: pytest.MonkeyPatch) ->
     assert printed.splitlines() == ["message 0, message 1, message 2", "3 messages in 4 queues"]
 
 
+def test_groups_that_lag_are_named() -> None:
+    with Server() as server, connect(server.address) as client:
+        client.producer(group="writers", create_queues=1).send("Orders", b"unread")
+        reader = client.pull_consumer(group="slow")
+        (queue,) = reader.queues("Orders")
+        reader.commit_offset(queue, 0)
+        server.clock.advance(minutes=2)
+        printed = run("lagging_groups.py", server.address)
+    assert printed.startswith("slow is behind in Orders: 1 messages, 12")
+
+
 def test_every_example_is_tried() -> None:
-    tried = {"blocking.py", "demo.py", "orders_app.py", "send_and_receive.py"}
+    tried = {"blocking.py", "demo.py", "lagging_groups.py", "orders_app.py", "send_and_receive.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == tried

@@ -82,7 +82,7 @@ def test_every_form_says_the_same(orbitmq: Command, filled: str) -> None:
     assert [line.split() for line in table] == [["TOPIC", "MESSAGES", "BROKERS"], [filled, "10", "test"]]
 
 
-def test_rows_are_chosen_sorted_and_paged(orbitmq: Command) -> None:
+def test_rows_are_chosen_sorted_and_paged(orbitmq: Command, filled: str) -> None:
     everything = orbitmq.ok("topic", "ls", "-a", "-o", "json", "--sort", "topic").rows(TopicRow)
     assert {row.kind for row in everything} >= {"normal", "system"}
     second = orbitmq.ok("topic", "ls", "-a", "-o", "json", "--sort", "topic", "--skip", "1", "--limit", "1").json
