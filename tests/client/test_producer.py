@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orbitmq import Message, Producer, QueueRef, SendHook, Sending, SendStatus, connect
+from orbitmq.client.queue_choice import queue_for_group
 from orbitmq.errors import AlreadyClosed, CallTimeout, ConfigError, ConnectFailed, MessageError, RequestFailed
 from orbitmq.message.compression import plain_body
 from orbitmq.message.properties import decode_properties
@@ -163,6 +164,32 @@ def test_the_quick_header_says_the_same_as_the_usual_one(
         bname=None if most is None else texts[0],
     )  # fmt: skip
     assert json.loads(header.to_json()) == header.to_fields()
+
+
+@pytest.mark.parametrize(
+    ("group", "places"),
+    [
+        ("a1", (0, 3, 5, 5, 86)),
+        ("user-7", (0, 3, 3, 3, 36)),
+        ("polygenelubricants", (0, 2, 2, 2, 58)),  # whose hash is the lowest int
+        ("标签", (0, 2, 4, 4, 65)),
+        ("order-12345", (0, 2, 4, 15, 46)),
+        ("x", (0, 1, 4, 12, 36)),
+    ],
+)
+def test_message_groups_go_where_guavas_consistent_hash_puts_them(group: str, places: tuple[int, ...]) -> None:
+    for count, place in zip((1, 4, 8, 16, 100), places, strict=True):
+        queues = tuple(QueueRef("T", "b", number) for number in range(count))
+        assert queue_for_group(queues, group).queue_id == place
+
+
+async def test_a_message_group_stays_in_one_queue_and_is_told_to_the_broker(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    receipts = [await producer.send("T", b"x", message_group="user-7") for _ in range(5)]
+    assert len({receipt.queue for receipt in receipts}) == 1
+    stored = cluster.broker.queues["T", receipts[0].queue.queue_id]
+    assert {message.properties["__SHARDINGKEY"] for message in stored} == {"user-7"}
 
 
 async def test_a_delay_is_left_to_the_brokers_timer(cluster: ScriptedCluster, producer: Producer) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from orbitmq.client.cluster import refusal
 from orbitmq.client.faults import Faults
 from orbitmq.client.in_flight import InFlight
-from orbitmq.client.queue_choice import RoundRobin, queue_for_key
+from orbitmq.client.queue_choice import RoundRobin, queue_for_group, queue_for_key
 from orbitmq.client.receipts import STATUS_BY_CODE, SendStatus
 from orbitmq.errors import CallTimeout, OrbitError, RequestFailed, TransportError
 from orbitmq.protocol.codes import RequestCode, ResponseCode
@@ -48,10 +48,11 @@ class Destination(NamedTuple):
 
     queue: QueueRef | None = None
     order_key: str | None = None
+    message_group: str | None = None
 
     @property
     def is_fixed(self) -> bool:
-        return self.queue is not None or self.order_key is not None
+        return self.queue is not None or self.order_key is not None or self.message_group is not None
 
 
 ANYWHERE: Final = Destination()
@@ -208,6 +209,8 @@ class Delivery:
             return to.queue
         if to.order_key is not None:
             return queue_for_key(route.writable, to.order_key)
+        if to.message_group is not None:
+            return queue_for_group(route.writable, to.message_group)
         rotation = self._rotations.get(route.topic)
         if rotation is None:
             rotation = self._rotations[route.topic] = RoundRobin(self._cluster.config.randomness)

@@ -118,6 +118,7 @@ class Producer:
         keys: Keys = (),
         properties: Mapping[str, str] | None = None,
         order_key: str | None = None,
+        message_group: str | None = None,
         queue: QueueRef | None = None,
         delay: timedelta | None = None,
         deliver_at: datetime | None = None,
@@ -128,7 +129,8 @@ class Producer:
     ) -> Receipt:
         """Send one message and wait until its broker has it.
 
-        Messages with the same `order_key` go to the same queue. Bytes and text are sent as they are, other values by the
+        Messages with the same `order_key` go to the same queue, as Java's clients choose it; `message_group` is the same for
+        FIFO topics of RocketMQ 5, as its proxy chooses it. Bytes and text are sent as they are, other values by the
         producer's codec. With `delay` or `deliver_at` the broker keeps it until then, to the second and up to three days; a
         4.x broker has some delay levels only, and any other delay is a MessageError. `timeout` spans all attempts, in seconds.
         """
@@ -138,6 +140,8 @@ class Producer:
             message.properties[names.DELAY] = str(delay_level)
         if not wait_stored:
             message.properties[names.WAIT] = "false"
+        if message_group:
+            message.properties[names.SHARDING_KEY] = message_group
         return await self.send_message(
             message, order_key=order_key, queue=queue, delay=delay, deliver_at=deliver_at, timeout=timeout
         )
@@ -174,7 +178,10 @@ class Producer:
             check_topic(message.topic)
             self._checked_topics.add(message.topic)
         check_body(message.body, self._options.max_message_bytes)
-        to = ANYWHERE if queue is None and order_key is None else Destination(queue, order_key)
+        message_group = message.properties.get(names.SHARDING_KEY)
+        to = ANYWHERE
+        if queue is not None or order_key is not None or message_group is not None:
+            to = Destination(queue, order_key, message_group)
         is_delayed = delay is not None or deliver_at is not None
         if self._accumulator is not None and not is_delayed and not to.is_fixed and self._accumulator.suits(message):
             return await self._accumulator.add(message)

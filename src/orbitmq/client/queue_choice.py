@@ -1,11 +1,11 @@
 """Which queue a message goes to: the next one, or always the same for one key.
 
-Java: MQFaultStrategy, TopicPublishInfo, SelectMessageQueueByHash
+Java: MQFaultStrategy, TopicPublishInfo, SelectMessageQueueByHash; SendMessageActivity of the proxy
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orbitmq.message.tags import java_hash
 
@@ -16,10 +16,29 @@ if TYPE_CHECKING:
     from orbitmq.message import QueueRef
 
 
+_MULTIPLIER: Final = 2862933555777941757
+_LONG_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
 def queue_for_key(queues: tuple[QueueRef, ...], key: str) -> QueueRef:
     """Java's rule, so that both clients put one key into one queue: the remainder first, then its absolute value."""
     remainder = abs(java_hash(key)) % len(queues)  # Java's % keeps the sign, so its absolute value is this
     return queues[remainder]
+
+
+def queue_for_group(queues: tuple[QueueRef, ...], group: str) -> QueueRef:
+    """The rule of RocketMQ 5's proxy, so that its clients put one message group into the same queue: Guava's consistent hash,
+    which moves few groups when queues are added.
+    """
+    state = java_hash(group)
+    candidate = 0
+    while True:
+        state = (_MULTIPLIER * state + 1) & _LONG_MASK
+        step = ((state >> 33) + 1) / 0x8000_0000
+        following = int((candidate + 1) / step)
+        if following >= len(queues):
+            return queues[candidate]
+        candidate = following
 
 
 class RoundRobin:
