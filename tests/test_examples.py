@@ -65,6 +65,7 @@ def test_groups_that_lag_are_named() -> None:
         client.producer(group="writers", create_queues=1).send("Orders", b"unread")
         reader = client.pull_consumer(group="slow")
         (queue,) = reader.queues("Orders")
+        reader.fetch(queue, offset=0)  # which makes the group
         reader.commit_offset(queue, 0)
         server.clock.advance(minutes=2)
         printed = run("lagging_groups.py", server.address)
