@@ -276,10 +276,15 @@ class HalfMessages:
     def save_progress(self) -> None:
         """How far everything is decided. The op queue can be left behind only where nothing before it is open."""
         half_end = self._store.queue_range(names.HALF_TOPIC, _QUEUE).max_offset
-        self._offsets.commit(GROUP, names.HALF_TOPIC, _QUEUE, next(iter(self._undecided), half_end))
+        self._save_offset(names.HALF_TOPIC, next(iter(self._undecided), half_end))
         if not self._undecided and not self._to_record:
-            op_end = self._store.queue_range(names.HALF_OP_TOPIC, _QUEUE).max_offset
-            self._offsets.commit(GROUP, names.HALF_OP_TOPIC, _QUEUE, op_end)
+            self._save_offset(names.HALF_OP_TOPIC, self._store.queue_range(names.HALF_OP_TOPIC, _QUEUE).max_offset)
+
+    def _save_offset(self, topic: str, offset: int) -> None:
+        """Nothing where nothing has happened: tools would list a group that never was."""
+        known = self._offsets.get(GROUP, topic, _QUEUE)
+        if offset != (self._store.queue_range(topic, _QUEUE).min_offset if known is None else known):
+            self._offsets.commit(GROUP, topic, _QUEUE, offset)
 
     def _rebuild(self) -> None:
         decided = {

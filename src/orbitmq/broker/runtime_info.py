@@ -67,7 +67,7 @@ def runtime_info(
 
 
 def _rate(stats: Statistics, name: str) -> float:
-    return sum(counter.minute().per_second for _, counter in stats.counters(name))
+    return sum((counter.minute().per_second for _, counter in stats.counters(name)), 0.0)
 
 
 def _traffic(stats: Statistics, totals: Totals) -> dict[str, str]:

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _SETTINGS: Final = {
     "mappedFileSizeCommitLog": str(64 << 20),  # a development machine need not give a gigabyte at once
+    "mappedFileSizeTimerLog": str(8 << 20),
     "traceTopicEnable": "true",
 }
 _PORTS_APART: Final = 10

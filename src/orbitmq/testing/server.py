@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _START_SECONDS: Final = 30.0
 _SEGMENT_BYTES: Final = 16 << 20
+_TIMER_LOG_BYTES: Final = 1 << 20
 
 
 class Server:
@@ -144,6 +145,7 @@ class Server:
                     "brokerName": "test",
                     "storePathRootDir": str(self._folder / "store"),
                     "mappedFileSizeCommitLog": str(_SEGMENT_BYTES),
+                    "mappedFileSizeTimerLog": str(_TIMER_LOG_BYTES),
                     **self._settings,
                     "namesrvAddr": str(name_server.address),
                 },
