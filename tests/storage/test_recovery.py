@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -386,6 +386,31 @@ def test_a_power_cut_keeps_what_was_flushed(tmp_path: Path) -> None:
     assert store.last_exit is LastExit.CRASHED
     assert numbers(store) == list(range(71))
     assert_keys(store, list(range(71)))
+    store.close()
+
+
+@pytest.mark.parametrize("seed", [0, 29])  # 29: the first file is torn, the second whole
+def test_a_key_index_that_was_just_built_again_is_built_once_more_after_a_power_cut(tmp_path: Path, seed: int) -> None:
+    disk, clock = FaultyDisk(tmp_path), ManualClock()
+    two_pages: dict[str, Any] = {
+        "index_slots": 1500
+    }  # the header says that a file is full, and a page of entries may be lost
+    store = open_store(tmp_path, disk=disk, clock=clock, **two_pages)
+    for number in range(100):
+        put(store, queue_id=number % 2, body=body(number), KEYS=f"k{number}")
+        clock.advance(ms=100)
+    store.close()
+    files = sorted((tmp_path / "index").iterdir())
+    assert len(files) > 2
+    files[0].write_bytes(b"of another size")
+    disk = FaultyDisk(tmp_path)
+    store = open_store(tmp_path, disk=disk, clock=clock, **two_pages)  # builds the index again, and syncs none of it
+    assert_keys(store, list(range(100)))
+    store.abandon()
+    disk.crash(Random(seed))
+    store = open_store(tmp_path, disk=disk, clock=clock, **two_pages)
+    assert store.last_exit is LastExit.CRASHED
+    assert_keys(store, list(range(100)))
     store.close()
 
 

@@ -78,6 +78,7 @@ class KeyIndex:
         self._topic_hashes: dict[str, int] = {}
         self._unsynced: list[IndexFile] = []
         self._changing = Lock()  # held to replace `files`
+        self.lost_some = False  # files that were there could not be used: the log must be offered again
         self.files: tuple[IndexFile, ...] = self._load(trusted_until_ms)
 
     @property
@@ -212,6 +213,7 @@ class KeyIndex:
                     continue
                 file.file.close()
                 reason = "it is empty and others follow" if is_lost else "it was not synced before the machine stopped"
+            self.lost_some = True
             # What follows a removed file goes too: records are offered again from one offset on.
             for later, _ in found[number:]:
                 logger.warning("removing %s, to be built again: %s", later, reason)

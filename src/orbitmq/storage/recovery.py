@@ -74,12 +74,13 @@ def recover(
         return Recovered(0, 0, [])
     dropped = _drop_torn_entries(log, queues) if exit_ is not LastExit.CLEAN else []
     first = _segment_to_begin_with(config, log, queues, checkpoint, exit_)
-    if keys is not None and exit_ is LastExit.CRASHED:
+    keys_lost = keys is not None and keys.lost_some
+    if keys is not None and (keys_lost or exit_ is LastExit.CRASHED):
         _rebuild_keys(config, log, indexer, log.files.segments[first].start)
     # Of what was not synced, a power cut keeps any pages it likes: behind a hole there nothing counts. None: never.
     unsynced_from_ms = checkpoint.log_synced_ms if exit_ is LastExit.CRASHED and checkpoint.is_known else None
-    # A clean stop left a whole key index, and so did a killed process up to its last record.
-    keyed_to = NEVER if exit_ is LastExit.CLEAN else indexer.keyed_to
+    # A clean stop left a whole key index unless somebody damaged it, and so did a killed process up to its last record.
+    keyed_to = NEVER if exit_ is LastExit.CLEAN and not keys_lost else indexer.keyed_to
     recovered = _walk(config, log, queues, indexer, first, keyed_to, unsynced_from_ms)
     indexer.enter_waiting_keys()
     for damage in recovered.damages:

@@ -99,6 +99,9 @@ class Store:
             self.keys = self._open_keys() if config.key_index else None
             if self.keys is not None:
                 undo.callback(self.keys.abandon)
+            self._checkpoint_file = CheckpointFile(self.disk, config.checkpoint_path)
+            undo.callback(self._checkpoint_file.close)
+            self._vouch_for_kept_keys()
             self._extensions = QueueExtensions(self.disk, config)
             undo.callback(self._extensions.close)
             self._indexer = Indexer(self.log, self.queues, self.keys, self._extensions, config, self.health)
@@ -107,8 +110,6 @@ class Store:
             )
             if self.last_exit is not LastExit.CLEAN:
                 self.queues.distrust()
-            self._checkpoint_file = CheckpointFile(self.disk, config.checkpoint_path)
-            undo.callback(self._checkpoint_file.close)
             if self.recovered.unindexed_from_ms is not None:
                 # Until the next sync only older entries are safe, whatever the checkpoint of another run said.
                 known_until_ms = self.recovered.unindexed_from_ms - 1
@@ -444,6 +445,13 @@ class Store:
             raise _with_code(error) from error
         if self.health.refuses_writes:
             raise self.health.refuse()
+
+    def _vouch_for_kept_keys(self) -> None:
+        """Files of the key index that are about to be built again are not synced, though those before them were."""
+        kept_until_ms = self.keys.files[-1].end_ms if self.keys is not None and self.keys.files else 0
+        if self.checkpoint.index_synced_ms > kept_until_ms:
+            self.checkpoint.index_synced_ms = kept_until_ms
+            self._checkpoint_file.save(self.checkpoint)
 
     def _open_keys(self) -> KeyIndex:
         trusted_until_ms = self.checkpoint.index_synced_ms if self.last_exit is LastExit.CRASHED else None
