@@ -17,6 +17,7 @@ from tests.cli.test_acl import ACCESS_VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from orbitmq.testing import Server
     from tests.cli.kit import Command
@@ -80,6 +81,16 @@ STORY: tuple[tuple[tuple[str, ...], str], ...] = (
     (("cleanUnusedTopic", "-c", "DefaultCluster"), "success"),
     (("deleteExpiredCommitLog",), "success"),
     (("queryMsgTraceById", "-i", "nothing"), ""),
+    (("updateTopicList", "-b", "{broker}", "-f", "{topics}"), "submit batch of topic config to"),
+    (("updateSubGroupList", "-c", "DefaultCluster", "-f", "{groups}"), "submit batch of group config to"),
+    (("topicList",), "Listed"),
+    (("getConsumerConfig", "-g", "ListedGroup"), "retryMaxTimes                           =  5"),
+    (("setConsumeMode", "-b", "{broker}", "-t", "Made", "-g", "MadeGroup", "-m", "PULL"), "consume mode[PULL]"),
+    (("resetMasterFlushOffset", "-b", "{broker}", "-o", "0"), "reset master flush offset to 0 success"),
+    (("updateColdDataFlowCtrGroupConfig", "-b", "{broker}", "-g", "MadeGroup", "-v", "9000"), "success"),
+    (("getColdDataFlowCtrInfo", "-b", "{broker}"), '"MadeGroup": 9000'),
+    (("removeColdDataFlowCtrGroupConfig", "-c", "DefaultCluster", "-g", "MadeGroup"), "success"),
+    (("setCommitLogReadAheadMode", "-b", "{broker}", "-m", "0"), "success"),
     (("deleteSubGroup", "-c", "DefaultCluster", "-g", "MadeGroup", "-r", "true"), "%RETRY%MadeGroup"),
     (("deleteTopic", "-c", "DefaultCluster", "-t", "Made"), "success"),
 )
@@ -97,8 +108,13 @@ def client_id(orbitmq: Command) -> Iterator[str]:
             yield orbitmq.ok("group", "connections", "Online", "-o", "json").json[0]["client_id"]
 
 
-def test_every_verb_does_its_work_in_both_forms(orbitmq: Command, server: Server, client_id: str) -> None:
-    words = {"{broker}": server.broker_address, "{client}": client_id}
+def test_every_verb_does_its_work_in_both_forms(
+    orbitmq: Command, server: Server, client_id: str, tmp_path: Path
+) -> None:
+    (tmp_path / "topics").write_text('[{"topicName": "Listed", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}]')
+    (tmp_path / "groups").write_text('[{"groupName": "ListedGroup", "retryMaxTimes": 5}]')
+    files = {f"{{{name}}}": str(tmp_path / name) for name in ("topics", "groups")}
+    words = {"{broker}": server.broker_address, "{client}": client_id, **files}
     for command, want in STORY:
         arguments = [words.get(word, word) for word in command]
         wanted = want.replace("{broker}", server.broker_address)

@@ -84,7 +84,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         wait_until(
             lambda: [row.lag for row in ours.ok("group", "lag", "Readers", "-o", "json").rows(TopicLag)] == [0, 0]
         )
-        words = {"broker": broker.address, "offset_id": receipts[-1]["offsetId"], "id": receipts[-1]["id"]}
+        (folder / "topics").write_text('[{"topicName": "Listed", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}]')
+        (folder / "groups").write_text('[{"groupName": "ListedGroup", "retryMaxTimes": 5}]')
+        files = {name: str(folder / name) for name in ("topics", "groups")}
+        words = {**files, "broker": broker.address, "offset_id": receipts[-1]["offsetId"], "id": receipts[-1]["id"]}
         yield Cluster(original, ours, client, words)
 
 
@@ -146,6 +149,13 @@ SAME: Final[Sequence[tuple[str, ...]]] = (
     ("haStatus", "-b", "{broker}"),
     ("queryCq", "-t", "Orders", "-q", "1", "-i", "0", "-c", "2", "-b", "{broker}"),
     ("cleanExpiredCQ", "-b", "{broker}"),
+    ("updateTopicList", "-b", "{broker}", "-f", "{topics}"),
+    ("updateSubGroupList", "-b", "{broker}", "-f", "{groups}"),
+    ("setConsumeMode", "-b", "{broker}", "-t", "Orders", "-g", "Readers", "-m", "PULL"),
+    ("resetMasterFlushOffset", "-b", "{broker}", "-o", "0"),
+    ("updateColdDataFlowCtrGroupConfig", "-b", "{broker}", "-g", "Readers", "-v", "9000"),
+    ("removeColdDataFlowCtrGroupConfig", "-b", "{broker}", "-g", "Readers"),
+    ("setCommitLogReadAheadMode", "-b", "{broker}", "-m", "0"),
     ("cleanUnusedTopic", "-c", CLUSTER),
     ("deleteExpiredCommitLog", "-b", "{broker}"),
     ("clusterList", "-m"),

@@ -18,6 +18,7 @@ _MESSAGES: Final = "orbitmq.cli.mqadmin.messages"
 _OFFSETS: Final = "orbitmq.cli.mqadmin.offsets"
 _ACCESS: Final = "orbitmq.cli.mqadmin.access"
 _CARE: Final = "orbitmq.cli.mqadmin.care"
+_TUNING: Final = "orbitmq.cli.mqadmin.tuning"
 _NAME_SERVERS: Final = "orbitmq.cli.mqadmin.nameservers"
 
 VERBS: Final[CommandTable] = {
@@ -79,6 +80,14 @@ VERBS: Final[CommandTable] = {
     "getAcl": (_ACCESS, "get_acl", "Get acl from cluster."),
     "listAcl": (_ACCESS, "list_acl", "List acl from cluster."),
     "copyAcl": (_ACCESS, "copy_acl", "Copy acl to cluster."),
+    "updateTopicList": (_TUNING, "update_topic_list", "Create or update topics in batch."),
+    "updateSubGroupList": (_TUNING, "update_group_list", "Create or update groups in batch."),
+    "setConsumeMode": (_TUNING, "set_consume_mode", "Set consume message mode. pull/pop etc."),
+    "resetMasterFlushOffset": (_TUNING, "reset_master_flush_offset", "Reset master flush offset in slave."),
+    "getColdDataFlowCtrInfo": (_TUNING, "cold_data_info", "Get cold data flow ctr info."),
+    "updateColdDataFlowCtrGroupConfig": (_TUNING, "limit_cold_data", "Add or update cold data flow ctr group config."),
+    "removeColdDataFlowCtrGroupConfig": (_TUNING, "unlimit_cold_data", "Remove consumer from cold ctr config."),
+    "setCommitLogReadAheadMode": (_TUNING, "set_read_ahead", "Set read ahead mode for all commitlog files."),
     "deleteExpiredCommitLog": (_CARE, "delete_expired_log", "Delete expired CommitLog files."),
 }
 
@@ -86,14 +95,9 @@ _NO_CONTROLLER: Final = "there is no controller here; use Apache's mqadmin with 
 _NO_CONTAINER: Final = "there are no broker containers here; start a process with `orbitmq broker`"
 _NO_ROCKSDB: Final = "there is no RocksDB here; `orbitmq store` looks into a store directory"
 _STATIC: Final = "static topics are not supported; `orbitmq topic create` makes an ordinary one"
-_COLD: Final = "use `orbitmq broker config`; the limits of cold reads are settings, too"
 INSTEAD: Final[dict[str, str]] = {
-    "updateTopicList": "use `orbitmq topic create` for each, or `orbitmq dev --topics FILE`",
-    "updateSubGroupList": "use `orbitmq group create` for each",
-    "setConsumeMode": "consumers choose how they consume; there is no mode to set",
     "addBroker": _NO_CONTAINER,
     "removeBroker": _NO_CONTAINER,
-    "resetMasterFlushOffset": "a master has nothing to reset; slaves follow by themselves",
     "sendMsgStatus": "use `orbitmq bench` or `orbitmq msg send`",
     "startMonitoring": "use `orbitmq group ls --watch`, or /metrics with Prometheus",
     "clusterRT": "use `orbitmq bench`",
@@ -112,10 +116,6 @@ INSTEAD: Final[dict[str, str]] = {
     "electMaster": _NO_CONTROLLER,
     "cleanBrokerMetadata": _NO_CONTROLLER,
     "dumpCompactionLog": "use `orbitmq store dump DIRECTORY`",
-    "getColdDataFlowCtrInfo": _COLD,
-    "updateColdDataFlowCtrGroupConfig": _COLD,
-    "removeColdDataFlowCtrGroupConfig": _COLD,
-    "setCommitLogReadAheadMode": _COLD,
     "rocksDBConfigToJson": _NO_ROCKSDB,
     "checkRocksdbCqWriteProgress": _NO_ROCKSDB,
 }
