@@ -115,6 +115,8 @@ class CompactedTopics:
 
     async def compact(self) -> None:
         """One round over all queues. The writing is done by a thread, the exchange here."""
+        if not self._queues:
+            return
         async with self._working:
             for key, queue in list(self._queues.items()):
                 looked_to = await asyncio.to_thread(queue.compact, self._compacted_to.get(_name(*key), -1))
@@ -125,6 +127,8 @@ class CompactedTopics:
             await asyncio.to_thread(self._save)
 
     async def sync(self) -> None:
+        if not self._queues:
+            return
         async with self._working:
             await asyncio.to_thread(self._sync)
 

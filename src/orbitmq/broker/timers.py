@@ -180,6 +180,8 @@ class Timers:
     async def save(self) -> None:
         """Make durable what was done so far; then a restart goes on from there."""
         mark = self.wheel.mark()
+        if mark == self.wheel.checkpoint:
+            return  # an idle broker wakes no thread
         loop = asyncio.get_running_loop()
         delivered: asyncio.Future[StorageError | None] = loop.create_future()
 
