@@ -17,7 +17,7 @@ from orbitmq.protocol.headers.send import PushReply, SendMessage, SendMessageV2
 
 if TYPE_CHECKING:
     from orbitmq.broker.clients import Clients
-    from orbitmq.broker.handlers.send import Receipts
+    from orbitmq.broker.receipts import Receipts
     from orbitmq.broker.sending import Sending
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.clock import Clock

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from orbitmq.broker import names, statistics, timer_requests
 from orbitmq.broker.compaction import check_key
 from orbitmq.broker.message_types import check_message_type
 from orbitmq.broker.sending import Sending, packed_host, wants_to_wait
-from orbitmq.errors import MessageError, OrbitError, RequestFailed
+from orbitmq.errors import MessageError, RequestFailed
 from orbitmq.message import properties as keys
 from orbitmq.message.batch import decode_batch
 from orbitmq.message.properties import decode_properties, encode_properties
 from orbitmq.message.record import decode_record
 from orbitmq.message.sysflags import INNER_BATCH, MULTI_TAGS, NEED_UNWRAP, TRANSACTION_MASK
-from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.topics import PERM_WRITE
-from orbitmq.protocol.codes import FLAG_RESPONSE, ResponseCode
-from orbitmq.protocol.command import Command, answer, ok, ok_with_raw_fields
-from orbitmq.protocol.frame import lengths
-from orbitmq.protocol.headers.send import SendBack, SendMessage, SendMessageV2, SendReceipt, SendRefused
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.command import Command, ok
+from orbitmq.protocol.headers.send import SendBack, SendMessage, SendMessageV2
 
 if TYPE_CHECKING:
     import random
 
     from orbitmq.broker.durability import Durability
     from orbitmq.broker.groups import Groups
+    from orbitmq.broker.receipts import Receipts
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.topics import Topics
@@ -42,76 +39,6 @@ _FIRST_RETRY_LEVEL: Final = 3
 _TIMER: Final = "TIMER_"
 _MOST_INNER: Final = 32_767  # a queue entry counts them in 16 bits
 _INNER_NUM: Final = f"{keys.INNER_NUM}\x01".encode()
-
-
-class Receipts:
-    """Send answers. The successful one is put together from bytes: it is the most frequent answer of all."""
-
-    def __init__(self, region: str, *, trace_on: bool) -> None:
-        self.store_host = b""
-        self._host_hex = b""
-        self._region = region
-        self._trace_on = "true" if trace_on else "false"
-        self._tail = b',"MSG_REGION":%b,"TRACE_ON":"%b"}' % (msgspec.json.encode(region), self._trace_on.encode())
-        self._behind_key = (
-            b'%b,"flag":%d,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
-            % (self._tail.replace(b"%", b"%%"), FLAG_RESPONSE, versions.OURS)
-        )
-        self._header = b""
-
-    def settle_at(self, store_host: bytes) -> None:
-        """Message ids begin with the broker's address."""
-        self.store_host = store_host
-        self._host_hex = store_host.hex().upper().encode()
-        self._header = (
-            b'{"code":0,"extFields":{"msgId":"%b%%016X","queueId":"%%d","queueOffset":"%%d","transactionId":%%b%b'
-            % (self._host_hex, self._behind_key)
-        )
-
-    def frame(self, commit_log_offset: int, queue_id: int, queue_offset: int, unique_key: str, opaque: int) -> bytes:
-        """What `stored` says, as the whole frame that answers request `opaque`."""
-        header = self._header % (commit_log_offset, queue_id, queue_offset, _json_text(unique_key), opaque)
-        return lengths(len(header) + 4, len(header)) + header
-
-    def stored(
-        self, commit_log_offset: int, queue_id: int, queue_offset: int, unique_key: str, recall_handle: str = ""
-    ) -> Command:
-        return ok_with_raw_fields(
-            b'{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":%b%b'
-            % (
-                self._host_hex,
-                commit_log_offset,
-                queue_id,
-                queue_offset,
-                _json_text(unique_key),
-                b',"recallHandle":"%b"%b' % (recall_handle.encode(), self._tail) if recall_handle else self._tail,
-            )
-        )
-
-    def stored_batch(
-        self, offsets: list[int], queue_id: int, queue_offset: int, unique_key: str | None, *, is_whole: bool = False
-    ) -> Command:
-        """`is_whole`: as one record, so the producer gets one id for all."""
-        host = self._host_hex.decode()
-        header = SendReceipt(
-            msg_id=",".join(f"{host}{offset:016X}" for offset in offsets),
-            queue_id=queue_id,
-            queue_offset=queue_offset,
-            transaction_id=unique_key,
-            batch_uniq_id=unique_key if is_whole else None,
-            region=self._region,
-            trace_on=self._trace_on,
-        )
-        return ok(header)
-
-    def refused(self, error: OrbitError) -> Command:
-        code = error.code or ResponseCode.SYSTEM_ERROR
-        return answer(code, str(error), SendRefused(region=self._region, trace_on=self._trace_on))
-
-
-def _json_text(text: str) -> bytes:
-    plain = text.encode()
-    return b'"%b"' % plain if plain.isalnum() else msgspec.json.encode(text)
 
 
 async def send_message(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orbitmq.broker.durability import Durability
-    from orbitmq.broker.handlers.send import Receipts
+    from orbitmq.broker.receipts import Receipts
     from orbitmq.broker.sending import Sending
     from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
     from orbitmq.protocol.whole_request import WholeRequest

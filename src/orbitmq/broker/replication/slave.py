@@ -82,6 +82,10 @@ class Copying:
         if self._stream is not None:
             self._stream.abort()
 
+    async def close(self) -> None:
+        self.disconnect()
+        await self._pool.close()
+
     def report(self) -> None:
         """More of the log is safe here: tell the master."""
         if self._stream is not None:
