@@ -72,6 +72,13 @@ def test_groups_that_lag_are_named() -> None:
     assert printed.startswith("slow is behind in Orders: 1 messages, 12")
 
 
+def test_every_kind_of_message_in_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server() as server:
+        monkeypatch.setenv("NAMESRV_ADDR", server.address)
+        printed = run("every_kind.py")
+    assert printed.splitlines() == ['asked: {"cents":300}', "leased: paid, reminder"]
+
+
 def test_every_example_is_tried() -> None:
-    tried = {"blocking.py", "demo.py", "lagging_groups.py", "orders_app.py", "send_and_receive.py"}
+    tried = {"blocking.py", "demo.py", "every_kind.py", "lagging_groups.py", "orders_app.py", "send_and_receive.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == tried

@@ -6,6 +6,7 @@ queues on one broker, and `java_client`.
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 
 from orbitmq import Client, QueueRef, ReceivedMessage
 from orbitmq.message.tags import java_hash
@@ -157,3 +158,49 @@ async def test_java_asks_and_python_answers(
                 timeoutMillis=20_000,
             )  # fmt: skip
     assert replies == ["re: é", "re: two"]
+
+
+async def test_java_reads_what_python_commits_and_delays(
+    name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    async def check(message: ReceivedMessage) -> bool | None:
+        return None
+
+    async with client.transaction_producer(f"Payers{topic}", check=check) as payer, client.producer("P") as producer:
+        await until_routed(client, topic)
+        async with payer.begin(topic, "committed é", tag="pay", keys="k1") as transaction:
+            transaction.commit()
+        async with payer.begin(topic, "rolled back") as other:
+            other.roll_back()
+        await producer.send(topic, "delayed", delay=timedelta(seconds=1))
+        await producer.send(topic, "grouped", message_group="user-7")
+        java = java_client(False)
+        await asyncio.to_thread(java.open_push_consumer, "all", name_server, topic)
+        received = await asyncio.to_thread(java.received, "all", 3)
+    by_text = {message.body.decode(): message for message in received}
+    assert set(by_text) == {"committed é", "delayed", "grouped"}
+    committed = by_text["committed é"]
+    assert (committed.tag, committed.keys, committed.id) == ("pay", "k1", transaction.receipt.message_id)
+
+
+async def test_python_reads_what_java_commits(
+    name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    java = java_client(False)
+    await until_routed(client, topic)
+    await asyncio.to_thread(
+        java.call,
+        "OpenTransactionProducer",
+        name="payer",
+        nameServer=name_server,
+        group=f"JavaPayers{topic}",
+        options={},
+    )
+    decisions = {"committed": "COMMIT_MESSAGE", "rolled back": "ROLLBACK_MESSAGE"}
+    messages = [{"text": text, "properties": {"local": local, "check": "UNKNOW"}} for text, local in decisions.items()]
+    await asyncio.to_thread(java.call, "SendInTransaction", name="payer", topic=topic, messages=messages)
+    seen: list[ReceivedMessage] = []
+    async with client.consumer(topic, group=f"Reads{topic}", start="earliest", handler=collecting(seen)):
+        await eventually(lambda: seen, 30)
+        await asyncio.sleep(0.5)  # nothing else may come
+    assert [message.body for message in seen] == [b"committed"]
