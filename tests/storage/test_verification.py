@@ -7,6 +7,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from orbitmq.cli.store import store as store_command
@@ -332,6 +333,17 @@ def test_the_command_lists_checks_and_prints(tmp_path: Path) -> None:
     lines = run("dump", directory, "--topic", "TopicA", "--queue", "1", "--from", "2", "-o", "json")[1].splitlines()
     assert [json.loads(line)["queue_offset"] for line in lines] == list(range(2, 8))
     assert "common" in run("dump", directory, "--topic", "TopicA", "--key", "common", "--full")[1]
+    for command in (
+        ("ls", directory),
+        ("verify", directory),
+        ("dump", directory, "--count", "3"),
+        ("repair", directory),
+    ):
+        code, text = run(*command, "-o", "yaml")
+        assert (code, yaml.safe_load(text) is not None) == (0, True)
+        assert run(*command, "-o", "csv")[0] == 0
+    assert run("ls", directory, "-o", "csv", "--topic", "TopicA")[1].splitlines()[1] == "TopicA,0,0,8,8,false"
+    assert len(run("dump", directory, "--count", "3", "-o", "csv")[1].splitlines()) == 4
     assert run("repair", directory) == (0, "nothing to mend\n")
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from orbitmq.cli.view import local_time, printable, table_text
+from orbitmq.cli.options import output_option
+from orbitmq.cli.view import csv_text, local_time, printable, table_text, yaml_text
 from orbitmq.clock import SystemClock
 from orbitmq.message.record import decode_record
 from orbitmq.storage import repair as mending
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 _BODY_CHARACTERS = 60
 
 directory_argument = click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
-output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
-)
 
 
 @click.group()
@@ -45,16 +43,16 @@ def store() -> None:
 @output_option
 @click.option("--topic", help="Only the queues of this topic.")
 def ls(directory: Path, output: str, topic: str | None) -> None:
-    """What is there: log files, queues, key index, tables."""
+    """What is there: log files, queues, key index, tables. As CSV: the queues."""
     disk = LocalDisk()
     with StoreReader(directory, disk=disk) as reader:
         listing = list_store(reader, disk)
     if topic is not None:
         listing = msgspec.structs.replace(listing, queues=[queue for queue in listing.queues if queue.topic == topic])
-    if output == "json":
-        _print_json(listing)
-    else:
+    if output == "table":
         _print_listing(listing)
+    else:
+        _print_value(output, listing, listing.queues)
 
 
 @store.command()
@@ -68,9 +66,7 @@ def verify(directory: Path, output: str) -> None:
     disk = LocalDisk()
     with StoreReader(directory, disk=disk) as reader:
         found = verify_store(reader, disk, lambda what: click.echo(f"checking {what}", err=True))
-    if output == "json":
-        _print_json(found)
-    else:
+    if output == "table":
         for finding in found.findings:
             where = finding.path if finding.byte is None else f"{finding.path}, byte {finding.byte}"
             click.echo(f"{finding.severity}: {where}: {finding.problem}")
@@ -78,6 +74,8 @@ def verify(directory: Path, output: str) -> None:
             f"{found.records} records, {found.queue_entries} queue entries, {found.key_entries} key entries, "
             f"{found.tables} tables: {len(found.errors)} errors, {len(found.findings) - len(found.errors)} notes"
         )
+    else:
+        _print_value(output, found, found.findings)
     if found.errors:
         sys.exit(1)
 
@@ -111,11 +109,8 @@ def dump(
             chosen = _of_topic(reader, topic, queue_id, start)
         else:
             chosen = (decode_record(record.data) for record in reader.records(start))
-        for _, message in zip(range(count), chosen, strict=False):
-            if output == "json":
-                click.echo(msgspec.json.encode(_fields(message, full=True)))
-            else:
-                click.echo(_line(message, full=full))
+        limited = (message for _, message in zip(range(count), chosen, strict=False))
+        _print_messages(output, limited, full=full)
 
 
 @store.command()
@@ -129,8 +124,8 @@ def repair(directory: Path, output: str, yes: bool) -> None:
         found = verify_store(reader, disk, lambda what: click.echo(f"checking {what}", err=True))
         steps = mending.plan(reader, disk, found)
         kept = mending.apply(reader, disk, SystemClock(), steps) if yes and steps else None
-    if output == "json":
-        _print_json({"steps": steps, "kept_in": str(kept) if kept else None})
+    if output != "table":
+        _print_value(output, {"steps": steps, "kept_in": str(kept) if kept else None}, steps)
         return
     for step in steps:
         click.echo(str(step))
@@ -148,8 +143,26 @@ def _of_topic(reader: StoreReader, topic: str, queue_id: int | None, start: int 
         yield from reader.messages(topic, number, start or 0)
 
 
-def _print_json(value: Any) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+def _print_messages(output: str, messages: Iterator[StoredMessage], *, full: bool) -> None:
+    if output in ("csv", "yaml"):
+        rows = [_fields(message, full=True) for message in messages]
+        text = yaml_text(rows) if output == "yaml" else csv_text(list(rows[0]) if rows else (), rows)
+        click.echo(text, nl=False)
+        return
+    for message in messages:
+        click.echo(msgspec.json.encode(_fields(message, full=True)) if output == "json" else _line(message, full=full))
+
+
+def _print_value(output: str, value: Any, rows: Sequence[Any]) -> None:
+    """All of it as JSON or YAML; as CSV what is a list in it."""
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    elif output == "yaml":
+        click.echo(yaml_text(value), nl=False)
+    else:
+        plain: list[dict[str, Any]] = [msgspec.to_builtins(row) for row in rows]
+        names = list(dict.fromkeys(name for row in plain for name in row))
+        click.echo(csv_text(names, [{name: row.get(name) for name in names} for row in plain]), nl=False)
 
 
 def _print_listing(listing: Listing) -> None:
