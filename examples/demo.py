@@ -24,10 +24,10 @@ MANY = 2000
 SHOPS = ("shop-a", "shop-b", "shop-c")
 
 
-async def main(keep: Path, *, with_spark: bool) -> None:
+async def main(keep: Path | None, *, with_spark: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="orbitmq-demo-") as folder:
         started = time.perf_counter()
-        with Server(data=Path(folder)) as server:
+        with Server(data=Path(folder), settings={"diskMaxUsedSpaceRatio": "99"}) as server:  # also on a full laptop
             title("1. Start")
             say(f"a name server on {server.address} and a broker on {server.broker_address}")
             say(f"ready after {milliseconds(started)}, in this process; Java clients could connect now")
@@ -36,7 +36,7 @@ async def main(keep: Path, *, with_spark: bool) -> None:
                 await receive_paid_orders(client)
                 await send_many(client)
                 if with_spark:
-                    await archive_with_spark(client, server, keep)
+                    await archive_with_spark(client, server, keep or Path(tempfile.mkdtemp(prefix="orbitmq-archive-")))
         read_the_files(Path(folder))
     print("\nNext: README.md, `orbitmq dev` for a server of your own, `make test` for the proofs.")
 
@@ -44,7 +44,7 @@ async def main(keep: Path, *, with_spark: bool) -> None:
 async def send_orders(client: mq.Client) -> None:
     title("2. Send")
     placed: Counter[int] = Counter()
-    async with client.producer(group="demo-producer") as producer:
+    async with client.producer(group="demo-producer", timeout=30) as producer:
         for number in range(12):
             tag = "paid" if number % 3 == 0 else "new"
             receipt = await producer.send(TOPIC, f"order {number}".encode(), tag=tag, keys=[f"order-{number}"])
@@ -69,7 +69,7 @@ async def receive_paid_orders(client: mq.Client) -> None:
 
 async def send_many(client: mq.Client) -> None:
     title("4. Send many")
-    async with client.producer(group="demo-producer") as producer:
+    async with client.producer(group="demo-producer", timeout=30) as producer:
         started = time.perf_counter()
         sends = (producer.send("Readings", b"x" * 200) for _ in range(MANY))
         await asyncio.gather(*sends)
@@ -101,7 +101,7 @@ async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> N
     lake = str(keep / "archive")
     archived = 0
     try:
-        async with client.producer(group="demo-producer") as producer:
+        async with client.producer(group="demo-producer", timeout=30) as producer:
             for batch in range(3):
                 sends = (
                     producer.send("Payments", b'{"cents": %d}' % (100 + number), tag=SHOPS[number % 3 * number % 5 % 3])
@@ -173,6 +173,6 @@ def arguments() -> argparse.Namespace:
 
 if __name__ == "__main__":
     wanted = arguments()
-    kept = wanted.keep or Path(tempfile.mkdtemp(prefix="orbitmq-demo-archive-"))
-    kept.mkdir(parents=True, exist_ok=True)
-    asyncio.run(main(kept, with_spark=not wanted.no_spark))
+    if wanted.keep:
+        wanted.keep.mkdir(parents=True, exist_ok=True)
+    asyncio.run(main(wanted.keep, with_spark=not wanted.no_spark))
