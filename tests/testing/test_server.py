@@ -70,10 +70,16 @@ def test_a_message_sent_is_pulled_and_has_a_route(mq_server: Server) -> None:
     assert b"hello" in pulled.body
 
     async def route() -> Command:
+        """The first message made the topic; the name server hears of it a moment later."""
         pool = Pool()
         try:
-            query = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic="Orders"))
-            return await pool.call(parse_address(mq_server.address), query, 5)
+            async with asyncio.timeout(20):
+                while True:
+                    query = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic="Orders"))
+                    answer = await pool.call(parse_address(mq_server.address), query, 5)
+                    if answer.code == ResponseCode.SUCCESS:
+                        return answer
+                    await asyncio.sleep(0.01)
         finally:
             await pool.close()
 
