@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbitmq.broker.leases.checkpoints import Ack, Checkpoint
+from orbitmq.broker.leases.lease_log import LeaseLog
 from orbitmq.message import properties as keys
 from orbitmq.testing.clock import MovableClock
 from tests.broker.kit import PATIENCE_SECONDS, Wire, running, wire
@@ -181,6 +183,24 @@ async def test_leases_and_acks_survive_a_restart(tmp_path: Path, clock: MovableC
     async with running(tmp_path, clock=clock, **QUICK) as broker, wire(broker) as client:
         await settled(broker)  # what was handed out again is not once more
         assert await LeaseClient(client).pop(T) == []
+
+
+async def test_an_ack_that_comes_out_of_the_timer_before_its_checkpoint_counts(
+    broker: Broker, client: Wire, clock: MovableClock
+) -> None:
+    """As after a restart, when the timer delivers first what it did not know of yet. This process knows nothing of the lease."""
+    await send(client, b"acked", b"open")
+    log = LeaseLog(broker.state.store, broker.configuration, broker.state.statistics, clock, bytes(8))
+    long_ago_ms = clock.now_ms() - 60_000
+    shared: dict[str, Any] = {
+        "broker_name": "broker-a", "group": "LG", "topic": T, "queue_id": 0, "start_offset": 0, "pop_time_ms": long_ago_ms,
+    }  # fmt: skip
+    log.write_ack(Ack(offset=0, **shared), 3, long_ago_ms + LEASE_MS)
+    log.write_checkpoint(Checkpoint(differences=[0, 1], count=2, invisible_ms=LEASE_MS, **shared), 3, 2)
+    broker.state.groups.require("LG")
+    broker.state.offsets.commit("LG", T, 0, 2)
+    assert bodies(await pop_some(LeaseClient(client))) == [b"open"]
+    assert broker.state.offsets.get("CID_RMQ_SYS_REVIVE_GROUP", log.topic, 3) == 1
 
 
 async def test_leases_of_what_is_gone_are_dropped(

@@ -1,11 +1,13 @@
 """What nobody acknowledged in time is handed out again: copied to the group's retry topic, or to its dead letters.
 
 One reader for each revive queue. It reads checkpoints and acks in order and keeps the checkpoints until their time is over for
-sure: the newest entry it has seen was due two seconds after the end of the lease, or nothing came for three seconds; and the
-timer has delivered all that was due by then. So a message is back two to four seconds after its lease ended, and an ack counts as long as it is not
-back. The position of the reader is that of the last checkpoint it is done with, saved with the consumer offsets under Java's
-name: a restart, of this broker or of Apache's, goes on behind it. Messages that were handed out again are acknowledged in the
-revive queue, and checkpoints that were done are known when the timer delivers them a second time: so a crash between two saves does
+sure: the timer has delivered all that was due two seconds after the end of the lease. (Java's broker concludes it from what else
+comes out of the queue, which takes a second or so longer.) So a message is back two to four seconds after its lease ended, and
+an ack counts as long as it is not back.
+
+The position of the reader is that of the last checkpoint it is done with, saved with the consumer offsets under Java's name: a
+restart, of this broker or of Apache's, goes on behind it. Messages that were handed out again are acknowledged in the revive
+queue, and checkpoints that were done are known when the timer delivers them a second time: so a crash between two saves does
 not make a message come back twice.
 
 Apache's broker hands a message out for ever. Here one that was handed out as often as its group allows
@@ -18,8 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orbitmq.broker import names, statistics
 from orbitmq.broker.leases.checkpoints import (
@@ -56,7 +59,6 @@ logger = logging.getLogger(__name__)
 
 GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"  # under which the readers' positions are saved, as in Java
 _AFTER_END_MS: Final = 2000
-_SILENCE_MS: Final = 3000
 _BATCH: Final = 32
 _READS_PER_TURN: Final = 32  # then the event loop serves others
 _CHECKPOINTS_PER_TURN: Final = 64
@@ -70,18 +72,55 @@ class ReviveQueue:
         self.queue_id = queue_id
         self.next_offset = next_offset
         self.checkpoints: dict[LeaseKey, Checkpoint] = {}  # as they lie in the queue
-        self.newest_ms = 0  # when the latest entry seen was due
+        self._by_end: list[tuple[int, LeaseKey]] = []  # a heap
+        self._early: dict[LeaseKey, list[int]] = {}  # acks that came before their checkpoint, oldest first
         self._done: dict[LeaseKey, None] = {}  # oldest first
+        self._last_done = next_offset - 1
+
+    @property
+    def done_to(self) -> int:
+        """The last entry before which nothing is open."""
+        first = next(iter(self.checkpoints.values()), None)
+        return self._last_done if first is None else first.revive_offset - 1
 
     def add(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.key not in self._done:
-            self.checkpoints.setdefault(checkpoint.key, checkpoint)
+        key = checkpoint.key
+        if key in self._done or key in self.checkpoints:
+            return
+        self.checkpoints[key] = checkpoint
+        heapq.heappush(self._by_end, (checkpoint.revive_ms, key))
+        self.ack(key, self._early.pop(key, []))
+
+    def ack(self, key: LeaseKey, offsets: list[int]) -> None:
+        """After a restart, what the timer did not know of yet overtakes what it did: an ack may be here first."""
+        checkpoint = self.checkpoints.get(key)
+        if checkpoint is not None:
+            leased = checkpoint.offsets()
+            for offset in offsets:
+                if offset in leased:
+                    checkpoint.bits |= 1 << leased.index(offset)
+        elif offsets and key not in self._done:
+            self._early.setdefault(key, []).extend(offsets)
+            _keep_newest(self._early)
+
+    def next_over(self, before_ms: int) -> Checkpoint | None:
+        """The checkpoint whose lease ended first, if that was before then."""
+        if not self._by_end or self._by_end[0][0] > before_ms:
+            return None
+        return self.checkpoints[self._by_end[0][1]]
 
     def finish(self, key: LeaseKey) -> None:
-        self.checkpoints.pop(key, None)
+        checkpoint = self.checkpoints.pop(key, None)
+        if checkpoint is not None:
+            heapq.heappop(self._by_end)
+            self._last_done = max(self._last_done, checkpoint.revive_offset)
         self._done[key] = None
-        if len(self._done) > _REMEMBERED:
-            del self._done[next(iter(self._done))]
+        _keep_newest(self._done)
+
+
+def _keep_newest(table: dict[LeaseKey, Any]) -> None:
+    if len(table) > _REMEMBERED:
+        del table[next(iter(table))]
 
 
 class Reviving:
@@ -138,7 +177,7 @@ class Reviving:
             return  # what the timer delivered until then cannot be read yet
         self._mark = None
         for queue in self.queues:
-            while self._read(queue, done_ms):
+            while self._read(queue):
                 await _others_turn()
             while self._revive(queue, done_ms):
                 await _others_turn()
@@ -174,14 +213,12 @@ class Reviving:
             offset = result.next_offset
         return queue
 
-    def _read(self, queue: ReviveQueue, done_ms: int) -> bool:
+    def _read(self, queue: ReviveQueue) -> bool:
         """Whether there may be more."""
         for _ in range(_READS_PER_TURN):
             result = self._store.read(self._topic, queue.queue_id, queue.next_offset, _BATCH)
             if not result.count:
                 if result.next_offset <= queue.next_offset or result.max_offset == 0:
-                    if queue.checkpoints and done_ms - queue.newest_ms > _SILENCE_MS:
-                        queue.newest_ms = done_ms
                     return False
                 queue.next_offset = result.next_offset  # what lay there was deleted
                 continue
@@ -202,16 +239,9 @@ class Reviving:
             elif tag in (ACK_TAG, BATCH_ACK_TAG):
                 ack = read_ack(message.body)
                 self._count_read(ack.topic, ack.group, "ACK", queue.queue_id)
-                known = queue.checkpoints.get(ack.key(self._configuration.settings.broker_name))
-                if known is not None:
-                    offsets = known.offsets()
-                    for offset in ack.offsets():
-                        if offset in offsets:
-                            known.bits |= 1 << offsets.index(offset)
+                queue.ack(ack.key(self._configuration.settings.broker_name), ack.offsets())
         except BodyError as error:
             logger.error("skipped entry %d of revive queue %d: %s", message.queue_offset, queue.queue_id, error)
-        due = message.properties.get(keys.TIMER_DELIVER_MS, "")
-        queue.newest_ms = max(queue.newest_ms, int(due) if due.isdigit() else 0)
 
     def _count_read(self, topic: str, group: str, kind: str, queue_id: int) -> None:
         self._stats.counter(statistics.REVIVE_OUT_NUMS, f"{topic}@{group}@{kind}@{queue_id}").add(1)
@@ -220,11 +250,9 @@ class Reviving:
 
     def _revive(self, queue: ReviveQueue, done_ms: int) -> bool:
         """Whether there may be more."""
-        # After a restart the timer delivers late, and not in order: acks may come behind what is newer.
-        done_ms = min(queue.newest_ms - _AFTER_END_MS, done_ms)
         for _ in range(_CHECKPOINTS_PER_TURN):
-            checkpoint = next(iter(queue.checkpoints.values()), None)
-            if checkpoint is None or checkpoint.revive_ms >= done_ms:
+            checkpoint = queue.next_over(done_ms - _AFTER_END_MS)
+            if checkpoint is None:
                 return False
             lease = self._open_leases.get(checkpoint.key)
             # What is acknowledged counts from that moment on, however late its entry comes through the timer.
@@ -232,7 +260,8 @@ class Reviving:
             self._hand_out_again(queue.queue_id, checkpoint, acked)
             self._open_leases.close(checkpoint.key)
             queue.finish(checkpoint.key)
-            self._offsets.commit(GROUP, self._topic, queue.queue_id, checkpoint.revive_offset)
+            if queue.done_to >= 0:
+                self._offsets.commit(GROUP, self._topic, queue.queue_id, queue.done_to)
         return True
 
     def _hand_out_again(self, queue_id: int, checkpoint: Checkpoint, acked: int) -> None:
