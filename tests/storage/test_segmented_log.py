@@ -85,6 +85,13 @@ def test_a_stray_file_is_refused_by_name(tmp_path: Path, stray: str) -> None:
         SegmentedLog(LocalDisk(), tmp_path, SIZE)
 
 
+def test_an_empty_file_that_is_no_segment_is_refused_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "README").touch()
+    with pytest.raises(StoreCorrupt, match="README"):
+        SegmentedLog(LocalDisk(), tmp_path, SIZE)
+    assert (tmp_path / "README").exists()
+
+
 def test_a_reader_passes_over_what_is_no_segment(tmp_path: Path) -> None:
     with_files(tmp_path, 2).close()
     (tmp_path / "README").write_bytes(b"hello")

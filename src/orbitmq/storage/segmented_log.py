@@ -230,7 +230,7 @@ def load_segments(
     what it is. A missing middle file is only logged: what is there is served. A reader passes over what it cannot use.
     """
     files = [file for file in disk.list(directory) if not file.is_directory]
-    if files and files[-1].size == 0:
+    if files and files[-1].size == 0 and is_segment_name(files[-1].name):
         empty = files.pop()
         if writable:
             logger.warning("removing %s: it is empty, left by an interrupted allocation", directory / empty.name)
