@@ -16,7 +16,6 @@ from orbitmq.message.record import (
     END_OF_FILE,
     MAGIC_V1,
     MAGIC_V2,
-    check_record,
     crc31,
     decode_briefly,
     decode_entry,
@@ -30,9 +29,9 @@ from orbitmq.message.record import (
     record_size,
     stored_at_ms,
     topic_field,
-    valid_run,
     with_crc_room,
 )
+from orbitmq.message.record_check import check_record, valid_run
 from orbitmq.message.sysflags import BORN_HOST_IPV6, STORE_HOST_IPV6
 from tests.golden_stores import SEGMENT_BYTES, VERSIONS, commit_log, manifest
 

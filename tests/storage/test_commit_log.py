@@ -9,7 +9,8 @@ from orbitmq.errors import MessageError, StoreFull
 from orbitmq.message.batch import BatchMember
 from orbitmq.message.hosts import pack_host
 from orbitmq.message.properties import decode_properties, encode_properties
-from orbitmq.message.record import BLANK_BYTES, END_OF_FILE, check_record, decode_record, encode_blank
+from orbitmq.message.record import BLANK_BYTES, END_OF_FILE, decode_record, encode_blank
+from orbitmq.message.record_check import check_record
 from orbitmq.message.sysflags import (
     BORN_HOST_IPV6,
     INNER_BATCH,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.errors import ConfigError, MessageError
-from orbitmq.message.record import check_record
+from orbitmq.message.record_check import check_record
 from orbitmq.storage.config import FlushMode
 from tests.storage.store_kit import bodies, open_store, put
 

@@ -22,7 +22,7 @@
 Offsets hold when both hosts are IPv4; an IPv6 host moves what follows by 12. A blank record is the first two fields only and
 closes a file: nothing up to the end of that file counts.
 
-Java: MessageExtEncoder, MessageDecoder, CommitLog.checkMessageAndReturnSize
+Java: MessageExtEncoder, MessageDecoder
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import msgspec
 
 from orbitmq.errors import MessageError
 from orbitmq.message.message import StoredMessage
-from orbitmq.message.properties import MAX_PROPERTIES_BYTES, RECORD_CRC, decode_properties, property_finder
+from orbitmq.message.properties import MAX_PROPERTIES_BYTES, decode_properties
 from orbitmq.message.sysflags import (
     BORN_HOST_IPV6,
     COMPRESSED,
@@ -61,7 +61,6 @@ MAX_V1_TOPIC: Final = 127  # the length byte is signed
 PROPERTY_CRC_BYTES: Final = 20
 _CRC_NAME: Final = b"__CRC32#\x01"
 _CRC_DIGITS: Final = 10
-_find_crc: Final = property_finder(RECORD_CRC)
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
@@ -94,8 +93,6 @@ _HOSTS_SHIFT: Final = 4
 SIZE_AND_MAGIC: Final = struct.Struct(_SIZE_AND_MAGIC_FORMAT)
 REST_OF_USUAL_HEAD: Final = _head(8, 8, start=">")  # what stands between the magic and the body, both hosts IPv4
 _SYS_FLAG_AND_BODY_LENGTH: Final = struct.Struct(">i44xi")  # the latter where it stands with IPv4 hosts
-# Size, magic, body CRC, sysFlag, and where it stands with IPv4 hosts, body length: unsigned, so that a negative one is too large.
-_QUICK: Final = struct.Struct(">iiI24xi44xI")
 _UNUSUAL_FLAGS: Final = HOSTS_MASK | COMPRESSED | NEED_UNWRAP | INNER_BATCH
 _BRIEF_HEAD: Final = struct.Struct(
     ">ii8x"  # size, magic
@@ -105,11 +102,9 @@ _BRIEF_HEAD: Final = struct.Struct(
     "i"  # body length
 )
 _INT: Final = struct.Struct(">i")
-_UNSIGNED: Final = struct.Struct(">I")
 _SHORT: Final = struct.Struct(">h")
 _ENTRY: Final = struct.Struct(">i8xi4xq8xi")  # size, queue id, queue offset, sysFlag
 _LONG: Final = struct.Struct(">q")
-_CRC_AT: Final = 8
 _OFFSET_AT: Final = 28
 _SYS_FLAG_AT: Final = 36
 _STORED_AT: Final = 56
@@ -415,80 +410,11 @@ def stored_at_ms(buffer: bytes | memoryview, at: int = 0) -> int:
     return value
 
 
-END_OF_FILE: Final = 0
-
-
-def check_record(buffer: memoryview, at: int, end: int, *, check_crc: bool = True, property_crc: bool = False) -> int:
-    """The size of the valid record at `at`; END_OF_FILE for a blank one. Raises MessageError with the reason.
-
-    With `property_crc` the CRC property must be there and right, and takes the body CRC's place.
-    """
-    size, body_at, topic_length_at, _, topic_end = _layout(buffer, at, end)
-    if check_crc and size != END_OF_FILE:
-        if property_crc:
-            _check_property_crc(buffer, at, at + size, topic_end + 2)
-        elif (
-            topic_length_at > body_at
-            and zlib.crc32(buffer[body_at:topic_length_at]) & _CRC_MASK
-            != _UNSIGNED.unpack_from(buffer, at + _CRC_AT)[0]
-        ):
-            raise MessageError("the body does not match its CRC")
-    return size
-
-
-def valid_run(buffer: memoryview, at: int, end: int, at_most: int, *, check_crc: bool = True) -> tuple[list[int], int]:
-    """Where valid records begin from `at` on, one behind the other, and where the last of them ends.
-
-    Stops before whatever is none; `check_record` at that place tells what it is. The common record is checked right here,
-    because a restart goes over a million of them.
-    """
-    starts: list[int] = []
-    unpack, short, crc32 = _QUICK.unpack_from, _SHORT.unpack_from, zlib.crc32
-    last = end - FIXED_BYTES
-    while at <= last and at_most:
-        size, magic, body_crc, sys_flag, body_bytes = unpack(buffer, at)
-        if magic == MAGIC_V1 and not sys_flag & HOSTS_MASK:
-            body_at = at + USUAL_HEAD_BYTES
-            topic_at = body_at + body_bytes
-            record_end = at + size
-            if not topic_at + 3 <= record_end <= end:
-                break
-            topic_bytes = buffer[topic_at]
-            behind_topic = topic_at + 3 + topic_bytes  # and behind the length of the properties
-            if (
-                topic_bytes > MAX_V1_TOPIC
-                or behind_topic > record_end
-                or short(buffer, behind_topic - 2)[0] != record_end - behind_topic
-            ):
-                break
-            if check_crc and crc32(buffer[body_at:topic_at]) & _CRC_MASK != body_crc and body_bytes:
-                break
-        else:
-            try:
-                size = check_record(buffer, at, end, check_crc=check_crc)
-            except MessageError:
-                break
-            if size == END_OF_FILE:
-                break
-            record_end = at + size
-        starts.append(at)
-        at = record_end
-        at_most -= 1
-    return starts, at
-
-
-def _check_property_crc(buffer: memoryview, at: int, record_end: int, properties_at: int) -> None:
-    digits = _find_crc(bytes(buffer[properties_at:record_end]))
-    if digits is None or not digits.isdigit():
-        raise MessageError("the record has no CRC property")
-    if crc31(buffer[at : record_end - PROPERTY_CRC_BYTES]) != int(digits[::-1]):
-        raise MessageError("the record does not match its CRC property")
-
-
+END_OF_FILE: Final = 0  # the size of a blank record
 _BLANK_LAYOUT: Final = (END_OF_FILE, 0, 0, 0, 0)
 
 
-def _layout(buffer: bytes | memoryview, at: int, end: int) -> tuple[int, int, int, int, int]:
+def record_layout(buffer: bytes | memoryview, at: int, end: int) -> tuple[int, int, int, int, int]:
     """Size, start of the body, of the topic's length, of the topic, end of the topic: of a record whose lengths agree."""
     room = end - at
     if room < BLANK_BYTES:
@@ -527,7 +453,7 @@ def _layout(buffer: bytes | memoryview, at: int, end: int) -> tuple[int, int, in
 
 
 def _message_layout(buffer: bytes | memoryview, at: int) -> tuple[int, int, int, int, int]:
-    layout = _layout(buffer, at, len(buffer))
+    layout = record_layout(buffer, at, len(buffer))
     if layout is _BLANK_LAYOUT:
         raise MessageError(f"the record at byte {at} is blank")
     return layout

@@ -13,15 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from orbitmq.errors import MessageError
-from orbitmq.message.record import (
-    FIXED_BYTES,
-    IPV6_EXTRA_BYTES,
-    MAGIC_V1,
-    MAGIC_V2,
-    MAX_V1_TOPIC,
-    check_record,
-    crc31,
-)
+from orbitmq.message.record import FIXED_BYTES, IPV6_EXTRA_BYTES, MAGIC_V1, MAGIC_V2, MAX_V1_TOPIC, crc31
+from orbitmq.message.record_check import check_record
 from orbitmq.message.sysflags import BORN_HOST_IPV6, HOSTS_MASK, STORE_HOST_IPV6
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ import msgspec
 
 from orbitmq.errors import MessageError
 from orbitmq.message.properties import KEYS, TAGS, property_finder
-from orbitmq.message.record import check_record, decode_entry, encode_blank, with_offset
+from orbitmq.message.record import decode_entry, encode_blank, with_offset
+from orbitmq.message.record_check import check_record
 from orbitmq.message.tags import tag_code
 from orbitmq.storage.batch_queue_index import ENTRY, ENTRY_BYTES
 from orbitmq.storage.reading import ReadResult, ReadStatus

@@ -10,7 +10,8 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import MessageError
-from orbitmq.message.record import END_OF_FILE, MAGIC_V1, MAGIC_V2, check_record, valid_run
+from orbitmq.message.record import END_OF_FILE, MAGIC_V1, MAGIC_V2
+from orbitmq.message.record_check import check_record, valid_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message.properties import INNER_BASE, INNER_NUM, KEYS, UNIQUE_KEY, decode_properties
-from orbitmq.message.record import check_record, decode_entry, decode_record, stored_at_ms
+from orbitmq.message.record import decode_entry, decode_record, stored_at_ms
+from orbitmq.message.record_check import check_record
 from orbitmq.message.sysflags import INNER_BATCH, TRANSACTION_PREPARED
 from orbitmq.storage.checkpoint import read_checkpoint
 from orbitmq.storage.files import LocalDisk

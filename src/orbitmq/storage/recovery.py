@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message.log_entry import entries_at
-from orbitmq.message.record import END_OF_FILE, check_record, stored_at_ms
+from orbitmq.message.record import END_OF_FILE, stored_at_ms
+from orbitmq.message.record_check import check_record
 from orbitmq.storage.indexer import NEVER
 from orbitmq.storage.lock import LastExit
 from orbitmq.storage.log_walk import EndOfFile, NoRecord, Run, walk_runs

@@ -16,7 +16,8 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.message.log_entry import entries_at
-from orbitmq.message.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, valid_run
+from orbitmq.message.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from orbitmq.message.record_check import valid_run
 from orbitmq.storage.log_walk import Run, next_record, walk_runs
 from orbitmq.storage.recovery import clear_behind
 from orbitmq.storage.segmented_log import segment_name

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.clock import SystemClock
 from orbitmq.errors import MessageError, StorageError, StoreFull
-from orbitmq.message.record import END_OF_FILE, check_record, stored_at_ms
+from orbitmq.message.record import END_OF_FILE, stored_at_ms
+from orbitmq.message.record_check import check_record
 from orbitmq.storage.batch_queue_index import BatchQueueIndex
 from orbitmq.storage.checkpoint import CheckpointFile, read_checkpoint
 from orbitmq.storage.commit_log import AppendCode, CommitLog
