@@ -90,6 +90,33 @@ async def test_what_nobody_fetched_is_given_back_on_closing(
     assert found == {b"a", b"b", b"c"} - {first.body}
 
 
+async def test_an_orderly_queue_waits_for_the_acks_of_what_it_handed_out(mq_server: Server) -> None:
+    async with on_the_clock_of(mq_server) as client:
+        await put(client, "Ordered", [str(number) for number in range(6)])
+        lease = timedelta(seconds=2)
+        async with (
+            client.lease_consumer("Ordered", group="g", start="earliest", lease=lease, orderly=True) as one,
+            client.lease_consumer("Ordered", group="g", start="earliest", lease=lease, orderly=True) as other,
+        ):
+            first = await one.fetch(max=2, wait=5)
+            assert [(message.body, message.attempt) for message in first] == [(b"0", 1), (b"1", 1)]
+            assert await other.fetch(max=2, wait=0) == []  # nobody gets what comes behind them
+            await first[0].ack()
+            async with asyncio.timeout(30):
+                while not (again := await other.fetch(max=2, wait=0.1)):
+                    mq_server.clock.advance(seconds=1)
+            assert (again[0].body, again[0].attempt) == (b"1", 2)
+            await other.ack(again)
+            bodies = [message.body for message in again]
+            async with asyncio.timeout(30):
+                while len(bodies) < 5:
+                    found = await one.fetch(max=2, wait=1)
+                    bodies += [message.body for message in found]
+                    if found:
+                        await one.ack(found)
+    assert bodies == [b"1", b"2", b"3", b"4", b"5"]
+
+
 async def test_filters_hold_though_brokers_compare_hashes_only(mq_session_server: Server) -> None:
     async with connect(mq_session_server.address) as client:
         await put(client, "Filtered", ["old"], tag="Aa")

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from orbitmq import Client, Consumer, ReceivedMessage, Sql, connect
+from orbitmq import Client, Consumer, LeasedMessage, ReceivedMessage, Sql, connect
 from orbitmq.errors import MessageError, RequestFailed
 from tests.client import suite
 from tests.client.scripted import eventually
@@ -100,6 +100,7 @@ async def test_leases_where_brokers_have_them_and_a_clear_word_where_not(
 ) -> None:
     if release.startswith("5"):
         await suite.test_leased_messages_end_with_their_ack_and_come_again_without(client, topic)
+        await _orderly_leases_keep_a_queue_in_order(client, topic)
         return
     await until_routed(client, topic)
     async with client.lease_consumer(topic, group=f"Leases{topic}") as consumer:
@@ -126,6 +127,39 @@ async def test_an_unusable_sql_filter_is_refused_at_the_start(client: Client, to
     # Apache's brokers have property filters off unless told otherwise.
     with pytest.raises(RequestFailed):
         await client.consumer(topic, group=f"Sql{topic}", filter=Sql("a > 1")).start()
+
+
+async def _orderly_leases_keep_a_queue_in_order(client: Client, topic: str) -> None:
+    async with client.producer("PythonProducer") as producer:
+        for number in range(4):
+            await producer.send(topic, f"ordered {number}", tag="ordered", order_key="one queue")
+    lease = timedelta(seconds=3)
+    async with (
+        client.lease_consumer(
+            topic, group=f"Ordered{topic}", filter="ordered", start="earliest", lease=lease, orderly=True
+        ) as one,
+        client.lease_consumer(
+            topic, group=f"Ordered{topic}", filter="ordered", start="earliest", lease=lease, orderly=True
+        ) as other,
+    ):
+        first: list[LeasedMessage] = []
+        while not first:
+            first = await one.fetch(max=2, wait=10)
+        assert [(message.body, message.attempt) for message in first] == [(b"ordered 0", 1), (b"ordered 1", 1)]
+        await first[0].ack()
+        again: list[LeasedMessage] = []
+        async with asyncio.timeout(60):
+            while not again:
+                again = await other.fetch(max=1, wait=5)
+        assert (again[0].body, again[0].attempt) == (b"ordered 1", 2)
+        await other.ack(again)
+        rest: list[bytes] = []
+        async with asyncio.timeout(60):
+            while len(rest) < 2:
+                found = await one.fetch(max=2, wait=5)
+                rest += [message.body for message in found]
+                await one.ack(found)
+    assert rest == [b"ordered 2", b"ordered 3"]
 
 
 def _client_id(consumer: Consumer) -> str:

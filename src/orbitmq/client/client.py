@@ -255,16 +255,20 @@ class Client:
         filter: str | Sql | None = None,  # noqa: A002 - the word everybody uses for it
         start: Literal["earliest", "latest"] = "latest",
         lease: timedelta = timedelta(minutes=1),
+        orderly: bool = False,
         prefetch: int = 8,
     ) -> LeaseConsumer:
         """A consumer that leases messages from brokers one by one, to be used as `async with client.lease_consumer(...)`.
 
         A message that is not acked within `lease` comes again, here or elsewhere; `extend` gives more time. Members of the
-        group need not share out queues, so none waits for another. An iteration keeps up to `prefetch` leased messages ready.
+        group need not share out queues, so none waits for another. With `orderly` a queue hands out its next messages only
+        when those before are acked, and those again that were not: each message group in its order. An iteration keeps up to `prefetch` leased messages ready.
         Brokers must be able to lease: Apache's from 5.0 on, and ours.
         """
         return self._keep(
-            LeaseConsumer(self.config, topic, group, wanted=filter, start=start, lease=lease, prefetch=prefetch)
+            LeaseConsumer(
+                self.config, topic, group, wanted=filter, start=start, lease=lease, prefetch=prefetch, orderly=orderly
+            )
         )
 
     def pull_consumer(

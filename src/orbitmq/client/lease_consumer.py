@@ -69,6 +69,7 @@ class LeaseConsumer:
         start: Literal["earliest", "latest"],
         lease: timedelta,
         prefetch: int,
+        orderly: bool,
     ) -> None:
         check_group(group)
         check_topic(topic)
@@ -82,6 +83,7 @@ class LeaseConsumer:
         self._topic = topic
         self._lease = lease
         self._prefetch = prefetch
+        self._orderly = orderly
         self._start: Literal["earliest", "latest"] = start
         self._subscription = subscription(wrapped(config.namespace, topic), wanted, config.clock.now_ms())
         self._incoming = Incoming(config.namespace, retry_topic(self.group))
@@ -102,7 +104,9 @@ class LeaseConsumer:
         if self._instance is None:
             instance = self._instance = instances.acquire(self._config, consumer_group=self.group)
             init_mode = START_AT_MIN if self._start == "earliest" else START_AT_MAX
-            self._leasing = Leasing(instance.cluster, self.group, self._subscription, init_mode=init_mode)
+            self._leasing = Leasing(
+                instance.cluster, self.group, self._subscription, init_mode=init_mode, orderly=self._orderly
+            )
             instance.add_leaser(self.group, self._heartbeat_data)
             instance.introduce_to_brokers_of([self._subscription.topic])
         return self
@@ -235,9 +239,12 @@ class LeaseConsumer:
 
     async def _poll(self, broker_name: str, count: int, seconds: float, failures: dict[str, OrbitError]) -> None:
         leasing, loop = self._running(), asyncio.get_running_loop()
+        assert self._instance is not None
+        attempt_id = next(self._instance.unique_ids)
         began = loop.time()
         try:
-            leased = await leasing.pop(broker_name, count, _milliseconds(self._lease), min(seconds, _POLL_SECONDS))
+            lease_ms = _milliseconds(self._lease)
+            leased = await leasing.pop(broker_name, count, lease_ms, min(seconds, _POLL_SECONDS), attempt_id)
             failures.pop(broker_name, None)
             self.stats.pulls += 1
             await self._keep(leased)

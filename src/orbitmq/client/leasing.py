@@ -46,14 +46,17 @@ _Place = tuple[str, int]  # kind of topic and queue, as the texts of a pop name 
 class Leasing:
     """The requests of one group in one topic."""
 
-    def __init__(self, cluster: Cluster, group: str, subscription: Subscription, *, init_mode: int) -> None:
+    def __init__(
+        self, cluster: Cluster, group: str, subscription: Subscription, *, init_mode: int, orderly: bool
+    ) -> None:
         self._cluster = cluster
+        self._orderly = orderly
         self._group = group
         self._subscription = subscription
         self._init_mode = init_mode
 
     async def pop(
-        self, broker_name: str, count: int, lease_ms: int, poll_seconds: float
+        self, broker_name: str, count: int, lease_ms: int, poll_seconds: float, attempt_id: str
     ) -> list[tuple[StoredMessage, Handle]]:
         """Up to `count` messages, leased; the broker waits up to `poll_seconds` for the first."""
         header = PopMessage(
@@ -67,6 +70,8 @@ class Leasing:
             init_mode=self._init_mode,
             exp_type=self._subscription.expression_type,
             exp=self._subscription.expression,
+            order=self._orderly,
+            attempt_id=attempt_id if self._orderly else None,
         )
         command = request(RequestCode.POP_MESSAGE, header)
         answer = await self._cluster.call(self._master(broker_name), command, poll_seconds + _POLL_GRACE_SECONDS)
@@ -144,8 +149,13 @@ def _with_handles(
     here: dict[_Place, list[int]] = {}
     for message in messages:
         here.setdefault((kind_of(message.topic), message.queue_id), []).append(message.queue_offset)
+    counts = dict(entry.rsplit(" ", 1) for entry in (result.order_count_info or "").split(";") if entry)
     leased = []
     for message in messages:
+        # An ordered message stays in its queue, so its record does not count its attempts.
+        kind = kind_of(message.topic)
+        queue_count = counts.get(f"{kind} {message.queue_id}", message.reconsume_times)
+        message.reconsume_times = int(counts.get(f"{kind} qo{message.queue_id}%{message.queue_offset}", queue_count))
         given = message.properties.get(names.POP_CHECK_POINT)
         if given is not None:
             leased.append((message, parse_handle(given)))
