@@ -237,7 +237,8 @@ def run(argv: list[str]) -> None:
             for number, start in enumerate(starters)
         ]
         for contender in contenders:
-            run_cell(contender, "plain", "WarmUp", options.seconds, counts=False)
+            for number, kind in enumerate(KINDS):
+                run_cell(contender, kind, f"WarmUp-{number}", options.seconds, counts=False)
         for turn in range(options.rounds):
             for contender in contenders if turn % 2 == 0 else contenders[::-1]:
                 for number, kind in enumerate(KINDS):
