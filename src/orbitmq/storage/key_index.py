@@ -56,7 +56,7 @@ class KeyMatches(NamedTuple):
 
 
 class KeyIndex:
-    """`put` and `truncate` belong to one thread, `sync` to one, `delete_below` to one; `find` may come from any."""
+    """One thread at a time may `put` and `truncate`, one `sync`, one `delete_below`; any may `find`."""
 
     def __init__(
         self,
