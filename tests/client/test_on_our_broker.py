@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,58 @@ async def test_nothing_acked_is_lost_when_the_broker_is_killed_and_comes_back(
         await sending
         await eventually(lambda: acked <= {message.body for message in seen}, 30)
     assert all(error.hint for error in failures)
+
+
+async def test_transactions_and_leases_outlive_a_broker_that_is_killed(
+    servers: Servers, client: Client, topic: str
+) -> None:
+    visible: list[bytes] = []
+    leased_topic = topic[:60] + "Leased"
+    await servers.create_topic(leased_topic)
+    await until_routed(client, leased_topic)
+
+    async def check(body: bytes) -> bool | None:
+        return int(body) % 2 == 0
+
+    async def handler(message: ReceivedMessage) -> None:
+        visible.append(message.body)
+
+    async with (
+        client.producer("PythonProducer") as producer,
+        client.transaction_producer(f"Payers{topic}", check=check) as payer,
+        client.lease_consumer(
+            leased_topic, group=f"Workers{topic}", start="earliest", lease=timedelta(seconds=5)
+        ) as workers,
+        client.consumer(topic, group=f"Payees{topic}", start="earliest", handler=handler),
+    ):
+        for number in range(5):
+            await producer.send(leased_topic, str(number), order_key="one queue")
+        leased = await workers.fetch(max=5, wait=10)
+        await workers.ack(leased[:2])
+        for number in range(30):
+            async with payer.begin(topic, str(number)) as transaction:
+                if number % 3 == 0:
+                    transaction.commit()
+                elif number % 3 == 1:
+                    transaction.roll_back()
+        await asyncio.to_thread(servers.broker.process.kill)
+        await asyncio.to_thread(servers.start_broker)
+        committed = {str(number).encode() for number in range(30) if number % 3 == 0}
+        decided_later = {str(number).encode() for number in range(30) if number % 3 == 2 and number % 2 == 0}
+        await eventually(lambda: set(visible) >= committed | decided_later, 60)
+        again: set[bytes] = set()
+        async with asyncio.timeout(60):
+            while len(again) < 3:
+                try:
+                    found = await workers.fetch(wait=2)
+                except OrbitError:
+                    await asyncio.sleep(0.2)
+                    continue
+                again |= {message.body for message in found}
+                await workers.ack(found)
+    assert set(visible) == committed | decided_later
+    assert len(leased) == 5
+    assert again == {message.body for message in leased[2:]}
 
 
 async def test_a_frozen_broker_costs_each_send_its_time_limit_and_no_more(
