@@ -177,11 +177,17 @@ def test_small_files_become_few_and_hold_the_same(spark: SparkSession, server: S
     before = Lake(str(tmp_path)).live_files()
     leftover = Path(before[0]).with_name("compacted-00000000-00000.parquet")
     leftover.write_bytes(b"of a compaction that died")
+    leftover.with_name(".00000002-00001.parquet.tmp").write_bytes(b"of a task that died")
+    stranger = leftover.with_name("somebody-elses.parquet")
+    stranger.write_bytes(b"not ours to remove")
     done = compact(spark, str(tmp_path), compression="zstd", clock=ManualClock())
     assert done.files_before == len(before) == 6
     assert done.files_after == len({Path(path).parent for path in before})
     assert bodies(tmp_path) == numbers(24)
-    assert len(list(tmp_path.rglob("*.parquet"))) == done.files_after
+    stranger.unlink()
+    assert len([path for path in tmp_path.rglob("*") if ".parquet" in path.name]) == done.files_after
+    with pytest.raises(ConfigError, match="holds no archive"):
+        compact(spark, str(tmp_path / "elsewhere"), compression="zstd", clock=ManualClock())
     assert compact(spark, str(tmp_path), compression="zstd", clock=ManualClock()).files_before == done.files_after
     send(server, "Small", 24, 6)
     an_archive(spark, server, tmp_path, "Small").run_once()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from orbitmq.cli.spark_session import SparkPlace, spark_options, status
+from orbitmq.cli.spark_session import SparkPlace, require_spark, spark_options, status
 
 
 @click.group()
@@ -47,6 +47,7 @@ def init(directory: Path, name: str, name_server: str, topic: str) -> None:
 @spark_options
 def run(place: SparkPlace, file: Path, continuous: bool, seconds: float, dry_run: bool) -> None:
     """Run the pipeline in FILE. What was done is kept in its checkpoint: run again, it goes on."""
+    require_spark()
     from orbitmq.spark.pipeline_file import load
 
     loaded = load(file)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from orbitmq.cli.options import target_options
-from orbitmq.cli.spark_session import SparkPlace, size_text, spark_options, status, tasks_done
+from orbitmq.cli.spark_session import SparkPlace, require_spark, size_text, spark_options, status, tasks_done
 from orbitmq.cli.times import moment
 from orbitmq.clock import SystemClock
 
@@ -185,6 +185,7 @@ def export_store(
 
     DIRECTORY is a storePathRootDir of OrbitMQ's or Apache's broker, running or not. Run it again to add what came since.
     """
+    require_spark()
     from orbitmq.spark.store_export import export_store as export
     from orbitmq.spark.store_options import parse_options
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -31,13 +32,12 @@ class SparkPlace:
     @contextmanager
     def session(self, name: str) -> Iterator[SparkSession]:
         """A session, stopped at the end unless it was there before; failures leave as one sentence."""
-        try:
-            from orbitmq.spark.failures import plain_reason
-            from orbitmq.spark.registration import register
-            from orbitmq.spark.session import parse_conf, start_session
-        except ImportError as error:
-            raise click.ClickException(f"{_EXTRA} ({error.name} is missing)") from error
+        require_spark()
         from pyspark.sql import SparkSession
+
+        from orbitmq.spark.failures import plain_reason
+        from orbitmq.spark.registration import register
+        from orbitmq.spark.session import parse_conf, start_session
 
         status("starting Spark")
         borrowed = SparkSession.getActiveSession() is not None
@@ -57,6 +57,13 @@ class SparkPlace:
             status("")
             if not borrowed:
                 session.stop()
+
+
+def require_spark() -> None:
+    """Before anything of orbitmq.spark is imported: it comes with an extra."""
+    missing = [name for name in ("pyspark", "pyarrow", "numpy") if find_spec(name) is None]
+    if missing:
+        raise click.ClickException(f"{_EXTRA} ({', '.join(missing)} missing)")
 
 
 def spark_options(function: F) -> F:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyarrow import parquet
 
+from orbitmq.errors import ConfigError
 from orbitmq.spark.jobs import run_tasks
 from orbitmq.spark.lake import DataFile, Lake, Manifest
 from orbitmq.spark.lake_writer import LakeWriter
@@ -53,6 +54,8 @@ def compact(
 ) -> CompactionSummary:
     lake = Lake(address)
     state = lake.state()
+    if not state.next_number:
+        raise ConfigError(f"{address} holds no archive and no export", hint="`orbitmq spark archive` makes one")
     lake.remove(lake.leftovers(state))
     groups = _groups(state.files, target_bytes)
     number = state.next_number

@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 MANIFESTS: Final = "_manifests"
 _MANIFEST_NAME: Final = re.compile(r"(\d{8})\.json")
+# The names that archives, compactions and exports give, also while a file is being written.
+_OUR_FILE: Final = re.compile(r"(compacted-)?\d{8}-\d{5}\.parquet|\d{20}-\d{20}\.parquet")
 _WHOLE_EVERY: Final = 50  # so often a manifest repeats all before it, so that few are read
 
 
@@ -127,10 +129,10 @@ class Lake:
         if self.has(self._plan_path(state.next_number)):
             return []
         where = fs.FileSelector(self.root, recursive=True, allow_not_found=True)
-        paths = [
-            info.path.removeprefix(self.root).lstrip("/") for info in self.files.get_file_info(where) if info.is_file
-        ]
-        return [path for path in paths if path.endswith((".parquet", ".parquet.tmp")) and path not in state.files]
+        found = [info for info in self.files.get_file_info(where) if info.is_file]
+        ours = [info.path for info in found if _OUR_FILE.fullmatch(info.base_name.lstrip(".").removesuffix(".tmp"))]
+        paths = [path.removeprefix(self.root).lstrip("/") for path in ours]
+        return [path for path in paths if path not in state.files]
 
     def remove(self, paths: Iterable[str]) -> None:
         for path in paths:
