@@ -65,7 +65,7 @@ def dying_stage(folder: str, after_rows: int) -> Stage:
 
 def start(spark: SparkSession, name_server: str, topic: str, folder: Path, stage: Stage) -> StreamingQuery:
     source = spark.readStream.format("rocketmq").options(
-        nameServer=name_server, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="70"
+        nameServer=name_server, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="100"
     )
     return (
         source.load()

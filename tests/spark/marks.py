@@ -4,4 +4,4 @@ from typing import Final
 
 import pytest
 
-SPARK: Final = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+SPARK: Final = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]

@@ -12,7 +12,6 @@ from tests.interop import apache
 from tests.interop.apache import BrokerPlan
 from tests.interop.drivers import JavaClient
 from tests.interop.java import RELEASES, build, missing_tools
-from tests.spark.marks import SPARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 RELEASE = RELEASES[0]
 
 pytestmark = [
-    *SPARK,
+    pytest.mark.xdist_group("spark"),
     pytest.mark.interop,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),  # Apache's servers start here, and a first Maven download may
     pytest.mark.skipif(missing_tools() is not None, reason=str(missing_tools())),
     pytest.mark.flaky(reruns=1),  # as the other interop tests: Apache's programs have time limits of their own
 ]

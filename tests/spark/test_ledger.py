@@ -21,12 +21,11 @@ from orbitmq.sync import connect
 from orbitmq.testing import Server
 from tests.spark.direct import read, send, wait_for_topic
 from tests.spark.ledger import dying_stage, start
-from tests.spark.marks import SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [*SPARK, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]  # a second session is started here
 
 ROOT = Path(__file__).parent.parent.parent
 
