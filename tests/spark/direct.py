@@ -54,9 +54,9 @@ def read(server: Server, **options: str) -> list[Row]:
     return rows_of(reader, reader.partitions())
 
 
-def wait_for_topic(server: Server, topic: str) -> None:
+def wait_for_topic(server: Server, topic: str, seconds: float = 30) -> None:
     """A broker tells the name server of a topic that sending made a moment later."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + seconds
     with connect(server.address) as client, client.pull_consumer("waiting") as consumer:
         while True:
             try:

@@ -45,18 +45,21 @@ def hanging_stage(folder: str, from_batch: int) -> Stage:
 
 
 def dying_stage(folder: str, after_rows: int) -> Stage:
-    """Gives bodies back; when there is a file `die`, the worker is killed after so many of them, once."""
+    """Gives bodies back; when there is a file `die`, the worker is killed after so many of them, once there is one `now`."""
     seen = {"rows": 0}
 
     def stage(body: bytes) -> bytes:
         import os
         import pathlib
         import signal
+        import time
 
         seen["rows"] += 1
         order = pathlib.Path(folder, "die")
         if seen["rows"] >= after_rows and order.exists():
             order.unlink()
+            while not pathlib.Path(folder, "now").exists():
+                time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGKILL)
         return body
 

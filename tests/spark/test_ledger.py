@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -60,6 +61,7 @@ def test_an_archive_holds_each_message_once_whatever_is_killed(spark: SparkSessi
         wait_for_topic(server, "Ledger")
         send(server, "Ledger", [f"{number}" for number in range(200, 250)])
         (tmp_path / "die").touch()
+        (tmp_path / "now").touch()
         with pytest.raises(PySparkException, match="Python worker"):
             start(spark, server.address, "Ledger", tmp_path, dying_stage(str(tmp_path), 30)).awaitTermination()
         assert not (tmp_path / "die").exists(), "a worker was killed"
@@ -75,6 +77,11 @@ def test_an_archive_holds_each_message_once_whatever_is_killed(spark: SparkSessi
     assert len(want) == 250
     batches = sorted(int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
     assert batches == list(range(len(batches)))
+
+
+def touch_when_stored(server: Server, topic: str, path: Path) -> None:
+    wait_for_topic(server, topic, seconds=240)
+    path.touch()
 
 
 def test_what_a_killed_sink_sends_again_carries_the_same_ids(spark: SparkSession, tmp_path: Path) -> None:
@@ -95,8 +102,11 @@ def test_what_a_killed_sink_sends_again_carries_the_same_ids(spark: SparkSession
                 producer.send_batch("From", [b"%06d" % number * 100 for number in range(1500)], order_key="one queue")
             wait_for_topic(server, "From")
             (tmp_path / "die").touch()
+            watch = threading.Thread(target=touch_when_stored, args=(server, "To", tmp_path / "now"))
+            watch.start()
             with pytest.raises(PySparkException):
                 copy(server)
+            watch.join()
             copy(server)
             wait_for_topic(server, "To")
             rows = read(server, subscribe="To")
