@@ -41,8 +41,9 @@ class SparkPlace:
 
         status("starting Spark")
         borrowed = SparkSession.getActiveSession() is not None
-        session = start_session(f"orbitmq {name}", master=self.master, conf=parse_conf(self.conf))
+        session: SparkSession | None = None
         try:
+            session = start_session(f"orbitmq {name}", master=self.master, conf=parse_conf(self.conf))
             register(session)
             status("")
             yield session
@@ -55,7 +56,7 @@ class SparkPlace:
             raise click.ClickException(reason) from error
         finally:
             status("")
-            if not borrowed:
+            if session is not None and not borrowed:
                 session.stop()
 
 
@@ -97,11 +98,14 @@ def size_text(size: float) -> str:
 
 
 def _of_spark(error: Exception) -> str | None:
-    """The first line of what Spark says: the rest is plans and frames."""
+    """The line of what Spark says that names the cause: the rest is plans and frames."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     if not isinstance(error, PySparkException | Py4JError):
         return None
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    causes = [
+        line.removeprefix(": ") for line in lines if line.startswith(": ")
+    ]  # behind "An error occurred while calling"
+    return (causes or lines or [type(error).__name__])[0]
