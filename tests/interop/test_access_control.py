@@ -138,8 +138,8 @@ def test_old_java_clients_and_their_access_file(
         client = java_client(False)
         who = ("old-client", "old-secret")
         client.open_producer("producer", name_server, credentials=who)
+        client.send("producer", "Allowed", [{"text": "hello"}])  # first: it makes the topic
         client.open_push_consumer("consumer", name_server, "Allowed", credentials=who)
-        client.send("producer", "Allowed", [{"text": "hello"}])
         assert [message.body for message in client.received("consumer", 1)] == [b"hello"]
         with pytest.raises((ClientError, AssertionError), match=r"AclException|failed"):
             client.send("producer", "Forbidden", [{"text": "no"}])

@@ -49,7 +49,10 @@ USER_NEEDS: Final[Mapping[int, NeedsOf]] = {
 }
 
 
-def access_routes(users: Users) -> dict[int, Handler]:
+def access_routes(users: Users, *, enabled: bool) -> dict[int, Handler]:
+    """Without access control nobody knows who asks, so nobody may make users: they would be there once it is switched on."""
+    if not enabled:
+        return dict.fromkeys(USER_NEEDS, _refuse)
     return {
         RequestCode.AUTH_CREATE_USER: partial(create_user, users),
         RequestCode.AUTH_UPDATE_USER: partial(update_user, users),
@@ -119,6 +122,14 @@ async def list_acls(users: Users, request: Command, connection: Connection) -> C
     header = request.read(AclFilter)
     found = users.acls(header.subject_filter or "", header.resource_filter or "")
     return ok(body=msgspec.json.encode(found)) if found else ok()
+
+
+async def _refuse(request: Command, connection: Connection) -> Command:
+    raise RequestFailed(
+        ResponseCode.SYSTEM_ERROR,
+        "access control is off: there are no users",
+        hint="start the server with authenticationEnabled=true and initAuthenticationUser",
+    )
 
 
 def _user(request: Command) -> User:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orbitmq.access.gate import Gate
-from orbitmq.access.plain_gate import PlainGate
 from orbitmq.access.users import Users
 from orbitmq.protocol.signing import Credentials, sign
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     from orbitmq.access.gate import Door
     from orbitmq.access.settings import AccessSettings
-    from orbitmq.clock import Clock
     from orbitmq.protocol.command import Command
 
 logger = logging.getLogger(__name__)
@@ -33,10 +31,8 @@ def open_users(settings: AccessSettings, folder: Path) -> Users:
     return users
 
 
-def open_gate(settings: AccessSettings, users: Users, cluster: str, access_file: Path, clock: Clock) -> Door | None:
-    """None if everyone may do everything. `access_file` is where a `plain_acl.yml` of 4.x would be."""
-    if settings.acl_enable:
-        return PlainGate(access_file, cluster, clock)
+def open_gate(settings: AccessSettings, users: Users, cluster: str) -> Door | None:
+    """None if everyone may do everything."""
     return Gate(users, settings, cluster) if settings.is_guarded else None
 
 

@@ -26,9 +26,12 @@ from orbitmq.protocol.bodies.access import CUSTOM, DEFAULT, Acl, Policy, PolicyE
 if TYPE_CHECKING:
     from orbitmq.access.needs import Need
 
-_ALLOW: Final = "Allow"
-_DENY: Final = "Deny"
+_ALLOW: Final = "allow"
+_DENY: Final = "deny"
 _ANY: Final = "*"
+# Java's broker does not mind the case of any of these words.
+_ACTIONS: Final = {action.lower(): action for action in Action}
+_KINDS: Final = {kind.lower(): kind for kind in Kind}
 
 
 class Entry(NamedTuple):
@@ -58,17 +61,17 @@ class Entry(NamedTuple):
 def read_entry(entry: PolicyEntry) -> Entry:
     """ConfigError says what is wrong with it."""
     kind, name, is_prefix = _read_resource(entry.resource)
-    wrong = [action for action in entry.actions if action not in set(Action)]
+    wrong = [action for action in entry.actions if action.lower() not in _ACTIONS]
     if wrong or not entry.actions:
         raise ConfigError(
             f"actions {', '.join(wrong) or 'of ' + entry.resource} {'are unknown' if wrong else 'are missing'}",
             hint=f"some of {', '.join(Action)}",
         )
-    if entry.decision not in (_ALLOW, _DENY):
+    if entry.decision.lower() not in (_ALLOW, _DENY):
         raise ConfigError(f"decision {entry.decision!r} is none", hint="Allow or Deny")
     sources = tuple(AddressPattern(text) for text in entry.source_ips)
-    actions = frozenset(Action(action) for action in entry.actions)
-    return Entry(kind, name, is_prefix, actions, sources, entry.decision == _ALLOW)
+    actions = frozenset(_ACTIONS[action.lower()] for action in entry.actions)
+    return Entry(kind, name, is_prefix, actions, sources, entry.decision.lower() == _ALLOW)
 
 
 def decide(entries: list[Entry], need: Need, source: str) -> Entry | None:
@@ -116,8 +119,8 @@ def _read_resource(text: str) -> tuple[Kind | None, str, bool]:
     if text == _ANY:
         return None, "", True
     kind, separator, name = text.partition(":")
-    if not separator or not name or kind not in set(Kind):
+    if not separator or not name or kind.lower() not in _KINDS:
         raise ConfigError(
             f"resource {text!r} is none", hint="such as Topic:orders, Topic:orders*, Group:*, Cluster:* or *"
         )
-    return Kind(kind), name.removesuffix(_ANY), name.endswith(_ANY)
+    return _KINDS[kind.lower()], name.removesuffix(_ANY), name.endswith(_ANY)

@@ -26,7 +26,6 @@ class AccessSettings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         ""  # {"accessKey": ..., "secretKey": ...}: what we sign our own requests with
     )
     auth_config_path: str = ""
-    acl_enable: bool = False  # the access files of 4.x, on a broker
     # There is one of each here, so what these name does not matter.
     authentication_provider: str = ""
     authentication_metadata_provider: str = ""
@@ -35,7 +34,7 @@ class AccessSettings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
     @property
     def is_guarded(self) -> bool:
-        return self.authentication_enabled or self.authorization_enabled or self.acl_enable
+        return self.authentication_enabled or self.authorization_enabled
 
     def codes_without_authentication(self) -> frozenset[int]:
         return _codes("authenticationWhitelist", self.authentication_whitelist)
@@ -71,11 +70,6 @@ class AccessSettings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
     def check_access(self) -> None:
         """ConfigError for what cannot be used."""
-        if self.acl_enable and (self.authentication_enabled or self.authorization_enabled):
-            raise ConfigError(
-                "aclEnable=true beside authenticationEnabled or authorizationEnabled: which of the two is to decide?",
-                hint="leave aclEnable to files of 4.x, or move them over and switch it off",
-            )
         self.codes_without_authentication()
         self.codes_without_authorization()
         self.first_user()

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orbitmq.access.opening import open_gate, open_users, own_signature
+from orbitmq.access.plain_gate import PlainGate
 from orbitmq.broker import names
 from orbitmq.broker.cleaning import Cleaning
 from orbitmq.broker.clients import Clients
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from orbitmq.access.gate import Door
     from orbitmq.broker.name_servers import NameServers
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.clock import Clock
@@ -96,7 +98,12 @@ class Opener:
         config = settings.storage_config()
         folder = config.config_path
         users = open_users(settings, folder / "auth")
-        gate = open_gate(settings, users, settings.broker_cluster_name, settings.access_file(), clock)
+        cluster = settings.broker_cluster_name
+        gate: Door | None = (
+            PlainGate(settings.access_file(), cluster, clock)
+            if settings.acl_enable
+            else open_gate(settings, users, cluster)
+        )
         topics = Topics(JsonFile(self._disk, folder / tables.TOPICS, tables.TopicTable), configuration, clock)
         groups = Groups(JsonFile(self._disk, folder / tables.GROUPS, tables.GroupTable), configuration, clock)
         offsets = ConsumerOffsets(self._offsets_file(folder), configuration, clock)

@@ -112,7 +112,7 @@ def build_routes(state: State) -> Routes:
         ),
     }
     table |= {**_leases(state), **_topics_groups_and_clients(state), **_figures_and_care(state)}
-    table |= access_routes(s.users)
+    table |= access_routes(s.users, enabled=s.configuration.settings.is_guarded)
     if s.copying is not None:
         table |= slaves.refusals(s.configuration)
     return guarded(table, NEEDS, s.gate)

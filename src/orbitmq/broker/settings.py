@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Whoever could change these from afar could make the broker read or write files of their choice, or be someone else.
 NEVER_CHANGEABLE: Final = frozenset(
     {
+        "aclEnable",
         "brokerConfigPath",
         "configBlackList",
         "storePathRootDir",
@@ -61,6 +62,7 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
     region_id: str = "DefaultRegion"
     config_black_list: str = "configBlackList;brokerConfigPath"
     rocketmq_home: str = msgspec.field(default_factory=lambda: os.environ.get("ROCKETMQ_HOME", ""))
+    acl_enable: bool = False  # the access files of 4.x
     # Copies on slaves
     ha_send_heartbeat_interval: int = 5000
     ha_housekeeping_interval: int = 20_000  # ms without a word, and the connection is closed
@@ -228,6 +230,11 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
             )
         self.storage_config()  # checks itself
         self.check_access()
+        if self.acl_enable and self.is_guarded:
+            raise ConfigError(
+                "aclEnable=true beside authenticationEnabled or authorizationEnabled: which of the two is to decide?",
+                hint="leave aclEnable to files of 4.x, or move them over and switch it off",
+            )
 
     @property
     def is_slave(self) -> bool:

@@ -53,7 +53,8 @@ def run_broker(
         nearest = configuration.nearest_known(key)
         logger.warning("%s is no setting of a broker%s", key, f"; did you mean {nearest}?" if nearest else "")
     if not insecure:
-        warn_if_open(configuration.settings.bind_address, configuration.settings)
+        chosen = configuration.settings
+        warn_if_open(chosen.bind_address, guarded=chosen.is_guarded or chosen.acl_enable)
     name = configuration.settings.broker_name
     run(serve(Broker(configuration), lambda running: f"broker {name} ready on {running.address}"))
 

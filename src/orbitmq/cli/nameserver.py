@@ -39,5 +39,5 @@ def nameserver(
         nearest = configuration.nearest_known(key)
         logger.warning("%s is no setting of a name server%s", key, f"; did you mean {nearest}?" if nearest else "")
     if not insecure:
-        warn_if_open(configuration.settings.bind_address, configuration.settings)
+        warn_if_open(configuration.settings.bind_address, guarded=configuration.settings.is_guarded)
     run(serve(NameServer(configuration), lambda server: f"name server ready on {server.address}"))

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from orbitmq.access.settings import AccessSettings
-
 logger = logging.getLogger(__name__)
 
 S = TypeVar("S")
@@ -37,9 +35,9 @@ async def serve(server: AbstractAsyncContextManager[S], ready: Callable[[S], str
     logger.info("stopped")
 
 
-def warn_if_open(host: str, settings: AccessSettings) -> None:
+def warn_if_open(host: str, *, guarded: bool) -> None:
     """A server that others can reach and that asks nobody who they are is open to all of them."""
-    if not settings.is_guarded and not _is_loopback(host):
+    if not guarded and not _is_loopback(host):
         logger.warning(
             "anyone who reaches %s can read, write and delete everything here; to ask them who they are, set "
             "authenticationEnabled=true, authorizationEnabled=true and initAuthenticationUser "

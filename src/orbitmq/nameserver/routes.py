@@ -69,6 +69,6 @@ def build_routes(
         RequestCode.GET_KVLIST_BY_NAMESPACE: partial(handlers.get_kv_namespace, kv_config),
         RequestCode.UPDATE_NAMESRV_CONFIG: partial(handlers.update_configuration, configuration),
         RequestCode.GET_NAMESRV_CONFIG: partial(handlers.get_configuration, configuration),
-        **access_routes(users),
+        **access_routes(users, enabled=gate is not None),
     }
     return guarded(table, NEEDS, gate)

@@ -62,9 +62,7 @@ class NameServer:
         )
         self._pool = Pool(limits=limits, network=network, sign=own_signature(settings))
         self.users = open_users(settings, Path(settings.kv_config_path).parent / "auth")
-        gate = open_gate(
-            settings, self.users, _ANY_CLUSTER, Path(settings.kv_config_path).parent / "plain_acl.yml", clock
-        )
+        gate = open_gate(settings, self.users, _ANY_CLUSTER)
         answers = RouteAnswers(self.registry, self.kv_config, configuration)
         opening = Opening(clock, configuration)
         routes = build_routes(
