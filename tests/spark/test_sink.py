@@ -56,11 +56,13 @@ def frame(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
-def write(server: Server, *batches: pa.RecordBatch, task: TaskName = TASK, **options: str) -> Written:
+def write(
+    server: Server, *batches: pa.RecordBatch, task: TaskName = TASK, wait_for: str = "Good", **options: str
+) -> Written:
     made = sink_options({"nameServer": server.address, **options})
     columns = {name: name for name in batches[0].schema.names}
     written = RowWriter(made, columns).write_rows(iter(batches), task)
-    wait_for_topic(server, options.get("topic") or "Good")
+    wait_for_topic(server, options.get("topic") or wait_for)
     return written
 
 
@@ -72,7 +74,8 @@ def test_rows_arrive_with_everything_their_columns_said(server: Server) -> None:
         keys=pa.array([["k1", "k2"], None, []], pa.list_(pa.string())),
         properties=[[("colour", "blå"), ("TAGS", "not this"), ("UNIQ_KEY", "nor this")], None, []],
     )
-    written = write(server, batch, topic="Sunk-too")
+    written = write(server, batch, wait_for="Sunk-too")
+    wait_for_topic(server, "Sunk")
     assert (written.sent, written.refused) == (3, {})
     rows = {row["body"]: row for row in read(server, subscribe="Sunk,Sunk-too")}
     one = rows[b"one"]
@@ -83,6 +86,11 @@ def test_rows_arrive_with_everything_their_columns_said(server: Server) -> None:
     assert (rows[b"two"]["tags"], rows[b"two"]["keys"]) == (None, None)
     assert (rows[b"three"]["topic"], rows[b"three"]["tags"]) == ("Sunk-too", None)
     assert len({row["msgId"] for row in rows.values()}) == 3
+
+
+def test_the_option_topic_wins_over_the_column(server: Server) -> None:
+    write(server, frame(body=[b"a", b"b"], topic=["Sunk-from", None]), topic="Sunk-to")
+    assert bodies(read(server, subscribe="Sunk-to")) == ["a", "b"]
 
 
 def test_many_rows_travel_in_few_requests_and_all_arrive_once(server: Server) -> None:

@@ -1,7 +1,7 @@
 """The columns of a frame that is written to topics: which it may have, of which types, and under which names.
 
     body (value)     binary or string; the only one that must be there
-    topic            string; without it, the option `topic`
+    topic            string; the option `topic` wins over it
     tags (tag)       string
     keys             string, or array of strings
     properties       map of strings

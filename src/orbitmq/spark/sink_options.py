@@ -37,7 +37,7 @@ _MAX_MESSAGE_BYTES: Final = 4 << 20
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     access: Access
-    topic: str  # for rows without one; a column of that name wins
+    topic: str  # for all rows; empty: the column of that name
     group: str
     bad_rows: BadRows
     dead_letter_path: str

@@ -126,11 +126,12 @@ def _bodies(given: pa.Array, max_bytes: int, verdicts: _Verdicts) -> pa.Array:
     return bodies
 
 
-def _topics(given: pa.Array | None, count: int, default: str, verdicts: _Verdicts) -> pa.Array:
-    if given is None:
-        return pa.repeat(pa.scalar(default), count)
-    topics = pc.fill_null(given, default) if default else given
-    verdicts.refuse(pc.is_null(topics).to_numpy(zero_copy_only=False), "its topic is null, and no option says another")
+def _topics(given: pa.Array | None, count: int, option: str, verdicts: _Verdicts) -> pa.Array:
+    """The option wins over the column, as with Kafka's sink: a frame that was read from a topic has the column anyway."""
+    if option or given is None:
+        return pa.repeat(pa.scalar(option, pa.string()), count)
+    topics = given
+    verdicts.refuse(pc.is_null(topics).to_numpy(zero_copy_only=False), "its topic is null")
     for topic in topics.unique().to_pylist():
         if topic is None:
             continue
