@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.clock import ManualClock
+from orbitmq.protocol.codes import RequestCode, ResponseCode
 from tests.broker.kit import (
     EARLIEST_TIME,
     MAX_OFFSET,
@@ -93,6 +94,15 @@ async def test_while_a_reset_waits_it_is_what_counts(used: Wire, broker: Broker)
     await used.pull("T", 0, 3)  # takes the reset up
     assert (await commit(used, 2)).remark is None
     assert (await query(used)).fields["offset"] == "2"
+
+
+async def test_a_reset_reaches_a_pull_that_waits(used: Wire) -> None:
+    waiting = await used.hold("T", 0, 3, consumer_group="G")
+    reset = {"topic": "T", "group": "G", "timestamp": -1, "isForce": "true", "offset": 1, "queueId": 0}
+    assert (await used.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
+    answer = await waiting
+    assert (answer.code, answer.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+    assert answer.fields["nextBeginOffset"] == "1"
 
 
 async def test_the_ends_of_a_queue(used: Wire) -> None:

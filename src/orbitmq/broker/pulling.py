@@ -110,10 +110,9 @@ class Pulling:
             refused.add_fields()  # Java's clients expect the field map even when it is empty
             return refused
         self.commit_if_asked(header)
-        reset = self._offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
-        if reset is not None:
-            low, high = self._store.queue_range(header.topic, header.queue_id)
-            return _with_offsets(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset, low, high, topic, group, 0)
+        moved = self._moved(header, topic, group)
+        if moved is not None:
+            return moved
         result = self._read(header, header.queue_offset, wishes)
         if self.hold(result, header, wishes, request, connection):
             return None
@@ -251,7 +250,20 @@ class Pulling:
             self._misses.add(1)
         return response
 
+    def _moved(self, header: PullMessage, topic: TopicConfig | None, group: GroupConfig | None) -> Command | None:
+        """Where an operator sends the group instead."""
+        reset = self._offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+        if reset is None:
+            return None
+        low, high = self._store.queue_range(header.topic, header.queue_id)
+        return _with_offsets(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset, low, high, topic, group, 0)
+
     def _answer_arrival(self, pull: HeldPull) -> bool:
+        header = pull.header
+        moved = self._moved(header, self._topics.get(header.topic), self._groups.get(header.consumer_group))
+        if moved is not None:
+            pull.connection.answer(pull.request, moved)
+            return True
         try:
             result = self._read(pull.header, pull.scan_from, pull.wishes)
         except OrbitError as error:  # the trouble of one queue must not keep the others from their answers

@@ -207,7 +207,7 @@ def _figures_and_care(state: State) -> dict[int, Handler]:
         RequestCode.QUERY_CORRECTION_OFFSET: partial(admin_offsets.correction_offsets, s.offsets),
         RequestCode.CLONE_GROUP_OFFSET: partial(admin_offsets.clone_offsets, s.progress, s.topics, s.offsets),
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: partial(
-            admin_offsets.reset_offset, s.topics, s.groups, s.clients, s.offsets, s.store, s.configuration
+            admin_offsets.reset_offset, s.topics, s.groups, s.clients, s.offsets, s.store, s.pulling, s.configuration
         ),
         RequestCode.GET_BROKER_RUNTIME_INFO: partial(
             admin_stats.broker_runtime_info,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.delayed import DelayedMessages
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.progress import Progress
+    from orbitmq.broker.pulling import Pulling
     from orbitmq.broker.registration import Registration
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.topics import Topics
@@ -173,15 +174,18 @@ async def reset_offset(
     clients: Clients,
     offsets: ConsumerOffsets,
     store: Store,
+    pulling: Pulling,
     configuration: BrokerConfiguration,
     request: Command,
     connection: Connection,
 ) -> Command:
-    """Send a group to a time, the end, or an offset: at its next pull, or by telling its members."""
+    """Send a group to a time, the end, or an offset: by answering the pulls that wait and the next ones, or by telling its members."""
     header = request.read(ResetOffset)
     if configuration.settings.use_server_side_reset_offset:
         by_queue = _reset_here(topics, groups, offsets, store, header)
         await offsets.save()  # after a crash, leases from before it must not move the group on again
+        for queue_id in by_queue:
+            pulling.held.arrived(header.topic, queue_id)
     else:
         by_queue = _goals_for_clients(topics, offsets, store, header)
     broker_name = configuration.settings.broker_name
