@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbitmq.broker.replication.agreement import master_record
+from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import answer
+from orbitmq.transport.pool import Pool
+from orbitmq.transport.server import Server
 from tests.broker.kit import PATIENCE_SECONDS, Wire
 from tests.replication.kit import copied, group_of_brokers, log_bytes, until
 
@@ -17,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
+    from orbitmq.protocol.command import Command
+    from orbitmq.transport.connection import Connection
     from tests.replication.kit import Group
 
 
@@ -144,6 +151,66 @@ async def test_a_store_of_another_broker_is_refused_and_stays(
     assert b"theirs" not in log_bytes(slave)
 
 
+async def test_a_master_that_changes_while_the_slave_connects_is_followed(group: Group) -> None:
+    first, second = await group.master("first", brokerName="first"), await group.master("second", brokerName="second")
+    await send(first, b"of the first")
+    await send(second, b"of the second")
+    slave = await group.slave(syncFromLastFile="true", registerNameServerPeriod=60_000)
+    copying = slave.state.copying
+    assert copying is not None
+
+    async def change() -> None:
+        copying.before_copying = usual
+        copying.follow(second.address, second.state.registration.ha_address)
+
+    usual, copying.before_copying = copying.before_copying, change
+    copying.follow(first.address, first.state.registration.ha_address)
+    await copied(second, slave)
+    assert log_bytes(slave) == log_bytes(second)
+
+
+async def test_a_master_that_does_not_answer_is_not_one_with_another_log() -> None:
+    answers = {
+        0: answer(ResponseCode.SYSTEM_BUSY, "later"),
+        1: answer(ResponseCode.SYSTEM_ERROR, "an account is missing"),
+        2: answer(ResponseCode.SYSTEM_ERROR, "can not find message by the offset, 2"),
+    }
+
+    async def view(request: Command, _connection: Connection) -> Command:
+        return answers[int(request.fields["offset"])]
+
+    server, pool = Server({RequestCode.VIEW_MESSAGE_BY_ID: view}), Pool()
+    address = await server.start("127.0.0.1", 0)
+    with pytest.raises(RequestFailed, match="does not show its message at 0: later"):
+        await master_record(pool, address, 0)
+    with pytest.raises(RequestFailed, match="an account is missing"):
+        await master_record(pool, address, 1)
+    assert await master_record(pool, address, 2) is None
+    await pool.close()
+    await server.stop()
+
+
+async def test_a_slave_without_leave_copies_nothing_instead_of_the_last_file(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = (
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+    )
+    master = await group.master(
+        authenticationEnabled="true",
+        authenticationWhitelist=",".join(str(int(code)) for code in (*tables, RequestCode.SEND_MESSAGE_V2)),
+        initAuthenticationUser='{"username":"root","password":"secret"}',
+    )
+    await send(master, b"one")
+    slave = await group.slave()
+    await until(lambda: "does not say where its log begins: username" in caplog.text, "the slave says what is wrong")
+    assert log_bytes(slave) == b""
+
+
 async def test_what_writes_is_refused_by_a_slave(group: Group) -> None:
     master = await group.master()
     slave = await group.slave()
@@ -153,6 +220,8 @@ async def test_what_writes_is_refused_by_a_slave(group: Group) -> None:
     sent = await client.send("T", b"two")
     assert sent.code == ResponseCode.SYSTEM_BUSY
     assert "slave" in (sent.remark or "")
+    recalled = await client.ask(RequestCode.RECALL_MESSAGE, {"topic": "T", "recallHandle": "any"})
+    assert (recalled.code, "slave" in (recalled.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
     changed = await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
     assert changed.code == ResponseCode.SYSTEM_ERROR
     assert log_bytes(slave) == log_bytes(master)
@@ -245,6 +314,19 @@ class TestSynchronousMaster:
         assert (await client.send("T", b"x")).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
         silent.report(master.state.store.log.end)
         await until(lambda: master.state.slaves.states()[0].acked == master.state.store.log.end, "it acknowledged")
+        await client.close()
+        silent.close()
+
+    async def test_whoever_waits_for_a_slave_is_answered_before_the_master_stops(self, group: Group) -> None:
+        master = await group.master(slaveTimeout="500", **self.settings)
+        silent = await Peer.connect(master)
+        silent.report(0)
+        await until(lambda: len(master.state.slaves.states()) == 1, "the slave is connected")
+        client = wire(master)
+        sent = asyncio.create_task(client.send("T", b"x"))
+        await until(lambda: master.state.store.log.end > 0, "the message is stored")
+        await group.stop(master)
+        assert (await sent).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
         await client.close()
         silent.close()
 

@@ -77,6 +77,16 @@ def group(*actions: Action, field: str = "consumerGroup") -> NeedsOf:
     return needs
 
 
+def reply(*, field: str = "topic") -> NeedsOf:
+    """Replies go to a topic that is the cluster's own, where everyone may; under any other name they are messages like others."""
+
+    def needs(request: Command, cluster: str) -> Sequence[Need]:
+        name = request.fields.get(field)
+        return (topic_need(name, (Action.PUB,)),) if name and name != f"{cluster}_REPLY_TOPIC" else ()
+
+    return needs
+
+
 def all_of(*parts: NeedsOf) -> NeedsOf:
     return lambda request, cluster: [need for part in parts for need in part(request, cluster)]
 
@@ -115,6 +125,8 @@ def queue_locks(request: Command, _cluster: str) -> Sequence[Need]:
 
 
 def topic_need(name: str, actions: tuple[Action, ...]) -> Need:
+    """A retry topic stands for its group, whose members send to it as well."""
     if name.startswith(_RETRY_PREFIX):
-        return Need(Kind.GROUP, name.removeprefix(_RETRY_PREFIX), (Action.SUB,))
+        of_group = tuple(Action.SUB if action is Action.PUB else action for action in actions)
+        return Need(Kind.GROUP, name.removeprefix(_RETRY_PREFIX), of_group)
     return Need(Kind.TOPIC, name, actions)

@@ -70,6 +70,11 @@ class AccessSettings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
     def check_access(self) -> None:
         """ConfigError for what cannot be used."""
+        if self.authorization_enabled and not self.authentication_enabled:
+            raise ConfigError(
+                "authorizationEnabled=true without authenticationEnabled=true: anyone could say to be anyone",
+                hint="set both",
+            )
         self.codes_without_authentication()
         self.codes_without_authorization()
         self.first_user()

@@ -11,6 +11,7 @@ Java: AuthenticationMetadataManagerImpl, AuthorizationMetadataManagerImpl
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -29,14 +30,15 @@ T = TypeVar("T", bound=Body)
 
 
 class Users:
-    """Changes are saved before they count."""
+    """Changes are saved before they count. They may come from any thread, questions from any other at the same time."""
 
     def __init__(self, folder: Path) -> None:
         self._users_file = folder / "users.json"
         self._acls_file = folder / "acls.json"
         self._users = {user.username: user for user in _load(self._users_file, list[User])}
         self._acls = {acl.subject: acl for acl in _load(self._acls_file, list[Acl])}
-        self._entries: dict[str, tuple[list[Entry], list[Entry]]] = {}  # by user: custom, default
+        self._entries: dict[str, tuple[list[Entry], list[Entry]]] = {}  # by user: custom, default; a new one per change
+        self._changing = Lock()  # each change is made of what all before it left
 
     # ---- questions
 
@@ -59,29 +61,33 @@ class Users:
 
     def entries(self, username: str) -> tuple[list[Entry], list[Entry]]:
         """What the user's custom and default policies say."""
-        found = self._entries.get(username)
+        entries = self._entries  # before the policies: what is read of old ones must not outlive them
+        found = entries.get(username)
         if found is None:
             acl = self._acls.get(f"User:{username}")
             found = ([], [])
             for policy in acl.policies if acl is not None else []:
                 found[policy.policy_type != CUSTOM].extend(map(read_entry, policy.entries))
-            self._entries[username] = found
+            entries[username] = found
         return found
 
     # ---- changes
 
     def create(self, user: User) -> None:
-        if user.username in self._users:
-            raise _refused("The user is existed")
-        self._put(_checked(user, User(user_type=NORMAL, user_status=ENABLED)))
+        with self._changing:
+            if user.username in self._users:
+                raise _refused("The user is existed")
+            self._put(_checked(user, User(user_type=NORMAL, user_status=ENABLED)))
 
     def update(self, user: User) -> None:
-        self._put(_checked(user, self._require(user.username)))
+        with self._changing:
+            self._put(_checked(user, self._require(user.username)))
 
     def delete(self, username: str) -> None:
-        """With its policies: a new user of that name starts without any."""
-        self._write_users({name: user for name, user in self._users.items() if name != username})
-        self._write_acls({subject: acl for subject, acl in self._acls.items() if subject != f"User:{username}"})
+        """With its policies, and those first: a new user of that name starts without any, even if the disk fails between."""
+        with self._changing:
+            self._write_acls({subject: acl for subject, acl in self._acls.items() if subject != f"User:{username}"})
+            self._write_users({name: user for name, user in self._users.items() if name != username})
 
     def create_acl(self, acl: Acl) -> None:
         """Adds to what there is for the subject."""
@@ -89,18 +95,20 @@ class Users:
             check_acl(acl)
         except ConfigError as error:
             raise _refused(str(error)) from None
-        self._require(acl.subject.removeprefix("User:"), f"The subject of {acl.subject} is not exist.")
-        old = self._acls.get(acl.subject, Acl(subject=acl.subject))
-        self._write_acls({**self._acls, acl.subject: merged(old, acl)})
+        with self._changing:
+            self._require(acl.subject.removeprefix("User:"), f"The subject of {acl.subject} is not exist.")
+            old = self._acls.get(acl.subject, Acl(subject=acl.subject))
+            self._write_acls({**self._acls, acl.subject: merged(old, acl)})
 
     def delete_acl(self, subject: str, policy_type: str | None, resource: str | None) -> None:
-        self._require(subject.removeprefix("User:"), "The subject is not exist.")
-        acl = self._acls.get(subject)
-        if acl is None:
-            raise _refused("The acl is not exist.")
-        left = without(acl, policy_type, resource)
-        others = {name: other for name, other in self._acls.items() if name != subject}
-        self._write_acls(others if left is None else {**others, subject: left})
+        with self._changing:
+            self._require(subject.removeprefix("User:"), "The subject is not exist.")
+            acl = self._acls.get(subject)
+            if acl is None:
+                raise _refused("The acl is not exist.")
+            left = without(acl, policy_type, resource)
+            others = {name: other for name, other in self._acls.items() if name != subject}
+            self._write_acls(others if left is None else {**others, subject: left})
 
     def _require(self, username: str, otherwise: str = "The user is not exist") -> User:
         user = self._users.get(username)
@@ -114,12 +122,12 @@ class Users:
     def _write_users(self, users: dict[str, User]) -> None:
         _save(self._users_file, list(users.values()))
         self._users = users
-        self._entries.clear()
+        self._entries = {}
 
     def _write_acls(self, acls: dict[str, Acl]) -> None:
         _save(self._acls_file, list(acls.values()))
         self._acls = acls
-        self._entries.clear()
+        self._entries = {}
 
 
 def _checked(user: User, before: User) -> User:

@@ -112,11 +112,11 @@ class Broker:
         state.store.close()
 
     async def _close_ports(self) -> None:
-        self.state.slaves.stop()
         if self._exporter is not None:
             await self._exporter.stop()
         for server in self._servers:
             await server.stop()
+        self.state.slaves.stop()  # after those who wait for them
 
     def drop_connections(self) -> None:
         """Cut all of them at once, for tests of what clients do then."""

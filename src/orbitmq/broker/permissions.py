@@ -1,7 +1,7 @@
 """What each request to a broker needs. Java: the RocketMQAction annotations of the request headers
 
-A message can be looked up by its place in the log under any topic's name, so the handler compares the topic; without one the
-whole cluster is needed.
+A message can be looked up, handed over or sent back by its place in the log under any topic's name, so the handlers compare the
+topic; to look it up or hand it over without one, the whole cluster is needed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from orbitmq.access.needs import (
     nothing,
     or_cluster,
     queue_locks,
+    reply,
     topic,
 )
 from orbitmq.protocol.codes import RequestCode
@@ -42,10 +43,11 @@ _CLIENTS: Final[Mapping[int, NeedsOf]] = {
     RequestCode.SEND_MESSAGE: _SEND,
     RequestCode.SEND_MESSAGE_V2: _SEND_SHORT,
     RequestCode.SEND_BATCH_MESSAGE: _SEND_SHORT,
-    # The answer to a request goes to a topic of the cluster's own; whoever got the request may answer it.
-    RequestCode.SEND_REPLY_MESSAGE: nothing,
-    RequestCode.SEND_REPLY_MESSAGE_V2: nothing,
-    RequestCode.CONSUMER_SEND_MSG_BACK: group(Action.SUB, field="group"),
+    RequestCode.SEND_REPLY_MESSAGE: reply(),
+    RequestCode.SEND_REPLY_MESSAGE_V2: reply(field="b"),
+    RequestCode.CONSUMER_SEND_MSG_BACK: all_of(
+        topic(Action.SUB, field="originTopic"), group(Action.SUB, field="group")
+    ),
     RequestCode.END_TRANSACTION: topic(Action.PUB),
     RequestCode.RECALL_MESSAGE: topic(Action.PUB),
     RequestCode.PULL_MESSAGE: _READ,
@@ -101,7 +103,7 @@ _OPERATORS: Final[Mapping[int, NeedsOf]] = {
     RequestCode.GET_PRODUCER_CONNECTION_LIST: _LOOK,
     RequestCode.GET_ALL_PRODUCER_INFO: _LOOK,
     RequestCode.GET_CONSUMER_RUNNING_INFO: _LOOK_AT_GROUP,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: or_cluster(all_of(topic(Action.SUB), group(Action.SUB)), Action.UPDATE),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: all_of(or_cluster(topic(Action.SUB), Action.UPDATE), group(Action.SUB)),
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: or_cluster(group(Action.GET, field="group"), Action.GET),
     RequestCode.GET_ALL_CONSUMER_OFFSET: _LOOK,
     RequestCode.GET_ALL_DELAY_OFFSET: _LOOK,

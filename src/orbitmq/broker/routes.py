@@ -87,7 +87,15 @@ def build_routes(state: State) -> Routes:
         RequestCode.SEND_REPLY_MESSAGE: partial(reply_with, SendMessage),
         RequestCode.SEND_REPLY_MESSAGE_V2: partial(reply_with, SendMessageV2),
         RequestCode.CONSUMER_SEND_MSG_BACK: partial(
-            send.send_back, s.sending, s.topics, s.groups, s.store, s.statistics, s.configuration, s.randomness
+            send.send_back,
+            s.sending,
+            s.topics,
+            s.groups,
+            s.store,
+            s.statistics,
+            s.configuration,
+            s.randomness,
+            s.gate is not None,
         ),
         RequestCode.END_TRANSACTION: partial(transactions.end_transaction, s.half_messages),
         RequestCode.PULL_MESSAGE: partial(pull.pull_message, s.pulling),
@@ -184,7 +192,7 @@ def _topics_groups_and_clients(state: State) -> dict[int, Handler]:
         RequestCode.GET_ALL_PRODUCER_INFO: partial(admin_clients.all_producers, s.clients),
         RequestCode.GET_CONSUMER_RUNNING_INFO: partial(admin_clients.running_info, s.clients),
         RequestCode.CONSUME_MESSAGE_DIRECTLY: partial(
-            admin_clients.consume_directly, s.clients, s.topics, s.groups, s.store, s.configuration
+            admin_clients.consume_directly, s.clients, s.topics, s.groups, s.store, s.configuration, s.gate is not None
         ),
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: partial(admin_clients.consumer_status, s.clients),
     }

@@ -6,8 +6,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.broker import names
 from orbitmq.errors import CallTimeout, OrbitError, RequestFailed, TransportError
 from orbitmq.message.ids import parse_offset_message_id
+from orbitmq.message.record import decode_entry
 from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.groups import (
     ClientConnection,
@@ -77,14 +79,18 @@ async def consume_directly(
     groups: Groups,
     store: Store,
     configuration: BrokerConfiguration,
+    compares_topic: bool,
     request: Command,
     connection: Connection,
 ) -> Command:
-    """Hand one message to one consumer, past its queue."""
+    """Hand one message to one consumer, past its queue. With access control the topic, if one is named, has to be the message's."""
     header = request.read(ConsumeDirectly)
     _, offset = parse_offset_message_id(header.msg_id or "")
     record = store.record_at(offset)
-    if record is None:
+    topics_of_group = (header.topic, names.retry_topic(header.consumer_group))
+    if record is None or (
+        compares_topic and header.topic and decode_entry(record, 0, offset).topic not in topics_of_group
+    ):
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
     topic, group = topics.get(header.topic or ""), groups.get(header.consumer_group)
     request.add_fields(brokerName=configuration.settings.broker_name)

@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 async def query_message(
     store: Store, configuration: BrokerConfiguration, request: Command, connection: Connection
 ) -> Command:
-    """Records whose key may be the one asked for; the asker compares, because only hashes are kept."""
+    """Records whose key may be the one asked for; the asker compares, because only hashes are kept.
+
+    Of its own topic only: a key can be made up whose hash is that of another topic's message.
+    """
     header = request.read(QueryMessage)
     settings = configuration.settings
     wanted = settings.default_query_max_num if header.unique_key else header.max_num
     limit = min(wanted, settings.max_msgs_num_batch)
     found = store.find_by_key(header.topic, header.key, limit, header.begin_timestamp, header.end_timestamp)
-    if not found.records:
+    records = [record for record in found.records if decode_entry(record, 0, 0).topic == header.topic]
+    if not records:
         nothing = MessagesFound(index_last_update_timestamp=0, index_last_update_phyoffset=0)
         return answer(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", nothing)
     response = ok(
@@ -33,7 +37,7 @@ async def query_message(
             index_last_update_timestamp=found.last_stored_at_ms, index_last_update_phyoffset=found.last_offset
         )
     )
-    response.parts = found.records
+    response.parts = records
     return response
 
 

@@ -187,10 +187,13 @@ async def send_back(
     stats: Statistics,
     configuration: BrokerConfiguration,
     randomness: random.Random,
+    compares_topic: bool,
     request: Command,
     connection: Connection,
 ) -> Command:
     """A consumer could not handle a message: keep a copy for later, or put it to the dead letters.
+
+    With access control it has to be a message that the group may have got: a copy is a way to read it.
 
     Java: SendMessageProcessor.consumerSendMsgBack
     """
@@ -207,6 +210,12 @@ async def send_back(
     if record is None:
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     message = decode_record(record)
+    if compares_topic and not _may_come_from(message.topic, header):
+        raise RequestFailed(
+            ResponseCode.SYSTEM_ERROR,
+            f"look message by offset failed, {header.offset}",
+            hint="is originTopic its topic?",
+        )
     # `put` adds these three again.
     own = (keys.REGION, keys.TRACE_ON, keys.CLUSTER)
     properties = {key: value for key, value in message.properties.items() if key not in own}
@@ -237,3 +246,9 @@ async def send_back(
     )
     stats.counter(statistics.SEND_BACK_NUMS, f"{message.topic}@{header.group}").add(1)
     return ok()
+
+
+def _may_come_from(topic: str, header: SendBack) -> bool:
+    """`originTopic` is what the sender was allowed to read; of a message that was sent back before, it is that of the first time."""
+    origin = header.origin_topic or ""
+    return topic in (origin, names.retry_topic(header.group), *names.lease_retry_topics(header.group, origin))

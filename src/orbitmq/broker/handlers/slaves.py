@@ -30,6 +30,7 @@ _WRITES: Final = (
     RequestCode.ACK_MESSAGE,
     RequestCode.BATCH_ACK_MESSAGE,
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.RECALL_MESSAGE,
 )
 _CHANGES: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,

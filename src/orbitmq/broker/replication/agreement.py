@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers.admin import ViewMessage
@@ -21,14 +22,22 @@ if TYPE_CHECKING:
     from orbitmq.transport.pool import Pool
 
 _CALL_SECONDS: Final = 5.0
+_NOT_THERE: Final = "can not find message"  # Java's words; the code alone stands for failures of any kind
 
 
 async def master_record(pool: Pool, master: Address, offset: int) -> bytes | None:
-    """The record at a log offset of the master; None if it has none there. TransportError if it cannot be asked."""
+    """The record at a log offset of the master; None if it has none there.
+
+    TransportError if it cannot be asked, RequestFailed if it will not say: that is no sign of another log.
+    """
     answer = await pool.call(
         master, new_request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset=offset)), _CALL_SECONDS
     )
-    return bytes(answer.body) if answer.code == ResponseCode.SUCCESS and answer.body else None
+    if answer.code == ResponseCode.SUCCESS:
+        return bytes(answer.body)
+    if answer.code == ResponseCode.SYSTEM_ERROR and _NOT_THERE in (answer.remark or ""):
+        return None
+    raise RequestFailed(answer.code, f"master {master} does not show its message at {offset}: {answer.remark}")
 
 
 class Agreement(NamedTuple):

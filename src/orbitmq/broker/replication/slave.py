@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from orbitmq.broker.replication.agreement import agreement, master_record
 from orbitmq.broker.replication.wire import REPORT, Pieces
-from orbitmq.errors import OrbitError, StorageError
+from orbitmq.errors import OrbitError, RequestFailed, StorageError
 from orbitmq.protocol.bodies.route import KvTable
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
@@ -114,8 +114,13 @@ class Copying:
             elif not self._configuration.settings.sync_from_last_file:
                 await self._begin(self.master)
         await self._until_safe()
+        if self._changed.is_set():  # another master meanwhile
+            return
         stream = _Stream(self._store, self._clock)
         await self._network.connect(lambda: stream, ha_address)
+        if self._changed.is_set():
+            stream.abort()
+            return
         self._stream = stream
         self._failure = ""
         logger.info("copying the log of %s from %d on", ha_address, self._replica.end)
@@ -159,8 +164,8 @@ class Copying:
     async def _begin(self, master: Address) -> None:
         """The first record of an empty slave."""
         answer = await self._pool.call(master, new_request(RequestCode.GET_BROKER_RUNTIME_INFO), _CALL_SECONDS)
-        if answer.code != ResponseCode.SUCCESS:
-            return
+        if answer.code != ResponseCode.SUCCESS:  # going on without would begin with the last file
+            raise RequestFailed(answer.code, f"master {master} does not say where its log begins: {answer.remark}")
         start = int(KvTable.from_json(answer.body).table.get("commitLogMinOffset", "-1"))
         record = await master_record(self._pool, master, start) if start >= 0 else None
         if record is not None:

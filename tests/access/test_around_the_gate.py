@@ -1,0 +1,160 @@
+"""Ways around the gate: requests that touch what they do not name."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from orbitmq.access.settings import AccessSettings
+from orbitmq.access.users import Users
+from orbitmq.broker.broker import Broker
+from orbitmq.errors import ConfigError
+from orbitmq.message.ids import offset_message_id
+from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import request as new_request
+from orbitmq.protocol.signing import sign
+from orbitmq.transport.pool import Pool
+from tests.access.test_matrix import GUARDED, MEMBER, ROOT
+from tests.broker.kit import PATIENCE_SECONDS, configuration, long_send_header, send_header
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from orbitmq.protocol.command import Command
+    from orbitmq.protocol.signing import Credentials
+
+# Java's hash of both is the same, so that of each with the same key is too.
+MINE: Final = "ordersAa"
+THEIRS: Final = "ordersBB"
+
+
+class Guarded:
+    """A broker with a message of each topic; `member` may use MINE and the group G, nothing else."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._pool = Pool()
+
+    async def ask(self, who: Credentials, code: int, fields: Any, body: bytes = b"") -> Command:
+        request = new_request(code, None if isinstance(fields, dict) else fields, body)
+        if isinstance(fields, dict):
+            request.add_fields(**{name: str(value) for name, value in fields.items()})
+        sign(request, who)
+        assert self.broker.address is not None
+        return await self._pool.call(self.broker.address, request, PATIENCE_SECONDS)
+
+    async def send(self, topic: str, body: bytes) -> int:
+        """Where it lies in the log."""
+        end = self.broker.state.store.log.end
+        sent = await self.ask(ROOT, RequestCode.SEND_MESSAGE_V2, send_header(topic, properties={"KEYS": "k"}), body)
+        assert sent.code == 0, sent.remark
+        return end
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
+    async with Broker(configuration(tmp_path, GUARDED)) as broker:
+        users = broker.state.users
+        users.create(User(username=MEMBER.access_key, password=MEMBER.secret_key))
+        rights = [
+            PolicyEntry(resource=f"Topic:{MINE}", actions=["Pub", "Sub", "Get"], decision="Allow"),
+            PolicyEntry(resource="Group:G", actions=["Sub"], decision="Allow"),
+        ]
+        users.create_acl(Acl(subject="User:member", policies=[Policy(entries=rights)]))
+        guarded = Guarded(broker)
+        yield guarded
+        await guarded.close()
+
+
+async def test_a_reply_is_no_way_to_send_to_any_topic(guarded: Guarded) -> None:
+    await guarded.send(THEIRS, b"theirs")
+    for code, header in (
+        (RequestCode.SEND_REPLY_MESSAGE, long_send_header),
+        (RequestCode.SEND_REPLY_MESSAGE_V2, send_header),
+    ):
+        assert (await guarded.ask(MEMBER, code, header(THEIRS), b"x")).code == ResponseCode.NO_PERMISSION
+        reply = await guarded.ask(MEMBER, code, header("DefaultCluster_REPLY_TOPIC"), b"x")
+        assert "channel of <> not found" in (reply.remark or ""), "nobody waits for it, but it was let through"
+    assert guarded.broker.state.store.queue_range(THEIRS, 0).max_offset == 1
+
+
+async def test_sending_back_is_no_way_to_read_any_message(guarded: Guarded) -> None:
+    theirs, mine = await guarded.send(THEIRS, b"theirs"), await guarded.send(MINE, b"mine")
+
+    async def send_back(offset: int, **origin: str) -> Command:
+        header = {"offset": offset, "group": "G", "delayLevel": -1, **origin}
+        return await guarded.ask(MEMBER, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+
+    beat = b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[]}]}'
+    assert (await guarded.ask(MEMBER, RequestCode.HEART_BEAT, {}, beat)).code == 0
+    assert (await send_back(theirs, originTopic=THEIRS)).code == ResponseCode.NO_PERMISSION
+    for lie in ({"originTopic": MINE}, {}):
+        assert "look message by offset failed" in ((await send_back(theirs, **lie)).remark or "")
+    assert guarded.broker.state.store.queue_range("%DLQ%G", 0).max_offset == 0
+    assert (await send_back(mine, originTopic=MINE)).code == 0
+    assert guarded.broker.state.store.queue_range("%DLQ%G", 0).max_offset == 1
+
+
+async def test_handing_a_message_over_is_no_way_to_read_any(guarded: Guarded) -> None:
+    theirs, mine = await guarded.send(THEIRS, b"theirs"), await guarded.send(MINE, b"mine")
+
+    async def hand_over(offset: int, **topic: str) -> Command:
+        header = {"consumerGroup": "G", "clientId": "c", "msgId": offset_message_id(bytes(8), offset), **topic}
+        return await guarded.ask(MEMBER, RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+
+    assert (await hand_over(theirs)).code == ResponseCode.NO_PERMISSION, "without a topic it needs the cluster"
+    assert (await hand_over(theirs, topic=THEIRS)).code == ResponseCode.NO_PERMISSION
+    assert "can not find message" in ((await hand_over(theirs, topic=MINE)).remark or "")
+    assert "can not find message" not in ((await hand_over(mine, topic=MINE)).remark or "")
+
+
+async def test_a_key_with_the_hash_of_another_topics_finds_nothing_of_it(guarded: Guarded) -> None:
+    await guarded.send(THEIRS, b"theirs")
+    query = {"topic": MINE, "key": "k", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 1 << 60}
+    assert len(guarded.broker.state.store.find_by_key(MINE, "k").records) == 1, "the hashes are the same"
+    found = await guarded.ask(MEMBER, RequestCode.QUERY_MESSAGE, query)
+    assert (found.code, found.body) == (ResponseCode.QUERY_NOT_FOUND, b"")
+    await guarded.send(MINE, b"mine")
+    found = await guarded.ask(MEMBER, RequestCode.QUERY_MESSAGE, query)
+    assert b"mine" in found.body
+    assert b"theirs" not in found.body
+
+
+async def test_whoever_may_consume_may_not_delete_the_retry_topic(guarded: Guarded) -> None:
+    refused = await guarded.ask(MEMBER, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "%RETRY%G"})
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert "Group:G" in (refused.remark or "")
+    route = await guarded.ask(MEMBER, RequestCode.SEND_MESSAGE_V2, send_header("%RETRY%G"), b"x")
+    assert route.code != ResponseCode.NO_PERMISSION, "but send to it, as consumers do"
+
+
+def test_rights_of_whoever_one_says_to_be_are_none() -> None:
+    with pytest.raises(ConfigError, match="anyone could say to be anyone"):
+        AccessSettings(authorization_enabled=True).check_access()
+
+
+def test_users_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    users = Users(tmp_path)
+    failed: list[Exception] = []
+
+    def make(first: int) -> None:
+        try:
+            for number in range(first, first + 10):
+                users.create(User(username=f"user-{number}", password="secret"))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=make, args=(first,)) for first in (0, 10, 20, 30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len(users.all()) == len(Users(tmp_path).all()) == 40
