@@ -12,6 +12,7 @@ from orbitmq.broker.replication.agreement import master_record
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import answer
+from orbitmq.storage.replica import Replica
 from orbitmq.transport.pool import Pool
 from orbitmq.transport.server import Server
 from tests.broker.kit import PATIENCE_SECONDS, Wire
@@ -137,8 +138,9 @@ async def test_a_tail_that_the_master_lost_is_cut_off_and_kept(group: Group, tmp
 
 
 async def test_a_store_of_another_broker_is_refused_and_stays(
-    group: Group, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    group: Group, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delattr(Replica, "record_starts")  # it is tried each second: no file is to be looked through for that
     stranger = await group.master("slave-1", brokerName="other")
     await send(stranger, b"mine", b"mine too")
     await group.stop(stranger)
@@ -287,8 +289,10 @@ class TestSynchronousMaster:
     settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}  # noqa: RUF012
 
     async def test_a_send_is_answered_once_a_slave_has_it(self, group: Group) -> None:
-        master = await group.master(**self.settings)
-        slave = await group.slave(flushDiskType="SYNC_FLUSH")
+        master = await group.master(slaveTimeout="60000", **self.settings)
+        slave = await group.slave(
+            flushDiskType="SYNC_FLUSH", flushIntervalCommitLog=600_000
+        )  # it does not wait for that
         await until(lambda: len(master.state.slaves.states()) == 1, "the slave is connected")
         client = wire(master)
         for _ in range(20):

@@ -175,6 +175,23 @@ def test_queue_entries_are_written_behind_the_scenes(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_slave_whose_sync_failed_copies_no_more(tmp_path: Path) -> None:
+    with open_store(tmp_path / "master") as master:
+        put(master, body=b"one")
+        record = bytes(master.log.files.segments[0].memory[: master.log.end])
+    disk = FaultyDisk(tmp_path)
+    store = open_store(tmp_path / "slave", disk=disk, flush_mode=FlushMode.ASYNC, flush_every_ms=60_000)
+    store.start()
+    replica = store.follow()
+    replica.append(0, record)
+    disk.faults.sync_fails = True
+    assert isinstance(wait_durable(store, replica.end), StoreFenced)
+    with pytest.raises(StoreFenced, match="nothing more is written"):
+        replica.append(replica.end, record)
+    assert replica.end == len(record)
+    store.abandon()
+
+
 def test_a_failed_sync_fences_the_store_for_writing_and_reading_goes_on(tmp_path: Path) -> None:
     disk = FaultyDisk(tmp_path)
     store = open_store(tmp_path, disk=disk, flush_mode=FlushMode.SYNC, flush_every_ms=60_000)

@@ -52,7 +52,7 @@ class LogFlusher:
         self.failed: StoreFenced | None = None
         self._log = log
         self._config = config
-        self._synchronous = config.flush_mode is FlushMode.SYNC
+        self.is_synchronous = config.flush_mode is FlushMode.SYNC
         self._checkpoint = checkpoint
         self._health = health
         self._on_flushed = on_flushed
@@ -138,7 +138,7 @@ class LogFlusher:
             _call(callback, None)
 
     def _is_due(self) -> bool:
-        return self._stopping or bool(self._waiting) or (self._synchronous and self._log.end > self.flushed)
+        return self._stopping or bool(self._waiting) or (self.is_synchronous and self._log.end > self.flushed)
 
     def _run(self) -> None:
         every_ms = self._config.commit_every_ms if self._config.write_pool_buffers else self._config.flush_every_ms

@@ -65,11 +65,15 @@ class Replica:
         return self._indexer.indexed_to
 
     def append(self, offset: int, data: bytes | memoryview) -> None:
-        """Raises StorageError (nothing is written) if `offset` is not the end of the log, or the disk is full."""
+        """Raises StorageError (nothing is written) if `offset` is not the end of the log, or the disk is full or has failed."""
+        if self._flusher.failed is not None:
+            raise self._flusher.failed
         first = not self._log.files.segments
         self._log.append_copied(offset, data)
         if first:
             self._indexer.indexed_to = offset
+        if self._flusher.is_synchronous and self._flusher.idle:
+            self._flusher.wake()  # the master waits for our report, and the report for the disk
 
     def index(self, confirmed: int) -> None:
         """Enter what has come whole, up to the log offset `confirmed`."""

@@ -3,7 +3,8 @@
 The copying protocol knows offsets only. A master that lost its tail in a power cut and went on writing has other messages at the
 same offsets, and a slave that believed it had them would serve what never was. So before it copies on, a slave compares: its last
 record with the master's at that place, by the request that looks up a message by its id, which Apache's brokers answer too. Two
-logs that agree in one record agree in all before it, so if the last differs, the first that does is found by halving.
+logs that agree in one record agree in all before it, so if the last differs, the first that does is found by halving. A file whose
+first record differs is not looked through: that may be all of them, again and again, when the master has deleted what a slave has.
 """
 
 from __future__ import annotations
@@ -49,13 +50,16 @@ async def agreement(store: Store, replica: Replica, pool: Pool, master: Address)
     """None if no record here is the master's."""
     is_whole = True
     for segment in reversed(store.log.files.segments):
+        if store.record_at(segment.start) is not None and not await _agrees(store, pool, master, segment.start):
+            is_whole = False
+            continue
         starts = replica.record_starts(segment)
         if not starts:
             continue
         if await _agrees(store, pool, master, starts[-1]):
             return Agreement(_end_of(store, starts[-1]), is_whole)
         is_whole = False
-        if not await _agrees(store, pool, master, starts[0]):
+        if starts[0] != segment.start and not await _agrees(store, pool, master, starts[0]):
             continue
         agreeing, differing = 0, len(starts) - 1
         while differing - agreeing > 1:
