@@ -15,7 +15,7 @@ from orbitmq.message.ids import offset_message_id
 from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
-from orbitmq.protocol.signing import sign
+from orbitmq.protocol.signing import Credentials, sign
 from orbitmq.transport.pool import Pool
 from tests.access.test_matrix import GUARDED, MEMBER, ROOT
 from tests.broker.kit import PATIENCE_SECONDS, configuration, long_send_header, send_header
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.protocol.command import Command
-    from orbitmq.protocol.signing import Credentials
 
 # Java's hash of both is the same, so that of each with the same key is too.
 MINE: Final = "ordersAa"
@@ -133,6 +132,13 @@ async def test_whoever_may_consume_may_not_delete_the_retry_topic(guarded: Guard
     assert "Group:G" in (refused.remark or "")
     route = await guarded.ask(MEMBER, RequestCode.SEND_MESSAGE_V2, send_header("%RETRY%G"), b"x")
     assert route.code != ResponseCode.NO_PERMISSION, "but send to it, as consumers do"
+
+
+async def test_a_stranger_cannot_fill_the_disk_with_the_log(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    refused = await guarded.ask(Credentials("x" * 50_000, "secret"), RequestCode.GET_BROKER_CONFIG, {})
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert "refused GET_BROKER_CONFIG from 127.0.0.1: User:xxx" in caplog.text
+    assert "x" * 1000 not in caplog.text
 
 
 def test_rights_of_whoever_one_says_to_be_are_none() -> None:

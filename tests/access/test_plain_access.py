@@ -185,3 +185,19 @@ def test_two_kinds_of_access_control_at_once_are_refused(tmp_path: Path) -> None
 async def test_access_control_without_its_file_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no .*plain_acl\.yml"):
         await Broker(configuration(tmp_path, {"aclEnable": "true"})).start()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        'accounts:\n  - accessKey: RocketMQ\n    secretKey: "very-secret\n',
+        "accounts:\n  - accessKey: RocketMQ\n    secretKey: very: secret\n",
+        "accounts:\n  - RocketMQ very-secret\n",
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_without_its_secrets(file: Path, broken: str) -> None:
+    file.write_text(broken)
+    with pytest.raises(ConfigError) as raised:
+        read_access_files([file])
+    assert str(file) in str(raised.value)
+    assert "secret" not in str(raised.value).replace("secretKey and permissions", "")

@@ -111,6 +111,13 @@ async def test_producers_are_listed(client: Wire, consumer: Consumer) -> None:
     assert producer["lastUpdateTimestamp"] > 0
 
 
+async def test_a_consumer_does_not_get_the_signature_of_who_asks(client: Wire, consumer: Consumer) -> None:
+    names = {"consumerGroup": "G", "clientId": "client-1"}
+    signature = {"AccessKey": "root", "Signature": "c2lnbmVk", "SecurityToken": "token"}
+    assert (await client.ask(RUNNING_INFO, {**names, **signature})).code == 0
+    assert consumer.asked[-1].fields == names
+
+
 async def test_a_consumer_is_asked_for_its_running_info(client: Wire, consumer: Consumer) -> None:
     fields = {"consumerGroup": "G", "clientId": "client-1", "jstackEnable": "true"}
     answer = await client.ask(RUNNING_INFO, fields)

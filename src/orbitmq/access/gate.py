@@ -66,7 +66,7 @@ class Gate:
                     for need in needs_of(request, self._cluster):
                         self._authorize(user, need, source)
         except RequestFailed as refusal:
-            audit.warning("refused %s from %s: %s", request_name(request.code), source, refusal.message)
+            audit.warning("refused %s from %s: %.500s", request_name(request.code), source, refusal.message)
             raise
 
     def _authenticate(self, request: Command) -> User:

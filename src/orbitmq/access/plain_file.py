@@ -87,8 +87,12 @@ def _load_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError("reading it needs PyYAML", hint="pip install 'orbitmq[server]'") from None
     try:
         content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        # What the error says quotes the line, and it may be that of a secret key.
+        raise ConfigError(f"is no YAML{f', at line {mark.line + 1}' if mark is not None else ''}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -98,7 +102,7 @@ def _load_yaml(path: Path) -> dict[str, Any]:
 
 def _account(item: Any) -> Account:
     if not isinstance(item, dict):
-        raise ConfigError(f"{item!r} is no account", hint="accessKey, secretKey and permissions")
+        raise ConfigError("one of the accounts is none", hint="accessKey, secretKey and permissions")
     access_key, secret_key = str(item.get("accessKey") or ""), str(item.get("secretKey") or "")
     if len(access_key) < _LEAST_KEY_CHARACTERS or len(secret_key) < _LEAST_KEY_CHARACTERS:
         raise ConfigError(f"the keys of account {access_key!r} are too short", hint="both need more than 6 characters")

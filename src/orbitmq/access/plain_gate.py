@@ -65,7 +65,7 @@ class PlainGate:
                 for need in needs_of(request, self._cluster):
                     _check_need(account, need, request.code)
         except RequestFailed as refusal:
-            audit.warning("refused %s from %s: %s", request_name(request.code), source, refusal.message)
+            audit.warning("refused %s from %s: %.500s", request_name(request.code), source, refusal.message)
             raise
 
     def _account(self, request: Command) -> Account:

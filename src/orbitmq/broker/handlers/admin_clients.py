@@ -24,6 +24,7 @@ from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers.admin import ProducerGroup
 from orbitmq.protocol.headers.groups import ConsumeDirectly, ConsumerGroup, ConsumerRunningInfo, ConsumerStatus
+from orbitmq.protocol.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 
 if TYPE_CHECKING:
     from orbitmq.broker.clients import Client, Clients
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ANSWER_SECONDS: Final = 10.0
+_NOT_FOR_CLIENTS: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 _STATUS_SECONDS: Final = 5.0
 
 
@@ -135,7 +137,10 @@ async def _status(client: Client, topic: str, group: str) -> ConsumerStatusBody 
 
 
 async def _forward(clients: Clients, group: str, client_id: str, request: Command) -> Command:
-    """Ask the client in the asker's name, and answer with what it says."""
+    """Ask the client what the asker wants to know, and answer with what it says.
+
+    Without the asker's signature: it signs values, not the names of fields, so a client could make other requests of it.
+    """
     members = clients.consumers(group)
     client = members.find(client_id) if members is not None else None
     if client is None:
@@ -146,7 +151,8 @@ async def _forward(clients: Clients, group: str, client_id: str, request: Comman
             f"The Consumer <{client_id}> Version <{versions.name(client.version)}> too low to finish, "
             "please upgrade it to V3_1_8_SNAPSHOT",
         )
-    question = Command(request.code, fields=dict(request.fields), body=request.body)
+    fields = {name: text for name, text in request.fields.items() if name not in _NOT_FOR_CLIENTS}
+    question = Command(request.code, fields=fields, body=request.body)
     try:
         answer = await client.connection.call(question, _ANSWER_SECONDS)
     except CallTimeout as error:
