@@ -44,6 +44,7 @@ def start_jobs(state: State, start: StartTask) -> None:
         start(state.reviving.run(), "handing out again what nobody acknowledged")
     elif state.master_tables is not None:
         state.copying.before_copying = state.master_tables.sync
+        state.copying.on_lost = state.registration.again_soon
         start(state.copying.run(), "copying the master's log")
         start(state.master_tables.run(), "copying the master's tables")
     if state.compacted is not None:

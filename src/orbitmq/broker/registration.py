@@ -114,6 +114,11 @@ class Registration:
         self._changed.update((config.topic_name, config) for config in changed)
         self._wake.set()
 
+    def again_soon(self) -> None:
+        """Everything to everyone, in a moment: what they answer may have changed."""
+        self._lost = True
+        self._wake.set()
+
     async def stop(self) -> None:
         self._stopping = True
         settings = self._configuration.settings
@@ -222,8 +227,7 @@ class Registration:
     def _connection_lost(self, connection: Connection) -> None:
         """A name server forgets a broker whose connection breaks, so it has to be told again."""
         if not self._stopping:
-            self._lost = True
-            self._wake.set()
+            self.again_soon()
 
 
 def _version(version: tables.DataVersion) -> DataVersion:

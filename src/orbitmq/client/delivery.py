@@ -125,7 +125,9 @@ class Delivery:
     async def route(self, topic: str) -> Route:
         """A route on which the topic can be written; RequestFailed when there is none."""
         route = self._cluster.known_route(topic)
-        if route is None or not route.writable:
+        if route is not None and not route.writable:
+            route = await self._cluster.fetch_route(topic)  # the master that was away may be back
+        if route is None:
             route = await self._cluster.publish_route(topic, self._options.create_queues)
         if route is None:
             raise RequestFailed(

@@ -47,6 +47,7 @@ class Copying:
         self.master: Address | None = None  # where it takes requests
         self.ha_address: Address | None = None  # where it sends its log from
         self.bytes_per_second = 0
+        self.on_lost: Callable[[], None] = lambda: None  # the master may have come back elsewhere: ask for it
         self.before_copying: Callable[[], Awaitable[None]] = _nothing_to_do  # topics come before their messages
         self._store = store
         self._replica = store.follow()
@@ -104,6 +105,7 @@ class Copying:
                 if str(error) != self._failure:  # not each second anew
                     logger.warning("cannot copy the log of %s: %s", self.ha_address, error)
                 self._failure = str(error)
+            self.on_lost()
             await set_within(self._changed, _AGAIN_SECONDS)
 
     async def _copy(self, ha_address: Address) -> None:
