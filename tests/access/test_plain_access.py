@@ -112,6 +112,18 @@ def test_addresses_on_the_white_lists_are_not_asked(file: Path) -> None:
         ask(gate, Credentials("RocketMQ", "guessed!"), nothing, "192.168.1.9")
 
 
+def test_a_link_that_leads_nowhere_changes_nothing(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = MovableClock()
+    gate = PlainGate(file, "c", clock)
+    (file.parent / "acl").mkdir()
+    (file.parent / "acl" / "more.yml").symlink_to("nowhere.yml")
+    clock.advance(seconds=1)
+    ask(gate, USER, topic(Action.PUB), topic="topicB")
+    assert "more.yml cannot be read: No such file or directory" in caplog.text
+    with pytest.raises(ConfigError, match=r"more\.yml cannot be read"):
+        PlainGate(file, "c", clock)
+
+
 def test_a_change_of_the_files_counts_and_a_broken_one_does_not(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     clock = MovableClock()

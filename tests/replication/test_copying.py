@@ -321,6 +321,21 @@ class TestSynchronousMaster:
         await client.close()
         silent.close()
 
+    async def test_another_number_of_copies_counts_from_the_next_start_on(self, group: Group) -> None:
+        master = await group.master(slaveTimeout="60000", **self.settings)
+        silent = await Peer.connect(master)
+        silent.report(0)
+        await until(lambda: len(master.state.slaves.states()) == 1, "the slave is connected")
+        client = wire(master)
+        assert (await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"inSyncReplicas=1")).code == 0
+        sent = asyncio.create_task(client.send("T", b"x"))
+        await until(lambda: master.state.slaves.states()[0].next_offset > 0, "the slave was sent it")
+        silent.report(master.state.store.log.end)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert (await sent).code == ResponseCode.SUCCESS
+        await client.close()
+        silent.close()
+
     async def test_whoever_waits_for_a_slave_is_answered_before_the_master_stops(self, group: Group) -> None:
         master = await group.master(slaveTimeout="500", **self.settings)
         silent = await Peer.connect(master)

@@ -93,11 +93,11 @@ class PlainGate:
         if 0 <= now_ms - self._looked_ms < _LOOK_AGAIN_MS:
             return
         self._looked_ms = now_ms
-        seen = self._times()
-        if seen == self._seen:
-            return
-        self._seen = seen
         try:
+            seen = self._times()
+            if seen == self._seen:
+                return
+            self._seen = seen
             self._access = read_access_files(list(seen))
         except ConfigError as error:
             logger.error("the access files changed and are not used, those before stay in force: %s", error)
@@ -107,7 +107,10 @@ class PlainGate:
     def _times(self) -> dict[Path, tuple[int, int]]:
         found = {}
         for path in access_files(self._main_file):
-            status = path.stat()
+            try:
+                status = path.stat()
+            except OSError as error:  # gone just now, or a link that leads nowhere
+                raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
             found[path] = (status.st_mtime_ns, status.st_size)
         return found
 

@@ -55,6 +55,7 @@ class Slaves:
     def __init__(self, store: Store, configuration: BrokerConfiguration, network: Network | None = None) -> None:
         self._store = store
         self._configuration = configuration
+        self._copies = configuration.settings.copies_awaited  # a change counts from the next start on
         self._network = network or TcpNetwork()
         self._listener: Listener | None = None
         self._connections: set[_Slave] = set()
@@ -124,7 +125,7 @@ class Slaves:
         """Some slave has more: whoever waited for that goes on."""
         waiting = self._waiting
         if waiting:
-            copied = self._copied(self._configuration.settings.copies_awaited)
+            copied = self._copied(self._copies)
             while waiting and waiting[0].end <= copied:
                 waiting.popleft().told(ResponseCode.SUCCESS)
 
