@@ -372,6 +372,22 @@ class TestStrangersOnTheCopyingPort:
         assert await peer.rest() == b""
         assert "was sent 0" in caplog.text
 
+    async def test_whoever_is_gone_before_it_is_looked_at_is_no_slave(self, group: Group) -> None:
+        class Gone(asyncio.Transport):
+            is_aborted = False
+
+            def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+            def abort(self) -> None:
+                self.is_aborted = True
+
+        slaves, transport = (await group.master()).state.slaves, Gone()
+        connection = slaves._accept()
+        connection.connection_made(transport)
+        assert transport.is_aborted
+        connection.connection_lost(None)
+        assert slaves.states() == []
+
     async def test_a_negative_report_ends_the_connection(self, group: Group) -> None:
         peer = await Peer.connect(await group.master())
         peer.report(-1)

@@ -178,8 +178,9 @@ class _Slave(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
-        self._peer = str(Address(*self._transport.get_extra_info("peername")[:2]))
-        if not self._slaves.joined(self):
+        peer = transport.get_extra_info("peername")  # None: gone before we looked, as scanners of ports are
+        self._peer = str(Address(*peer[:2])) if peer else ""
+        if not peer or not self._slaves.joined(self):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
