@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from orbitmq.sync import connect
+from orbitmq.errors import RequestFailed
+from orbitmq.sync import PullConsumer, connect
 from orbitmq.testing import Server
+
+if TYPE_CHECKING:
+    from orbitmq.message import QueueRef
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -60,11 +66,21 @@ def test_the_blocking_client_sends_and_reads(monkeypatch: pytest.MonkeyPatch) ->
     assert printed.splitlines() == ["message 0, message 1, message 2", "3 messages in 4 queues"]
 
 
+def first_queue(reader: PullConsumer, topic: str) -> QueueRef:
+    """A name server hears of a topic that a send made a moment later."""
+    for _ in range(600):
+        try:
+            return reader.queues(topic)[0]
+        except RequestFailed:
+            time.sleep(0.05)
+    raise AssertionError(f"topic {topic} does not come")
+
+
 def test_groups_that_lag_are_named() -> None:
     with Server() as server, connect(server.address) as client:
         client.producer(group="writers", create_queues=1).send("Orders", b"unread")
         reader = client.pull_consumer(group="slow")
-        (queue,) = reader.queues("Orders")
+        queue = first_queue(reader, "Orders")
         reader.fetch(queue, offset=0)  # which makes the group
         reader.commit_offset(queue, 0)
         server.clock.advance(minutes=2)

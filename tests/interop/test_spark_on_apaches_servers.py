@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from orbitmq.cli.entry import cli
+from orbitmq.spark.access import close_links
 from orbitmq.spark.frames import lake_frame
 from orbitmq.spark.registration import register
 from orbitmq.spark.session import start_session
@@ -34,6 +35,7 @@ def spark() -> Iterator[SparkSession]:
     register(session)
     yield session
     session.stop()
+    close_links()  # tests of other rooms run in the same process and count connections
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbitmq.spark.access import close_links
 from orbitmq.spark.session import start_session
 
 if TYPE_CHECKING:
@@ -26,3 +27,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_session("orbitmq-tests", master="local[2]", conf=conf)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def connections_are_closed() -> Iterator[None]:
+    """Readers and writers keep theirs for the next task; tests of other rooms run in the same process and count them."""
+    yield
+    close_links()
