@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,6 +140,20 @@ def test_a_small_cluster_is_started_and_stopped_as_one(started: Any, tmp_path: P
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(tuple(address.rsplit(":", 1)), 5).close()
     assert not list(tmp_path.rglob("abort")), "every store was closed in order"
+
+
+def test_a_cluster_whose_first_process_is_killed_ends(started: Any) -> None:
+    process = started("--ephemeral", "--json-ready", "--brokers", "2")
+    other = json.loads(process.stdout.readline())["brokers"]["dev-2"]
+    process.kill()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(tuple(other.rsplit(":", 1)), 5).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.1)
+    raise AssertionError("the other broker goes on")
 
 
 async def _use(name_server: str) -> None:

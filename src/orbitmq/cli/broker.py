@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--store", type=click.Path(path_type=Path), help="Folder of the messages.  [default: ~/store]")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting; may be repeated.")
 @click.option("--insecure", is_flag=True, help="Say nothing about a broker that is open to everyone.")
+@click.option("--ends-with-parent", is_flag=True, hidden=True, help="Stop when the process that started it is gone.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
 @click.pass_context
 def broker(
@@ -45,6 +46,7 @@ def broker(
     store: Path | None,
     assignments: tuple[str, ...],
     insecure: bool,
+    ends_with_parent: bool,
     verbose: bool,
 ) -> None:
     """Run a broker. It prints one line to stdout once it is ready, and logs to stderr.
@@ -65,6 +67,7 @@ def broker(
         store=store,
         assignments=assignments,
         insecure=insecure,
+        ends_with_parent=ends_with_parent,
         verbose=verbose,
     )
 

@@ -38,6 +38,7 @@ def run_broker(
     store: Path | None,
     assignments: tuple[str, ...],
     insecure: bool,
+    ends_with_parent: bool,
     verbose: bool,
 ) -> None:
     given = {"namesrvAddr": namesrv, "bindAddress": host, "listenPort": port, "storePathRootDir": store}
@@ -56,7 +57,8 @@ def run_broker(
         chosen = configuration.settings
         warn_if_open(chosen.bind_address, guarded=chosen.is_guarded or chosen.acl_enable)
     name = configuration.settings.broker_name
-    run(serve(Broker(configuration), lambda running: f"broker {name} ready on {running.address}"))
+    ready = f"broker {name} ready on"
+    run(serve(Broker(configuration), lambda up: f"{ready} {up.address}", ends_with_parent=ends_with_parent))
 
 
 def _assigned(assignments: tuple[str, ...]) -> dict[str, str]:

@@ -36,14 +36,14 @@ class BrokerPlan(NamedTuple):
 
 @asynccontextmanager
 async def running_broker(plan: BrokerPlan, host: str, name_server: str) -> AsyncIterator[str]:
-    """Its address, once it is ready. It is stopped at the end, and does not outlive this process's orderly end."""
+    """Its address, once it is ready. It is stopped at the end, and ends by itself when this process is killed."""
     role = {"brokerId": str(plan.broker_id)}
     if plan.broker_id:
         role |= {"brokerRole": "SLAVE", "slaveReadEnable": "true"}
     settings = {"brokerName": plan.name, **plan.settings, **role}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "orbitmq", "broker", "--host", host, "--port", str(plan.port), "-n", name_server,
-        "--store", str(plan.folder), "--insecure", *(part for pair in settings.items() for part in ("--set", "=".join(pair))),
+        "--store", str(plan.folder), "--insecure", "--ends-with-parent", *(part for pair in settings.items() for part in ("--set", "=".join(pair))),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is for us; we tell it
     )  # fmt: skip

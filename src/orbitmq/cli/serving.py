@@ -6,8 +6,9 @@ import asyncio
 import gc
 import ipaddress
 import logging
+import os
 import signal
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
@@ -19,10 +20,18 @@ logger = logging.getLogger(__name__)
 
 S = TypeVar("S")
 
+_PARENT_SECONDS: Final = 0.5
 
-async def serve(server: AbstractAsyncContextManager[S], ready: Callable[[S], str]) -> None:
-    """Start it, print what `ready` says of it to stdout, and stop it at SIGINT or SIGTERM."""
+
+async def serve(
+    server: AbstractAsyncContextManager[S], ready: Callable[[S], str], *, ends_with_parent: bool = False
+) -> None:
+    """Start it, print what `ready` says of it to stdout, and stop it at SIGINT or SIGTERM.
+
+    With `ends_with_parent`, also when the process that started this one is gone, however it went.
+    """
     asked_to_stop = asyncio.Event()
+    watching = asyncio.create_task(_watch_parent(asked_to_stop)) if ends_with_parent else None
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, asked_to_stop.set)
     async with server as running:
@@ -32,7 +41,18 @@ async def serve(server: AbstractAsyncContextManager[S], ready: Callable[[S], str
         gc.freeze()
         await asked_to_stop.wait()
         logger.info("stopping: answering what was asked, then closing")
+        if watching is not None:
+            watching.cancel()
     logger.info("stopped")
+
+
+async def _watch_parent(gone: asyncio.Event) -> None:
+    parent = os.getppid()
+    while True:
+        await asyncio.sleep(_PARENT_SECONDS)
+        if os.getppid() != parent:
+            gone.set()
+            return
 
 
 def warn_if_open(host: str, *, guarded: bool) -> None:
