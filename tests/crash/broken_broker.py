@@ -9,6 +9,7 @@ from orbitmq.broker import half_messages, sending
 from orbitmq.broker.sending import Sending
 from orbitmq.broker.timers import Timers
 from orbitmq.cli.entry import main
+from orbitmq.storage.timer_wheel import NOWHERE, SLOTS
 
 
 def early_timers() -> None:
@@ -22,7 +23,9 @@ def forgotten_timers() -> None:
 
     def forget(self: Timers, wheel: Any, *rest: Any) -> None:
         init(self, wheel, *rest)
-        wheel.last_tick = -1
+        for slot in list(wheel.wheel.used(wheel.read_tick, wheel.read_tick + SLOTS)):
+            wheel.wheel.clear(slot.tick)
+        wheel.last_tick = NOWHERE
         wheel.queue_offset = rest[1].queue_range("rmq_sys_wheel_timer", 0).max_offset
 
     setattr(Timers, "__init__", forget)  # noqa: B010 - a type checker would have it otherwise
