@@ -12,7 +12,7 @@ def main() -> None:
         with client.producer(group="example-blocking") as producer:
             for number in range(3):
                 producer.send("ExampleBlocking", f"message {number}", order_key="one queue")
-        bodies = []
+        bodies: list[str] = []
         with client.consumer("ExampleBlocking", group="example-blocking-readers", start="earliest") as consumer:
             for message in consumer:
                 with message.process():

@@ -41,18 +41,28 @@ async def main(keep: Path | None, *, with_spark: bool) -> None:
     print("\nNext: README.md, `orbitmq dev` for a server of your own, `make test` for the proofs.")
 
 
+async def send_payments(producer: mq.Producer) -> None:
+    sends = (
+        producer.send("Payments", b'{"cents": %d}' % (100 + number), tag=SHOPS[number % 3 * number % 5 % 3])
+        for number in range(300)
+    )
+    await asyncio.gather(*sends)
+
+
 async def send_orders(client: mq.Client) -> None:
     title("2. Send")
     placed: Counter[int] = Counter()
+    last_id = ""
     async with client.producer(group="demo-producer", timeout=30) as producer:
         for number in range(12):
             tag = "paid" if number % 3 == 0 else "new"
             receipt = await producer.send(TOPIC, f"order {number}".encode(), tag=tag, keys=[f"order-{number}"])
             placed[receipt.queue.queue_id] += 1
+            last_id = receipt.message_id
     say(f"12 messages to topic {TOPIC}, which the first one created; spread over its queues:")
     for queue_id, count in sorted(placed.items()):
         say(f"   queue {queue_id}  {'#' * count}")
-    say(f"the last one has id {receipt.message_id}")
+    say(f"the last one has id {last_id}")
 
 
 async def receive_paid_orders(client: mq.Client) -> None:
@@ -102,26 +112,23 @@ async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> N
     archived = 0
     try:
         async with client.producer(group="demo-producer", timeout=30) as producer:
+            await send_payments(producer)  # which creates the topic
+            await loop.run_in_executor(threads, register, spark)
+            archive = await loop.run_in_executor(
+                threads,
+                lambda: Archive(
+                    spark,
+                    source_options(options, streaming=True),
+                    source_schema(options),
+                    lake,
+                    layout="hour",
+                    compression="zstd",
+                    clock=SystemClock(),
+                ),
+            )
             for batch in range(3):
-                sends = (
-                    producer.send("Payments", b'{"cents": %d}' % (100 + number), tag=SHOPS[number % 3 * number % 5 % 3])
-                    for number in range(300)
-                )
-                await asyncio.gather(*sends)
-                if not batch:
-                    await loop.run_in_executor(threads, register, spark)
-                    archive = await loop.run_in_executor(
-                        threads,
-                        lambda: Archive(
-                            spark,
-                            source_options(options, streaming=True),
-                            source_schema(options),
-                            lake,
-                            layout="hour",
-                            compression="zstd",
-                            clock=SystemClock(),
-                        ),
-                    )
+                if batch:
+                    await send_payments(producer)
                 await loop.run_in_executor(threads, archive.step)
                 say(f"batch {batch}: {archive.summary.rows - archived} new messages archived, each exactly once")
                 archived = archive.summary.rows

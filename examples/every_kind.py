@@ -38,7 +38,7 @@ async def main() -> None:
         async with client.producer(group="example-reminders") as producer:
             await producer.send("ExamplePayments", "reminder", delay=timedelta(seconds=1))
 
-        bodies = []
+        bodies: list[str] = []
         async with client.lease_consumer("ExamplePayments", group="example-workers", start="earliest") as consumer:
             async for message in consumer:
                 async with message.process():

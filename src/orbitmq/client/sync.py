@@ -29,7 +29,7 @@ from orbitmq.client.transactions import TransactionProducer as AsyncTransactionP
 from orbitmq.errors import AlreadyClosed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
     from types import TracebackType
 
     from orbitmq.client.receipts import Receipt
@@ -73,6 +73,17 @@ def _at_once(method: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[_Fa
     @functools.wraps(method)
     def call(self: _Face[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return method(self._here().target, *args, **kwargs)
+
+    return call
+
+
+def _on_loop(method: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[_Face[A], P], R]:
+    """The same method, which waits for nothing but may run only where the consumer lives."""
+
+    @functools.wraps(method)
+    def call(self: _Face[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        here = self._here()
+        return here.portal.run(_called(lambda: method(here.target, *args, **kwargs)))
 
     return call
 
@@ -202,6 +213,8 @@ class Consumer(_Face[AsyncConsumer]):
     unsubscribe = _blocking(AsyncConsumer.unsubscribe)
     seek = _blocking(AsyncConsumer.seek)
     wait_closed = _blocking(AsyncConsumer.wait_closed)
+    pause = _on_loop(AsyncConsumer.pause)
+    resume = _on_loop(AsyncConsumer.resume)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         here = self._here()
@@ -212,16 +225,6 @@ class Consumer(_Face[AsyncConsumer]):
             except StopAsyncIteration:
                 return
             yield ReceivedMessage(inner, here.portal)
-
-    def pause(self, queues: Iterable[QueueRef] | None = None) -> None:
-        """Pull no more from these queues, or from all; what is here already is still handled."""
-        here = self._here()
-        here.portal.run(_called(lambda: here.target.pause(queues)))
-
-    def resume(self, queues: Iterable[QueueRef] | None = None) -> None:
-        """Pull again."""
-        here = self._here()
-        here.portal.run(_called(lambda: here.target.resume(queues)))
 
     @property
     def assigned(self) -> list[QueueRef]:
@@ -277,18 +280,10 @@ class PullConsumer(_Face[AsyncPullConsumer]):
     subscribe = _blocking(AsyncPullConsumer.subscribe)
     assign = _blocking(AsyncPullConsumer.assign)
     poll = _blocking(AsyncPullConsumer.poll)
+    pause = _on_loop(AsyncPullConsumer.pause)
+    resume = _on_loop(AsyncPullConsumer.resume)
     commit = _blocking(AsyncPullConsumer.commit)
     seek = _blocking(AsyncPullConsumer.seek)
-
-    def pause(self, queues: Sequence[QueueRef]) -> None:
-        """Pull no more from these queues; what is here already can still be polled."""
-        here = self._here()
-        here.portal.run(_called(lambda: here.target.pause(queues)))
-
-    def resume(self, queues: Sequence[QueueRef]) -> None:
-        """Pull again."""
-        here = self._here()
-        here.portal.run(_called(lambda: here.target.resume(queues)))
 
     @property
     def assigned(self) -> list[QueueRef]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from orbitmq.message import Message
 
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from orbitmq.message import QueueRef, StoredMessage
     from orbitmq.protocol.lease_texts import Handle
 
+Inner = TypeVar("Inner", bound="AsyncReceivedMessage | AsyncLeasedMessage")
+Handed = TypeVar("Handed", bound="ReceivedMessage | LeasedMessage")
 
-class ReceivedMessage(Message):
-    """A message from a queue. It stays this consumer's until it is acked or given back."""
+
+class _HandedOut(Message, Generic[Inner]):
+    """What both kinds of messages have in common: the message of the asyncio client within, and the way to its loop."""
 
     __slots__ = ("_portal", "attempt", "inner", "queue", "queue_offset")
 
-    def __init__(self, inner: AsyncReceivedMessage, entered: Portal) -> None:
+    def __init__(self, inner: Inner, entered: Portal) -> None:
         self.topic = inner.topic
         self.body = inner.body
         self.flag = inner.flag
@@ -44,6 +47,12 @@ class ReceivedMessage(Message):
     def message_id(self) -> str:
         """The id its producer gave it."""
         return self.inner.message_id
+
+
+class ReceivedMessage(_HandedOut["AsyncReceivedMessage"]):
+    """A message from a queue. It stays this consumer's until it is acked or given back."""
+
+    __slots__ = ()
 
     @property
     def offset_id(self) -> str:
@@ -68,67 +77,20 @@ class ReceivedMessage(Message):
         """Give it back, to be delivered again after a while: level 1 is a second, 0 the broker's choice, -1 never."""
         self._portal.run(self.inner.retry(delay_level))
 
-    def process(self) -> Processing:
+    def process(self) -> Processing[ReceivedMessage]:
         """`with message.process():` acks when the block ends, and retries when it raises an Exception, which is logged."""
-        return Processing(self, self.inner)
+        return Processing(self, self._portal)
 
 
-class Processing:
-    """See `ReceivedMessage.process`."""
-
-    __slots__ = ("_message", "inner")
-
-    def __init__(self, message: ReceivedMessage, inner: AsyncReceivedMessage) -> None:
-        self._message = message
-        self.inner = inner
-
-    def __enter__(self) -> ReceivedMessage:
-        return self._message
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if error is None:
-            self._message.ack()
-            return False
-        if not isinstance(error, Exception):
-            return False
-        settler = self.inner.settler
-        if settler is not None:
-            self._message.retry(settler.report([self.inner], error))
-        return True
-
-
-class LeasedMessage(Message):
+class LeasedMessage(_HandedOut["AsyncLeasedMessage"]):
     """A message that nobody else gets before its lease ends. Unless it is acked by then, it comes again, perhaps elsewhere."""
 
-    __slots__ = ("_portal", "attempt", "inner", "queue", "queue_offset")
-
-    def __init__(self, inner: AsyncLeasedMessage, entered: Portal) -> None:
-        self.topic = inner.topic
-        self.body = inner.body
-        self.flag = inner.flag
-        self.properties = inner.properties
-        self.queue: QueueRef = inner.queue
-        self.queue_offset = inner.queue_offset
-        self.attempt = inner.attempt
-        self.inner = inner
-        self._portal = entered
+    __slots__ = ()
 
     @property
     def handle(self) -> Handle:
         """What the broker wants to see; another one after each extension."""
         return self.inner.handle
-
-    @property
-    def stored(self) -> StoredMessage:
-        """The record as the broker keeps it."""
-        return self.inner.stored
-
-    @property
-    def message_id(self) -> str:
-        """The id its producer gave it."""
-        return self.inner.message_id
 
     @property
     def leased_until(self) -> datetime:
@@ -143,30 +105,32 @@ class LeasedMessage(Message):
         """Let the lease end so long from now, later or sooner than it would."""
         self._portal.run(self.inner.extend(duration))
 
-    def process(self) -> LeaseProcessing:
+    def process(self) -> Processing[LeasedMessage]:
         """`with message.process():` acks when the block ends. What it raises is logged, not passed on, and the message comes
         again when its lease ends.
         """
-        return LeaseProcessing(self, self.inner, self._portal)
+        return Processing(self, self._portal)
 
 
-class LeaseProcessing:
-    """See `LeasedMessage.process`."""
+class Processing(Generic[Handed]):
+    """See `process` of either message."""
 
-    __slots__ = ("_block", "_message", "_portal")
+    __slots__ = ("_message", "_portal")
 
-    def __init__(self, message: LeasedMessage, inner: AsyncLeasedMessage, entered: Portal) -> None:
+    def __init__(self, message: Handed, entered: Portal) -> None:
         self._message = message
-        self._block = inner.process()
         self._portal = entered
 
-    def __enter__(self) -> LeasedMessage:
+    def __enter__(self) -> Handed:
         return self._message
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        return self._portal.run(self._block.__aexit__(kind, error, trace))
+        if error is None:
+            self._message.ack()  # which waits only where there is something to wait for
+            return False
+        return self._portal.run(self._message.inner.process().__aexit__(kind, error, trace))
 
 
 class Transaction:
