@@ -27,6 +27,7 @@ from orbitmq.transport.server import Server
 if TYPE_CHECKING:
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.storage.files import Disk
+    from orbitmq.storage.threads import Threads
     from orbitmq.transport.connection import Connection, Routes
     from orbitmq.transport.express import ExpressRoutes
     from orbitmq.transport.network import Network
@@ -47,13 +48,16 @@ class Broker:
         disk: Disk | None = None,
         network: Network | None = None,
         randomness: random.Random | None = None,
+        threads: Threads | None = None,
     ) -> None:
         self.configuration = configuration
         self.address: Address | None = None
         self.metrics_address: Address | None = None  # where /metrics is, if it is anywhere
         self._clock = clock or SystemClock()
         self._network = network
-        self._opener = Opener(configuration, self._clock, disk or LocalDisk(), network, randomness or random.Random())
+        self._opener = Opener(
+            configuration, self._clock, disk or LocalDisk(), network, randomness or random.Random(), threads
+        )
         self._tasks = Tasks()
         self._servers: list[Server] = []
         self._exporter: Exporter | None = None

@@ -67,8 +67,11 @@ if TYPE_CHECKING:
     from orbitmq.broker.name_servers import NameServers
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.clock import Clock
+    from orbitmq.protocol.command import Command
     from orbitmq.storage.files import Disk
+    from orbitmq.storage.threads import Threads
     from orbitmq.transport.address import Address
+    from orbitmq.transport.connection import Connection
     from orbitmq.transport.network import Network
 
     StartTask = Callable[[Coroutine[Any, Any, Any], str], object]
@@ -84,12 +87,14 @@ class Opener:
         disk: Disk,
         network: Network | None,
         randomness: random.Random,
+        threads: Threads | None = None,
     ) -> None:
         self._configuration = configuration
         self._clock = clock
         self._disk = disk
         self._network = network
         self._random = randomness
+        self._threads = threads
 
     def open(self, address: Address, name_servers: NameServers, start_task: StartTask) -> State:
         """Everything, ready to be connected and started. `address` is what clients will be told, its port perhaps not yet."""
@@ -111,7 +116,7 @@ class Opener:
             JsonFile(self._disk, folder / tables.FILTERS, tables.FilterTable), configuration, clock
         )
         host = pack_host(*address)
-        store = Store(config, host, clock=clock, disk=self._disk, is_batch_topic=topics.is_batch)
+        store = Store(config, host, clock=clock, disk=self._disk, threads=self._threads, is_batch_topic=topics.is_batch)
         store.start()
         logger.info(
             "opened the store %s: %d topics, log from %d to %d, last stop %s",
@@ -130,10 +135,13 @@ class Opener:
         request_modes = RequestModes(JsonFile(self._disk, folder / tables.REQUEST_MODES, tables.RequestModeTable))
         copying = master_tables = None
         if settings.is_slave:
-            pool = Pool(network=self._network, sign=own_signature(settings))
+            pool = self._pool(own_signature(settings))
             copying = Copying(store, configuration, clock, pool, self._network)
             master_tables = MasterTables(copying, pool, topics, groups, offsets, delayed, request_modes)
-        registration = Registration(topics, configuration, name_servers, copying.follow if copying else None)
+        registration = Registration(
+            topics, configuration, name_servers, partial(self._pool, own_signature(settings)),
+            copying.follow if copying else None,
+        )  # fmt: skip
         slaves = Slaves(store, configuration, self._network)
         durability = Durability(
             store,
@@ -200,8 +208,15 @@ class Opener:
                 store, topics, groups, offsets, lease_log, open_leases, sending, configuration, statistics, clock
             ),
             request_modes=request_modes,
-            topic_routes=TopicRoutes(topics, name_servers, settings.broker_name),
+            topic_routes=TopicRoutes(topics, name_servers, settings.broker_name, self._pool()),
         )
+
+    def _pool(
+        self,
+        sign: Callable[[Command], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+    ) -> Pool:
+        return Pool(network=self._network, randomness=self._random, sign=sign, on_close=on_close)
 
     def _offsets_file(self, folder: Path) -> JsonFile[tables.OffsetTable]:
         """Light queues have a file of their own, for all offsets; it begins with what the usual one knows."""

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.access.opening import own_signature
 from orbitmq.errors import BodyError, OrbitError
 from orbitmq.protocol.bodies.registration import Registration as RegistrationBody
 from orbitmq.protocol.bodies.registration import body_checksum, encode_compressed
@@ -26,7 +25,6 @@ from orbitmq.protocol.headers.nameserver import (
 )
 from orbitmq.tasks import set_within
 from orbitmq.transport.address import Address, parse_address
-from orbitmq.transport.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from orbitmq.protocol.command import Command
     from orbitmq.storage import tables
     from orbitmq.transport.connection import Connection
+    from orbitmq.transport.pool import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +51,7 @@ class Registration:
         topics: Topics,
         configuration: BrokerConfiguration,
         name_servers: NameServers,
+        make_pool: Callable[..., Pool],
         follow: Callable[[Address | None, Address | None], None] | None = None,
     ) -> None:
         """`follow`, of a slave, is told who the master is and where it sends its log from."""
@@ -61,7 +61,7 @@ class Registration:
         self._configuration = configuration
         self._follow = follow
         self._address = self._ha_address = _NOWHERE
-        self._pool = Pool(on_close=self._connection_lost, sign=own_signature(configuration.settings))
+        self._pool = make_pool(on_close=self._connection_lost)
         self._changed: dict[str, tables.TopicConfig] = {}
         self._wake = asyncio.Event()
         self._lost = False

@@ -13,11 +13,11 @@ from orbitmq.protocol.bodies.topics import PERM_READ
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers.nameserver import GetRoute
-from orbitmq.transport.pool import Pool
 
 if TYPE_CHECKING:
     from orbitmq.broker.name_servers import NameServers
     from orbitmq.broker.topics import Topics
+    from orbitmq.transport.pool import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +26,11 @@ _ASK_SECONDS: Final = 3.0
 
 
 class TopicRoutes:
-    def __init__(self, topics: Topics, name_servers: NameServers, broker_name: str) -> None:
+    def __init__(self, topics: Topics, name_servers: NameServers, broker_name: str, pool: Pool) -> None:
         self._topics = topics
         self._name_servers = name_servers
         self._broker_name = broker_name
-        self._pool = Pool()
+        self._pool = pool
         self._known: dict[str, tuple[float, list[QueueRef]]] = {}
 
     async def readable_queues(self, topic: str) -> list[QueueRef] | None:

@@ -16,6 +16,8 @@ from orbitmq.transport.address import Address, parse_addresses
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from orbitmq.transport.network import Network
+
 DEFAULT_INSTANCE_NAME: Final = "DEFAULT"
 _NAME_SERVERS_VARIABLE: Final = "NAMESRV_ADDR"
 _SYSTEM_CLOCK: Final = SystemClock()
@@ -40,6 +42,7 @@ class ClientConfig:
     lookup_seconds: float = 120.0
     clock: Clock = field(default=_SYSTEM_CLOCK)
     randomness: random.Random = field(default=_RANDOMNESS, compare=False)
+    network: Network | None = None  # the operating system's
 
     def __post_init__(self) -> None:
         for name in ("timeout_seconds", "route_refresh_seconds", "heartbeat_seconds", "lookup_seconds"):

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.files import Disk
     from orbitmq.storage.segmented_log import Segment
+    from orbitmq.storage.threads import Threads
 
 LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 LIGHT_QUEUE_ID: Final = 0
@@ -110,13 +111,16 @@ class AppendedBatch(msgspec.Struct):
 class CommitLog:
     """Appends come from one thread; `read` and `commit` from any."""
 
-    def __init__(self, disk: Disk, config: StorageConfig, clock: Clock, store_host: bytes) -> None:
+    def __init__(
+        self, disk: Disk, config: StorageConfig, clock: Clock, store_host: bytes, threads: Threads | None = None
+    ) -> None:
         self.files = SegmentedLog(
             disk,
             config.commit_log_path,
             config.segment_bytes,
             prepare_ahead=config.prepare_next_segment,
             warm_up=config.warm_up_segments,
+            threads=threads,
         )
         self.store_host = store_host
         self.next_queue_offsets: dict[tuple[str, int], int] = {}

@@ -17,7 +17,7 @@ import heapq
 import itertools
 import logging
 from contextlib import contextmanager
-from threading import Condition, Lock, Thread
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from orbitmq.errors import StorageError, StoreFenced
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.indexer import Indexer
     from orbitmq.storage.key_index import KeyIndex
     from orbitmq.storage.queue_table import QueueTable
+    from orbitmq.storage.threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class LogFlusher:
         checkpoint: Checkpoint,
         health: Health,
         on_flushed: Callable[[], None],
+        threads: Threads,
     ) -> None:
         self.flushed = log.end  # everything before this log offset is on the device
         self.failed: StoreFenced | None = None
@@ -56,30 +58,37 @@ class LogFlusher:
         self._checkpoint = checkpoint
         self._health = health
         self._on_flushed = on_flushed
-        self._changed = Condition()
+        self._waiting_lock = Lock()
         self._waiting: list[tuple[int, int, Callable[[StorageError | None], None]]] = []  # a heap by offset
         self._order = itertools.count()  # so that callbacks are never compared
         self._flushing = Lock()  # the flushing thread's, or that of whoever flushes by hand
-        self.idle = False  # the thread sleeps: an append that must not wait for the interval wakes it
-        self._stopping = False
-        self._thread = Thread(target=self._run, name="orbitmq-log-flush", daemon=True)
+        self._rounds_skipped = 0
+        every_ms = config.commit_every_ms if config.write_pool_buffers else config.flush_every_ms
+        self._thorough_after = max(1, config.flush_thorough_every_ms // every_ms)
+        self._rounds = threads.repeat("orbitmq-log-flush", self._round, self._is_due, every_ms / 1000)
+
+    @property
+    def idle(self) -> bool:
+        """The thread sleeps: an append that must not wait for the interval wakes it."""
+        return self._rounds.idle
 
     def start(self) -> None:
-        self._thread.start()
+        self._rounds.start()
 
     def when_durable(self, end: int, callback: Callable[[StorageError | None], None]) -> None:
         """Call back once the log is on the device up to `end`: at once if it is, else from the flushing thread."""
-        with self._changed:
-            if end > self.flushed and self.failed is None:
+        with self._waiting_lock:
+            must_wait = end > self.flushed and self.failed is None
+            if must_wait:
                 heapq.heappush(self._waiting, (end, next(self._order), callback))
-                self._changed.notify()
-                return
-        callback(None if end <= self.flushed else self.failed)
+        if must_wait:
+            self._rounds.wake()
+        else:
+            callback(None if end <= self.flushed else self.failed)
 
     def wake(self) -> None:
         """Something was appended that must be flushed soon, though nobody waits for it."""
-        with self._changed:
-            self._changed.notify()
+        self._rounds.wake()
 
     def flush(self) -> None:
         """Make everything appended so far durable, in this thread. Raises StoreFenced once a sync has failed."""
@@ -109,11 +118,7 @@ class LogFlusher:
 
     def stop(self) -> None:
         """End the thread; what is not flushed stays so."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._rounds.stop()
 
     def _fence(self, cause: StorageError) -> None:
         failed = StoreFenced(
@@ -122,7 +127,7 @@ class LogFlusher:
         )
         failed.__cause__ = cause
         self._health.report(RunningFlags.FENCED, failed)
-        with self._changed:
+        with self._waiting_lock:
             self.failed = failed
             waiting, self._waiting = self._waiting, []
         for _, _, callback in waiting:
@@ -131,39 +136,31 @@ class LogFlusher:
 
     def _answer(self) -> None:
         due = []
-        with self._changed:
+        with self._waiting_lock:
             while self._waiting and self._waiting[0][0] <= self.flushed:
                 due.append(heapq.heappop(self._waiting)[2])
         for callback in due:
             _call(callback, None)
 
     def _is_due(self) -> bool:
-        return self._stopping or bool(self._waiting) or (self.is_synchronous and self._log.end > self.flushed)
+        return bool(self._waiting) or (self.is_synchronous and self._log.end > self.flushed)
 
-    def _run(self) -> None:
-        every_ms = self._config.commit_every_ms if self._config.write_pool_buffers else self._config.flush_every_ms
-        thorough_after = max(1, self._config.flush_thorough_every_ms // every_ms)
-        rounds_skipped = 0
-        while True:
-            with self._changed:
-                self.idle = True  # before looking: whoever appends meanwhile sees it and wakes us
-                self._changed.wait_for(self._is_due, timeout=every_ms / 1000)
-                self.idle = False
-                if self._stopping:
-                    return
-                wanted = self._is_due()
-            rounds_skipped += 1
-            readable = self._log.readable_end
-            self._log.commit()
-            dirty = self._log.readable_end - self.flushed
-            if self._log.readable_end > readable:
-                self._on_flushed()
-            if wanted or dirty >= self._config.flush_least_pages * PAGE_BYTES or rounds_skipped >= thorough_after:
-                rounds_skipped = 0
-                try:
-                    self.flush()
-                except StoreFenced:
-                    return
+    def _round(self) -> bool:
+        wanted = self._is_due()
+        self._rounds_skipped += 1
+        readable = self._log.readable_end
+        self._log.commit()
+        dirty = self._log.readable_end - self.flushed
+        if self._log.readable_end > readable:
+            self._on_flushed()
+        enough = dirty >= self._config.flush_least_pages * PAGE_BYTES
+        if wanted or enough or self._rounds_skipped >= self._thorough_after:
+            self._rounds_skipped = 0
+            try:
+                self.flush()
+            except StoreFenced:
+                return False
+        return True
 
 
 def _call(callback: Callable[[StorageError | None], None], error: StorageError | None) -> None:
@@ -186,6 +183,7 @@ class IndexFlusher:
         checkpoint: Checkpoint,
         checkpoint_file: CheckpointFile,
         health: Health,
+        threads: Threads,
     ) -> None:
         self.sync_failed = False  # once it has, a stop is no clean one
         self._queues = queues
@@ -196,12 +194,13 @@ class IndexFlusher:
         self._checkpoint_file = checkpoint_file
         self._health = health
         self._flushing = Lock()  # the flushing thread's, or that of whoever flushes by hand
-        self._changed = Condition()
-        self._stopping = False
-        self._thread = Thread(target=self._run, name="orbitmq-index-flush", daemon=True)
+        self._rounds_done = 0
+        every_ms = config.queue_flush_every_ms
+        self._thorough_after = max(1, config.queue_flush_thorough_every_ms // every_ms)
+        self._rounds = threads.repeat("orbitmq-index-flush", self._round, lambda: False, every_ms / 1000)
 
     def start(self) -> None:
-        self._thread.start()
+        self._rounds.start()
 
     def flush(self, *, thorough: bool) -> None:
         """Write queue entries and save the checkpoint; with `thorough`, sync every queue first."""
@@ -214,11 +213,7 @@ class IndexFlusher:
             self._health.clear(RunningFlags.QUEUE_ERROR)
 
     def stop(self) -> None:
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._rounds.stop()
 
     def _flush(self, *, thorough: bool) -> None:
         with self._queues.lock:
@@ -239,17 +234,10 @@ class IndexFlusher:
             self._checkpoint.index_synced_ms = max(self._checkpoint.index_synced_ms, self._keys.sync())
         self._checkpoint_file.save(self._checkpoint)
 
-    def _run(self) -> None:
-        every = self._config.queue_flush_every_ms / 1000
-        thorough_after = max(1, self._config.queue_flush_thorough_every_ms // self._config.queue_flush_every_ms)
-        rounds = 0
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopping, timeout=every)
-                if self._stopping:
-                    return
-            rounds += 1
-            try:
-                self.flush(thorough=rounds % thorough_after == 0)
-            except StorageError:
-                continue  # reported; the next round tries again
+    def _round(self) -> bool:
+        self._rounds_done += 1
+        try:
+            self.flush(thorough=self._rounds_done % self._thorough_after == 0)
+        except StorageError:
+            return True  # reported; the next round tries again
+        return True

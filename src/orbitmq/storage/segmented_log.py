@@ -16,11 +16,12 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from itertools import pairwise
-from threading import Condition, Lock, Thread
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import StorageError, StoreCorrupt
 from orbitmq.storage.pages_ahead import AHEAD_BYTES, STEP_BYTES, PagesAhead
+from orbitmq.storage.threads import OwnThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from orbitmq.storage.files import Disk, FileStat
     from orbitmq.storage.open_files import MappedFile
+    from orbitmq.storage.threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class SegmentedLog:
         writable: bool = True,
         prepare_ahead: bool = False,
         warm_up: bool = False,
+        threads: Threads | None = None,
     ) -> None:
         """Opens what is there; `load_segments` says what is refused. With `prepare_ahead` the next file is made by a thread."""
         self.directory = directory
@@ -79,7 +82,9 @@ class SegmentedLog:
         self._changing = Lock()
         # Replaced as a whole (holding `_changing`), never changed in place: readers need no lock.
         self.segments: tuple[Segment, ...] = load_segments(disk, directory, segment_bytes, writable=writable)
-        self._preparer = _Preparer(self._allocate, self._remove) if prepare_ahead and writable else None
+        self._preparer: _Preparer | None = None
+        if prepare_ahead and writable:
+            self._preparer = _Preparer(self._allocate, self._remove, threads or OwnThreads())
         self._pages = PagesAhead() if prepare_ahead and writable and segment_bytes > STEP_BYTES else None
 
     @property
@@ -266,31 +271,28 @@ def _check(directory: Path, file: FileStat, segment_bytes: int) -> None:
 class _Preparer:
     """The thread that makes the next file. One file ahead is enough: a file takes far longer to fill than to make."""
 
-    def __init__(self, allocate: Callable[[int], Segment], remove: Callable[[Segment], None]) -> None:
+    def __init__(self, allocate: Callable[[int], Segment], remove: Callable[[Segment], None], threads: Threads) -> None:
         self._allocate = allocate
         self._remove = remove
-        self._changed = Condition()
         self._wanted: int | None = None
         self._ready: Segment | None = None
         self._failed_at: int | None = None
         self._stopping = False
-        self._thread: Thread | None = None
+        self._rounds = threads.repeat("orbitmq-next-segment", self._make, self._is_due, None)
 
     def prepare(self, start: int) -> None:
         """Ask for the file at `start`; returns at once."""
-        with self._changed:
+        if not self._stopping:
             self._wanted = start
-            if self._thread is None and not self._stopping:
-                self._thread = Thread(target=self._run, name="orbitmq-next-segment", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            self._rounds.start()
+            self._rounds.wake()
 
     def take(self, start: int) -> Segment | None:
         """The file at `start` if it was asked for: waits while it is being made; None if it could not be made."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._wanted != start or self._ready is not None or self._failed_at == start)
-            ready, self._ready = self._ready, None
-            self._wanted = self._failed_at = None
+        if self._wanted is not None:
+            self._rounds.finish()
+        ready, self._ready = self._ready, None
+        self._wanted = self._failed_at = None
         if ready is not None and ready.start != start:
             self._remove(ready)
             return None
@@ -298,41 +300,29 @@ class _Preparer:
 
     def discard(self) -> None:
         """Forget the file made ahead: the log is being cut back."""
-        with self._changed:
-            wanted = self._wanted
-        if wanted is not None:
-            ready = self.take(wanted)
+        if self._wanted is not None:
+            ready = self.take(self._wanted)
             if ready is not None:
                 self._remove(ready)
 
     def stop(self) -> None:
         self.discard()
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+        self._stopping = True
+        self._rounds.stop()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._due())
-                if self._stopping:
-                    return
-                start = self._wanted
-            assert start is not None
-            segment: Segment | None = None
-            try:
-                segment = self._allocate(start)
-                segment.file.read_in(0, min(AHEAD_BYTES, segment.file.size))
-            except StorageError as error:
-                # The appender tries again when it needs the file, and tells its caller.
-                logger.warning("could not prepare the next file: %s", error)
-            with self._changed:
-                self._ready = segment
-                self._failed_at = None if segment else start
-                self._changed.notify_all()
+    def _make(self) -> bool:
+        start = self._wanted
+        assert start is not None, "it is due only then, and whoever changes that waits for the end of the round"
+        try:
+            segment = self._allocate(start)
+            segment.file.read_in(0, min(AHEAD_BYTES, segment.file.size))
+        except StorageError as error:
+            # The appender tries again when it needs the file, and tells its caller.
+            logger.warning("could not prepare the next file: %s", error)
+            self._failed_at = start
+        else:
+            self._ready = segment
+        return True
 
-    def _due(self) -> bool:
+    def _is_due(self) -> bool:
         return self._wanted is not None and self._ready is None and self._failed_at != self._wanted

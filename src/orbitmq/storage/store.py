@@ -40,6 +40,7 @@ from orbitmq.storage.queue_table import QueueTable
 from orbitmq.storage.reading import MAX_READ_BYTES, QueueReader
 from orbitmq.storage.recovery import recover
 from orbitmq.storage.replica import Replica
+from orbitmq.storage.threads import OwnThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.files import Disk
     from orbitmq.storage.queue_extension import ExtensionUnit
     from orbitmq.storage.reading import ReadResult
+    from orbitmq.storage.threads import Threads
 
 _DISPATCH_AT: Final = 256  # records waiting to be indexed; then the append does it itself
 FOREVER_MS: Final = 2**63 - 1
@@ -76,12 +78,14 @@ class Store:
         *,
         clock: Clock | None = None,
         disk: Disk | None = None,
+        threads: Threads | None = None,
         is_batch_topic: Callable[[str], bool] = lambda _topic: False,
     ) -> None:
         """`store_host` is the broker's own address, packed: it stands in every record and message id."""
         self.config = config
         self.clock = clock or SystemClock()
         self.disk = disk or LocalDisk()
+        threads = threads or OwnThreads()
         self.health = Health()
         # Something waits for `dispatch`. The first is called by the appending thread; the second by the flushing thread, when
         # more was flushed, or copied from the write pool.
@@ -92,7 +96,7 @@ class Store:
             undo.callback(self._lock.release)
             self.last_exit = last_exit(self.disk, config.directory)
             self.checkpoint = read_checkpoint(self.disk, config.checkpoint_path, self.clock.now_ms())
-            self.log = CommitLog(self.disk, config, self.clock, store_host)
+            self.log = CommitLog(self.disk, config, self.clock, store_host, threads)
             undo.callback(self.log.files.close)
             self.queues = QueueTable(self.disk, config, is_batch_topic)
             undo.callback(self.queues.abandon)
@@ -116,7 +120,7 @@ class Store:
                 known_until_ms = self.recovered.unindexed_from_ms - 1
                 self.checkpoint.queues_synced_ms = min(self.checkpoint.queues_synced_ms, known_until_ms)
                 self._checkpoint_file.save(self.checkpoint)
-            self._log_flusher = LogFlusher(self.log, config, self.checkpoint, self.health, self._flushed)
+            self._log_flusher = LogFlusher(self.log, config, self.checkpoint, self.health, self._flushed, threads)
             if self.last_exit is not LastExit.CLEAN:
                 # What a killed process left may be in the page cache only. It is served, so it must be safe.
                 self._log_flusher.flushed = self.log.start
@@ -125,7 +129,7 @@ class Store:
             undo.pop_all()
         self._reader = QueueReader(self.log, self.queues, self._extensions, config, _physical_memory_bytes())
         self._index_flusher = IndexFlusher(
-            self.queues, self.keys, self._indexer, config, self.checkpoint, self._checkpoint_file, self.health
+            self.queues, self.keys, self._indexer, config, self.checkpoint, self._checkpoint_file, self.health, threads
         )
         self.replica: Replica | None = None  # of a slave's store
         self._recent = self.log.recent
