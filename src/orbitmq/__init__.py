@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orbitmq.client.consumer import Consumer
     from orbitmq.client.fetching import Fetched
     from orbitmq.client.filters import Sql
-    from orbitmq.client.hooks import ConsumeHook, Consuming, SendHook, Sending
+    from orbitmq.client.hooks import ConsumeHook, Consuming, SendHook, Sending, TransactionEnd
     from orbitmq.client.lease_consumer import LeaseConsumer
     from orbitmq.client.leased import LeasedMessage
     from orbitmq.client.producer import Producer
@@ -60,6 +60,7 @@ _HOMES = {
     "Consuming": "orbitmq.client.hooks",
     "SendHook": "orbitmq.client.hooks",
     "Sending": "orbitmq.client.hooks",
+    "TransactionEnd": "orbitmq.client.hooks",
     "LeaseConsumer": "orbitmq.client.lease_consumer",
     "LeasedMessage": "orbitmq.client.leased",
     "Producer": "orbitmq.client.producer",
@@ -120,6 +121,7 @@ __all__ = [
     "Sql",
     "Tracer",
     "Transaction",
+    "TransactionEnd",
     "TransactionProducer",
     "TransportError",
     "__version__",

@@ -8,8 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from orbitmq import Client, connect, sync
+from orbitmq import Client, connect, fastjson, sync
 from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed
+from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.command import request
+from orbitmq.protocol.headers.groups import ConsumerRunningInfo
 from orbitmq.testing.server import Server
 
 
@@ -165,3 +168,28 @@ def test_leasing_without_asyncio(mq_session_server: Server) -> None:
                     break
             assert sorted([one.body, other.body, *bodies]) == [b"0", b"1", b"2", b"3"]
             assert consumer.stats.acked == 4
+
+
+async def test_a_tool_can_ask_how_a_member_that_leases_does(mq_server: Server) -> None:
+    async with on_the_clock_of(mq_server) as client, client.pull_consumer("Tool") as tool:
+        await put(client, "Asked", ["a", "b", "c"])
+        [queue] = [queue for queue in await tool.queues("Asked") if await tool.max_offset(queue)]
+        async with client.lease_consumer("Asked", group="g", start="earliest", lease=timedelta(hours=1)) as consumer:
+            leased = await consumer.fetch(max=3, wait=30)
+            await leased[0].ack()
+            assert consumer._instance is not None
+            cluster = consumer._instance.cluster
+            address = cluster.master(queue.broker_name)
+            assert address is not None
+            header = ConsumerRunningInfo(consumer_group="g", client_id=consumer._instance.client_id, jstack_enable=True)
+            answer = await cluster.ask(address, request(RequestCode.GET_CONSUMER_RUNNING_INFO, header), 30)
+            info = fastjson.loads(answer.body)
+    assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_POP"
+    assert info["properties"]["popInvisibleTime"] == "3600000"
+    assert [one["topic"] for one in info["subscriptionSet"]] == ["Asked"]
+    [of_broker] = info["mqPopTable"].values()
+    assert (of_broker["waitAckCount"], of_broker["droped"]) == (len(leased) - 1, False)
+    assert of_broker["lastPopTimestamp"] > 0
+    assert info["statusTable"]["Asked"]["pullTPS"] > 0
+    assert info["mqTable"] == {}
+    assert "figures of g" in info["jstack"]

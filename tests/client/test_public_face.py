@@ -17,7 +17,7 @@ def test_the_public_names_are_these() -> None:
         "ConsumeHook", "Consumer", "Consuming", "Credentials", "Fetched", "JsonCodec", "LeaseConsumer", "LeasedMessage", "Message", "MessageError",
         "OpenTelemetry", "OrbitError", "Producer", "PullConsumer", "QueueRef", "Receipt", "ReceivedMessage",
         "RequestFailed", "RetryLater", "SendHook", "SendStatus", "Sending", "Sql", "Tracer", "Transaction",
-        "TransactionProducer", "TransportError", "__version__", "connect",
+        "TransactionEnd", "TransactionProducer", "TransportError", "__version__", "connect",
     ])  # fmt: skip
     for name in orbitmq.__all__:
         assert getattr(orbitmq, name) is not None

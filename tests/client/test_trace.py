@@ -11,7 +11,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from orbitmq import Client, OpenTelemetry, ReceivedMessage, RetryLater, Tracer, connect
 from orbitmq.errors import ConfigError, RequestFailed
+from orbitmq.message.record import encode_stored
 from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import request
+from orbitmq.protocol.headers.transactions import CheckTransactionState
 from tests.client.scripted import ScriptedCluster, eventually, refuse, scripted_cluster
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -51,6 +54,46 @@ async def test_sends_are_traced_as_java_does(cluster: ScriptedCluster, client: C
     assert refused[-1] == "false"
     [sent] = cluster.broker.queues[TRACE_TOPIC, 0]
     assert sent.keys[:3] == [receipt.message_id, "k1", "k2"]
+
+
+async def test_the_ends_of_transactions_are_traced_as_java_does(cluster: ScriptedCluster, client: Client) -> None:
+    async def check(message: ReceivedMessage) -> bool | None:
+        return False
+
+    async with Tracer(client) as tracer, client.transaction_producer("P", check=check, hooks=[tracer]) as producer:
+        async with producer.begin("T", b"x", tag="pay", keys="k") as committed:
+            committed.commit()
+        async with producer.begin("T", b"y") as undecided:
+            pass
+        half = cluster.broker.queues["T", 0][1]
+        header = CheckTransactionState(
+            tran_state_table_offset=half.queue_offset, commit_log_offset=half.commit_log_offset, topic="T"
+        )
+        asked = request(RequestCode.CHECK_TRANSACTION_STATE, header, encode_stored(half))
+        await eventually(lambda: "P" in cluster.broker.producers)
+        cluster.broker.producers["P"].notify(asked)
+        await eventually(lambda: len(cluster.broker.received(RequestCode.END_TRANSACTION)) == 3)
+    halves = [record for record in records(cluster) if record[0] == "Pub"]
+    assert [record[11] for record in halves] == ["1", "1"]  # Java: Trans_Msg_Half
+    ends = [record for record in records(cluster) if record[0] == "EndTransaction"]
+    address, first, second = str(cluster.broker.address), committed.receipt.message_id, undecided.receipt.message_id
+    assert [record[2:] for record in ends] == [
+        ["DefaultRegion", "P", "T", first, "pay", "k", address, "2", first, "COMMIT_MESSAGE", "false"],
+        ["DefaultRegion", "P", "T", second, "null", "null", address, "2", second, "UNKNOW", "false"],
+        ["DefaultRegion", "P", "T", second, "null", "null", address, "2", second, "ROLLBACK_MESSAGE", "true"],
+    ]
+
+
+async def test_traces_name_groups_and_topics_without_their_namespace(cluster: ScriptedCluster) -> None:
+    cluster.topics["shop%T"] = 1
+    async with (
+        connect(cluster.address, namespace="shop") as client,
+        Tracer(client) as tracer,
+        client.producer("P", hooks=[tracer]) as producer,
+    ):
+        await producer.send("T", b"x")
+    [[_, _, _, group, topic, *_]] = records(cluster)
+    assert (group, topic) == ("P", "T")
 
 
 async def test_handlers_are_traced_before_and_after(cluster: ScriptedCluster, client: Client) -> None:

@@ -8,8 +8,12 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
-from orbitmq import Client, QueueRef, ReceivedMessage
+from orbitmq import Client, Consumer, PullConsumer, QueueRef, ReceivedMessage, Tracer, fastjson
+from orbitmq.client import questions
 from orbitmq.message.tags import java_hash
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import request
+from orbitmq.protocol.headers.groups import ConsumerRunningInfo
 from tests.client.scripted import eventually
 from tests.client.suite import collecting, until_routed
 from tests.interop.drivers import JavaClient
@@ -110,8 +114,9 @@ async def test_a_mixed_group_shares_the_queues(
     ):
         await until_routed(client, topic)
         await eventually(lambda: len(consumer.assigned) == 4, 30)
-        # Java's half is known from what it reads: it needs up to a rebalance to let go of the rest.
-        await asyncio.sleep(2)
+        async with asyncio.timeout(60):
+            while await _queues_of_all_others(consumer, group, topic) != 4:  # Java takes up to a rebalance to let go
+                await asyncio.sleep(0.2)
         ours = {queue.queue_id for queue in consumer.assigned}
         for queue_id in range(8):
             for number in range(5):
@@ -125,6 +130,43 @@ async def test_a_mixed_group_shares_the_queues(
         assert len({message.body for message in seen} | {message.body for message in theirs}) == 40
         await asyncio.to_thread(java.close_one, "java")
         await eventually(lambda: len(consumer.assigned) == 8, 30)
+
+
+async def test_java_reads_what_python_traces(
+    name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    async def check(message: ReceivedMessage) -> bool | None:
+        return message.body == b"asked"
+
+    traces = f"Traces{topic}"
+    await until_routed(client, topic)
+    async with client.producer("PythonProducer") as producer:
+        await producer.send(traces, b"so that the topic is there")
+    await until_routed(client, traces)
+    async with (
+        Tracer(client, topic=traces, every_seconds=0.1) as tracer,
+        client.transaction_producer(f"Payers{topic}", check=check, hooks=[tracer]) as payer,
+        client.pull_consumer("TraceReader") as reader,
+    ):
+        async with payer.begin(topic, "decided", tag="pay", keys="k") as decided:
+            decided.commit()
+        async with payer.begin(topic, "asked", check_after=timedelta(seconds=1)) as asked:
+            pass
+        async with asyncio.timeout(60):
+            while "COMMIT_MESSAGE\x01true" not in (text := await _all_text(reader, traces)):
+                await asyncio.sleep(0.2)
+    java = java_client(False)
+    records = await asyncio.to_thread(java.call, "ReadTraces", text=text)
+    first, second = decided.receipt.message_id, asked.receipt.message_id
+    assert [record["type"] for record in records if record["kind"] == "Pub"] == ["Trans_Msg_Half"] * 2
+    ends = [record for record in records if record["kind"] == "EndTransaction"]
+    told = {(end["group"], end["topic"], end["type"]) for end in ends}
+    assert told == {(f"Payers{topic}", topic, "Trans_msg_Commit")}
+    assert {(end["id"], end["tag"], end["keys"], end["decision"], end["asked"]) for end in ends} == {
+        (first, "pay", "k", "COMMIT_MESSAGE", False),
+        (second, "null", "null", "UNKNOW", False),
+        (second, "null", "null", "COMMIT_MESSAGE", True),
+    }
 
 
 async def test_python_asks_and_java_answers(
@@ -204,3 +246,24 @@ async def test_python_reads_what_java_commits(
         await eventually(lambda: seen, 30)
         await asyncio.sleep(0.5)  # nothing else may come
     assert [message.body for message in seen] == [b"committed"]
+
+
+async def _queues_of_all_others(consumer: Consumer, group: str, topic: str) -> int:
+    """How many queues of the topic other members say they own."""
+    assert consumer._instance is not None
+    cluster = consumer._instance.cluster
+    address = questions.any_address(cluster, consumer.assigned[0].broker_name)
+    count = 0
+    for client_id in await questions.consumer_ids(cluster, address, group):
+        if client_id != consumer._instance.client_id:
+            header = ConsumerRunningInfo(consumer_group=group, client_id=client_id)
+            answer = await cluster.call(address, request(RequestCode.GET_CONSUMER_RUNNING_INFO, header), 10)
+            if answer.code == ResponseCode.SUCCESS:
+                count += sum(queue["topic"] == topic for queue in fastjson.loads(answer.body)["mqTable"])
+    return count
+
+
+async def _all_text(reader: PullConsumer, topic: str) -> str:
+    found = [await reader.fetch(queue, offset=0, max=256) for queue in await reader.queues(topic)]
+    bodies = [message.body.decode() for fetched in found for message in fetched]
+    return "".join(body for body in bodies if "\x01" in body)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from orbitmq import Client, Consumer, LeasedMessage, ReceivedMessage, Sql, connect
+from orbitmq import Client, Consumer, LeaseConsumer, LeasedMessage, ReceivedMessage, Sql, connect
 from orbitmq.errors import MessageError, RequestFailed
 from tests.client import suite
 from tests.client.scripted import eventually
@@ -29,10 +29,12 @@ from tests.interop.both_clients import (  # noqa: F401 - what must hold wherever
     test_java_asks_and_python_answers,
     test_java_reads_what_python_commits_and_delays,
     test_java_reads_what_python_sends,
+    test_java_reads_what_python_traces,
     test_python_asks_and_java_answers,
     test_python_reads_what_java_commits,
     test_python_reads_what_java_sends,
 )
+from tests.interop.drivers import MqAdmin
 from tests.interop.marks import INTEROP
 from tests.interop.world import World
 
@@ -96,10 +98,11 @@ async def test_mqadmin_finds_our_messages_and_our_consumers(
 
 
 async def test_leases_where_brokers_have_them_and_a_clear_word_where_not(
-    release: str, client: Client, topic: str
+    world: World, release: str, name_server: str, client: Client, topic: str
 ) -> None:
     if release.startswith("5"):
         await suite.test_leased_messages_end_with_their_ack_and_come_again_without(client, topic)
+        await _mqadmin_sees_who_leases(world.admins[release], name_server, client, topic)
         await _orderly_leases_keep_a_queue_in_order(client, topic)
         return
     await until_routed(client, topic)
@@ -127,6 +130,19 @@ async def test_an_unusable_sql_filter_is_refused_at_the_start(client: Client, to
     # Apache's brokers have property filters off unless told otherwise.
     with pytest.raises(RequestFailed):
         await client.consumer(topic, group=f"Sql{topic}", filter=Sql("a > 1")).start()
+
+
+async def _mqadmin_sees_who_leases(admin: MqAdmin, name_server: str, client: Client, topic: str) -> None:
+    group = f"Asked{topic}"
+    async with client.lease_consumer(topic, group=group, start="earliest") as consumer:
+        leased = await consumer.fetch(wait=30)
+        assert leased
+        command = ("consumerStatus", "-n", name_server, "-g", group, "-i", _client_id(consumer))
+        status = await asyncio.to_thread(admin.run, *command)
+        await consumer.ack(leased)
+    assert "CONSUME_POP" in status.out, status
+    row = next(line.split() for line in status.out.split("#Consumer Pop Detail#")[1].splitlines() if topic in line)
+    assert str(len(leased)) in row, status
 
 
 async def _orderly_leases_keep_a_queue_in_order(client: Client, topic: str) -> None:
@@ -162,6 +178,6 @@ async def _orderly_leases_keep_a_queue_in_order(client: Client, topic: str) -> N
     assert rest == [b"ordered 2", b"ordered 3"]
 
 
-def _client_id(consumer: Consumer) -> str:
+def _client_id(consumer: Consumer | LeaseConsumer) -> str:
     assert consumer._instance is not None
     return consumer._instance.client_id

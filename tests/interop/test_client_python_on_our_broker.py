@@ -13,6 +13,7 @@ from tests.interop.both_clients import (  # noqa: F401 - what must hold wherever
     test_java_asks_and_python_answers,
     test_java_reads_what_python_commits_and_delays,
     test_java_reads_what_python_sends,
+    test_java_reads_what_python_traces,
     test_python_asks_and_java_answers,
     test_python_reads_what_java_commits,
     test_python_reads_what_java_sends,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orbitmq import fastjson
-from orbitmq.client.running_info import running_info
+from orbitmq.client.running_info import leaser_info, member_info
 from orbitmq.errors import RequestFailed, RetryLater
 from orbitmq.message import QueueRef
 from orbitmq.message.record import decode_record
@@ -29,6 +29,7 @@ from orbitmq.protocol.headers.groups import (
 
 if TYPE_CHECKING:
     from orbitmq.client.config import ClientConfig
+    from orbitmq.client.leaser import Leaser
     from orbitmq.client.membership import Membership
     from orbitmq.protocol.command import Command
     from orbitmq.transport.connection import Connection, Handler
@@ -36,15 +37,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Members = dict[str, "Membership"]
+Leasers = dict[str, "Leaser"]
 
 
-def answers_of(members: Members, config: ClientConfig) -> dict[int, Handler]:
+def answers_of(members: Members, leasers: Leasers, config: ClientConfig) -> dict[int, Handler]:
     """By request code."""
     return {
         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: partial(members_changed, members),
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET: partial(reset_offsets, members),
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: partial(consumer_status, members),
-        RequestCode.GET_CONSUMER_RUNNING_INFO: partial(consumer_running_info, members, config),
+        RequestCode.GET_CONSUMER_RUNNING_INFO: partial(consumer_running_info, members, leasers, config),
         RequestCode.CONSUME_MESSAGE_DIRECTLY: partial(consume_directly, members),
     }
 
@@ -80,11 +82,14 @@ async def consumer_status(members: Members, request: Command, connection: Connec
 
 
 async def consumer_running_info(
-    members: Members, config: ClientConfig, request: Command, connection: Connection
+    members: Members, leasers: Leasers, config: ClientConfig, request: Command, connection: Connection
 ) -> Command:
     header = request.read(ConsumerRunningInfo)
+    leaser = leasers.get(header.consumer_group)
+    if leaser is not None:
+        return ok(body=leaser_info(leaser, config, with_stacks=header.jstack_enable))
     member = _member(members, header.consumer_group)
-    return ok(body=running_info(member, config, with_stacks=header.jstack_enable))
+    return ok(body=member_info(member, config, with_stacks=header.jstack_enable))
 
 
 async def consume_directly(members: Members, request: Command, connection: Connection) -> Command:

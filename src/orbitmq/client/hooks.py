@@ -1,7 +1,7 @@
 """Looking over a producer's or consumer's shoulder: what tracing and metrics build on.
 
 A hook sees every message before and after; it may add properties before a send. It runs on the event loop, so it must be
-quick, and what it raises is the caller's to see. Java: SendMessageHook, ConsumeMessageHook
+quick, and what it raises is the caller's to see. Java: SendMessageHook, EndTransactionHook, ConsumeMessageHook
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from orbitmq.client.receipts import Receipt
     from orbitmq.client.received import ReceivedMessage
@@ -33,6 +33,31 @@ class Sending:
         self.context: dict[str, object] = {}  # for what a hook wants to find again afterwards
 
 
+class TransactionEnd:
+    """How a transaction was decided: by the program, or by its check when a broker asked."""
+
+    __slots__ = ("committed", "from_check", "group", "message_id", "properties", "store_address", "topic")
+
+    def __init__(
+        self,
+        group: str,
+        topic: str,
+        message_id: str,
+        properties: Mapping[str, str],
+        committed: bool | None,
+        store_address: str,
+        *,
+        from_check: bool,
+    ) -> None:
+        self.group = group
+        self.topic = topic
+        self.message_id = message_id
+        self.properties = properties
+        self.committed = committed  # False: rolled back; None: not known yet
+        self.store_address = store_address  # the broker that is told; empty when it has no master now
+        self.from_check = from_check
+
+
 class Consuming:
     """One call of a handler: the messages it got, and how it ended."""
 
@@ -54,6 +79,9 @@ class SendHook:
 
     def after_send(self, sending: Sending) -> None:
         """`receipt` or `error` is set."""
+
+    def after_transaction(self, end: TransactionEnd) -> None:
+        """The transaction is decided, and its broker is about to hear of it."""
 
 
 class ConsumeHook:

@@ -30,10 +30,10 @@ from orbitmq.tasks import Tasks, every
 from orbitmq.transport.local_address import local_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from orbitmq.client.leaser import Leaser
     from orbitmq.client.membership import Membership
-    from orbitmq.protocol.bodies.groups import ConsumerData
     from orbitmq.transport.address import Address
     from orbitmq.transport.connection import Connection, Handler
 
@@ -54,17 +54,17 @@ class Instance:
         self.users = 0
         self.reserved: set[str] = set()  # consumer groups that live here, or are about to
         self.consumers: dict[str, Membership] = {}
+        self._leasers: dict[str, Leaser] = {}
         self.requests = Requests(client_id, config.clock)
         self.transaction_checks: dict[str, list[TransactionChecks]] = {}
         self.answers: dict[int, Handler] = {
-            **answers_of(self.consumers, config),
+            **answers_of(self.consumers, self._leasers, config),
             RequestCode.CHECK_TRANSACTION_STATE: partial(transaction_asked, self.transaction_checks),
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self.requests.arrived,
         }
         self.cluster = Cluster(config, answers=self.answers, on_open=self._connected)
         self.unique_ids = UniqueIds(config.clock, _packed(ip), os.getpid(), config.randomness.getrandbits(32))
         self._producers: dict[str, int] = {}
-        self._leasers: dict[str, Callable[[], ConsumerData]] = {}
         self._tasks = Tasks()
         self._heartbeats: set[Address] = set()
         self._greeted: dict[Address, tuple[Connection | None, int]] = {}
@@ -139,9 +139,9 @@ class Instance:
             UnregisterClient(client_id=self.client_id, consumer_group=member.group), masters_only=False
         )
 
-    def add_leaser(self, group: str, heartbeat_data: Callable[[], ConsumerData]) -> None:
-        """A group that leases messages: brokers should know that it is there, and have nothing to ask of it."""
-        self._leasers[group] = heartbeat_data
+    def add_leaser(self, leaser: Leaser) -> None:
+        """A member that leases messages: brokers should know that it is there, and may ask how it does."""
+        self._leasers[leaser.group] = leaser
 
     async def remove_leaser(self, group: str) -> None:
         del self._leasers[group]
@@ -182,7 +182,7 @@ class Instance:
             producer_data_set=[ProducerData(group_name=group) for group in self._producers],
             consumer_data_set=[
                 *(member.heartbeat_data() for member in self.consumers.values()),
-                *(heartbeat_data() for heartbeat_data in self._leasers.values()),
+                *(leaser.heartbeat_data() for leaser in self._leasers.values()),
             ],
         )
         added = self._added

@@ -17,19 +17,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self
 
 from orbitmq.client import instance as instances
+from orbitmq.client.figures import EVERY_SECONDS
 from orbitmq.client.filters import subscription
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.leased import LeasedMessage
+from orbitmq.client.leaser import Leaser
 from orbitmq.client.leasing import Leasing
 from orbitmq.client.names import check_group, check_topic, retry_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.stats import ConsumerStats
 from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed
 from orbitmq.message import QueueRef
-from orbitmq.protocol.bodies.groups import ConsumerData
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.headers.leases import START_AT_MAX, START_AT_MIN
-from orbitmq.tasks import Tasks
+from orbitmq.tasks import Tasks, every
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,6 +90,7 @@ class LeaseConsumer:
         self._incoming = Incoming(config.namespace, retry_topic(self.group))
         self._instance: Instance | None = None
         self._leasing: Leasing | None = None
+        self._leaser: Leaser | None = None
         self._here: deque[tuple[float, LeasedMessage]] = (
             deque()
         )  # with the end of their leases, by the event loop's clock
@@ -107,8 +109,11 @@ class LeaseConsumer:
             self._leasing = Leasing(
                 instance.cluster, self.group, self._subscription, init_mode=init_mode, orderly=self._orderly
             )
-            instance.add_leaser(self.group, self._heartbeat_data)
+            leaser = self._leaser = self._described()
+            instance.add_leaser(leaser)
             instance.introduce_to_brokers_of([self._subscription.topic])
+            what = f"figures of {self.group}"
+            self._tasks.start(every(EVERY_SECONDS, lambda: _sample(leaser), what), what)
         return self
 
     async def close(self) -> None:
@@ -170,7 +175,7 @@ class LeaseConsumer:
         """Ack many in one request a broker."""
         handles = [message.handle for message in messages]
         await self._running().ack_many(handles)
-        self.stats.acked += len(handles)
+        self._settled(handles)
 
     def __aiter__(self) -> Self:
         return self
@@ -189,12 +194,14 @@ class LeaseConsumer:
     async def end_lease(self, message: LeasedMessage) -> None:
         """See `LeasedMessage.ack`."""
         await self._running().ack(message.handle)
-        self.stats.acked += 1
+        self._settled([message.handle])
 
     async def change_lease(self, message: LeasedMessage, duration: timedelta) -> None:
         """See `LeasedMessage.extend`."""
         _check_lease(duration)
         message.handle = await self._running().change(message.handle, _milliseconds(duration))
+        assert self._leaser is not None
+        self._leaser.leased(message.handle, asyncio.get_running_loop().time() + duration.total_seconds())
 
     # ---- inside
 
@@ -247,6 +254,8 @@ class LeaseConsumer:
             leased = await leasing.pop(broker_name, count, lease_ms, min(seconds, _POLL_SECONDS), attempt_id)
             failures.pop(broker_name, None)
             self.stats.pulls += 1
+            assert self._leaser is not None
+            self._leaser.polled(broker_name, began, loop.time(), len(leased))
             await self._keep(leased)
         except OrbitError as error:
             failures[broker_name] = error
@@ -255,6 +264,7 @@ class LeaseConsumer:
             await asyncio.sleep(_REST_SECONDS)  # a broker that does not wait must not be asked without end
 
     async def _keep(self, leased: list[tuple[StoredMessage, Handle]]) -> None:
+        assert self._leaser is not None
         unwanted: list[Handle] = []
         ends_at = asyncio.get_running_loop().time() + self._lease.total_seconds()
         for stored, handle in leased:
@@ -263,6 +273,7 @@ class LeaseConsumer:
                 continue
             queue = QueueRef(self._topic, handle.broker_name, handle.queue_id)
             received = self._incoming.message(stored, queue, None)
+            self._leaser.leased(handle, ends_at)
             self._here.append((ends_at, LeasedMessage(stored, self._topic, received.body, queue, handle, self)))
             self.stats.received += 1
             self.stats.received_bytes += len(received.body)
@@ -277,14 +288,26 @@ class LeaseConsumer:
             except OrbitError as error:
                 logger.info("%r comes again when its lease ends: %s", message, error)
 
-    def _heartbeat_data(self) -> ConsumerData:
-        return ConsumerData(
-            group_name=self.group,
-            consume_type="CONSUME_POP",
-            message_model="CLUSTERING",
-            consume_from_where="CONSUME_FROM_FIRST_OFFSET" if self._start == "earliest" else "CONSUME_FROM_LAST_OFFSET",
-            subscription_data_set=[self._subscription.body()],
+    def _described(self) -> Leaser:
+        return Leaser(
+            self.group,
+            self._subscription,
+            from_first=self._start == "earliest",
+            orderly=self._orderly,
+            prefetch=self._prefetch,
+            lease_ms=_milliseconds(self._lease),
+            started_at_ms=self._config.clock.now_ms(),
+            now=asyncio.get_running_loop().time(),
         )
+
+    def _settled(self, handles: list[Handle]) -> None:
+        assert self._leaser is not None
+        self.stats.acked += len(handles)
+        self._leaser.settled(handles)
+
+
+def _sample(leaser: Leaser) -> None:
+    leaser.figures.sample(asyncio.get_running_loop().time())
 
 
 def _check_lease(lease: timedelta) -> None:

@@ -3,10 +3,11 @@
     Pub        ␁time␁region␁group␁topic␁id␁tag␁keys␁broker␁bytes␁cost␁type␁offset id␁success␂
     SubBefore  ␁time␁region␁group␁request␁id␁retries␁keys␂
     SubAfter   ␁request␁id␁cost␁success␁keys␁code␁time␁group␂
+    EndTransaction  ␁time␁region␁group␁topic␁id␁tag␁keys␁broker␁type␁id␁decision␁asked␂
 
 Ask for it with `Tracer(client)` in a producer's or consumer's hooks; tools such as `mqadmin queryMsgTraceById` read it.
 
-Java: AsyncTraceDispatcher, TraceDataEncoder, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl
+Java: AsyncTraceDispatcher, TraceDataEncoder, SendMessageTraceHookImpl, EndTransactionTraceHookImpl, ConsumeMessageTraceHookImpl
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from orbitmq.client.delays import is_delayed
-from orbitmq.client.hooks import ConsumeHook, Consuming, SendHook, Sending
+from orbitmq.client.hooks import ConsumeHook, Consuming, SendHook, Sending, TransactionEnd
 from orbitmq.client.names import TRACE_TOPIC
+from orbitmq.client.namespaces import unwrapped
 from orbitmq.errors import OrbitError, RetryLater
 from orbitmq.message import Message
 from orbitmq.message import properties as names
@@ -35,8 +37,8 @@ logger = logging.getLogger(__name__)
 _FIELD_END: Final = "\x01"
 _RECORD_END: Final = "\x02"
 _GROUP: Final = "_INNER_TRACE_PRODUCER"
-_NORMAL: Final = 0
-_DELAYED: Final = 3
+_NORMAL, _HALF, _TRANSACTION_END, _DELAYED = range(4)  # Java: MessageType
+_DECISIONS: Final = {True: "COMMIT_MESSAGE", False: "ROLLBACK_MESSAGE", None: "UNKNOW"}  # Java: LocalTransactionState
 _SUCCESS: Final = 0
 _EXCEPTION: Final = 2
 _FAILED: Final = 4
@@ -51,8 +53,8 @@ class Trace(msgspec.Struct):
     keys: list[str]
 
 
-def sent_trace(sending: Sending, now_ms: int) -> Trace | None:
-    """What a producer tells of a message; None when its broker wants no traces."""
+def sent_trace(sending: Sending, namespace: str, now_ms: int) -> Trace | None:
+    """What a producer tells of a message, by its names outside of the namespace; None when its broker wants no traces."""
     receipt = sending.receipt
     if receipt is not None and not receipt.traceable:
         return None
@@ -63,22 +65,44 @@ def sent_trace(sending: Sending, now_ms: int) -> Trace | None:
         "Pub",
         now_ms - cost_ms,
         (receipt.region if receipt is not None else "") or _DEFAULT_REGION,
-        sending.group,
-        sending.topic,
+        unwrapped(namespace, sending.group),
+        unwrapped(namespace, sending.topic),
         message_id,
         properties.get(names.TAGS, "null"),
         keys or "null",
         sending.store_address,
         len(sending.body),
         cost_ms,
-        _DELAYED if is_delayed(properties) else _NORMAL,
+        _DELAYED if is_delayed(properties) else _HALF if names.PREPARED in properties else _NORMAL,
         receipt.offset_id if receipt is not None else "",
         receipt is not None,
     )
     return Trace(text, [message_id, *keys.split()])
 
 
-def before_traces(consuming: Consuming, request_id: str, now_ms: int) -> list[Trace]:
+def ended_trace(end: TransactionEnd, namespace: str, now_ms: int) -> Trace:
+    """What a producer tells of a transaction that was decided."""
+    properties = end.properties
+    keys = properties.get(names.KEYS, "")
+    text = _record(
+        "EndTransaction",
+        now_ms,
+        properties.get(names.REGION) or _DEFAULT_REGION,
+        unwrapped(namespace, end.group),
+        unwrapped(namespace, end.topic),
+        end.message_id,
+        properties.get(names.TAGS, "null"),
+        keys or "null",
+        end.store_address or "null",
+        _TRANSACTION_END,
+        end.message_id,  # which is a transaction's id, too
+        _DECISIONS[end.committed],
+        end.from_check,
+    )
+    return Trace(text, [end.message_id, *keys.split()])
+
+
+def before_traces(consuming: Consuming, group: str, request_id: str, now_ms: int) -> list[Trace]:
     """What a consumer tells before its handler runs, one record a message."""
     return [
         Trace(
@@ -86,7 +110,7 @@ def before_traces(consuming: Consuming, request_id: str, now_ms: int) -> list[Tr
                 "SubBefore",
                 now_ms,
                 message.properties.get(names.REGION, _DEFAULT_REGION),
-                consuming.group,
+                group,
                 request_id,
                 message.message_id,
                 message.attempt - 1,
@@ -99,7 +123,7 @@ def before_traces(consuming: Consuming, request_id: str, now_ms: int) -> list[Tr
     ]
 
 
-def after_traces(consuming: Consuming, request_id: str, now_ms: int) -> list[Trace]:
+def after_traces(consuming: Consuming, group: str, request_id: str, now_ms: int) -> list[Trace]:
     """What it tells afterwards."""
     code = _SUCCESS
     if consuming.error is not None:
@@ -115,7 +139,7 @@ def after_traces(consuming: Consuming, request_id: str, now_ms: int) -> list[Tra
                 message.properties.get(names.KEYS, "null"),
                 code,
                 now_ms,
-                consuming.group,
+                group,
             ),
             [message.message_id, *message.keys],
         )
@@ -148,6 +172,7 @@ class Tracer(SendHook, ConsumeHook):
         self.lost = 0
         """Traces that could not be kept or sent."""
         self._clock = client.config.clock
+        self._namespace = client.config.namespace
         self._topic = topic
         self._batch_size = batch_size
         self._every_seconds = every_seconds
@@ -182,18 +207,23 @@ class Tracer(SendHook, ConsumeHook):
 
     def after_send(self, sending: Sending) -> None:
         if sending.topic != self._topic:
-            trace = sent_trace(sending, self._clock.now_ms())
+            trace = sent_trace(sending, self._namespace, self._clock.now_ms())
             if trace is not None:
                 self._keep([trace])
+
+    def after_transaction(self, end: TransactionEnd) -> None:
+        self._keep([ended_trace(end, self._namespace, self._clock.now_ms())])
 
     def before_consume(self, consuming: Consuming) -> None:
         request_id = f"{self._clock.now_ms():X}{id(consuming):X}"
         consuming.context["trace request"] = request_id
-        self._keep(before_traces(consuming, request_id, self._clock.now_ms()))
+        group = unwrapped(self._namespace, consuming.group)
+        self._keep(before_traces(consuming, group, request_id, self._clock.now_ms()))
 
     def after_consume(self, consuming: Consuming) -> None:
         request_id = str(consuming.context["trace request"])
-        self._keep(after_traces(consuming, request_id, self._clock.now_ms()))
+        group = unwrapped(self._namespace, consuming.group)
+        self._keep(after_traces(consuming, group, request_id, self._clock.now_ms()))
 
     def _keep(self, traces: list[Trace]) -> None:
         room = self._max_waiting - len(self._waiting)

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from orbitmq.client.hooks import TransactionEnd
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.names import retry_topic
 from orbitmq.client.workers import is_async
@@ -54,10 +55,12 @@ class TransactionChecks:
     A check may take its time, or use the very connection that brought the question, so it never runs where that is read.
     """
 
-    def __init__(self, config: ClientConfig, group: str, check: Check) -> None:
+    def __init__(self, config: ClientConfig, group: str, check: Check, tell: Callable[[TransactionEnd], None]) -> None:
+        """`tell` hears of each answer before its broker does."""
         self._config = config
         self._group = group
         self._check = check
+        self._tell = tell
         self._incoming = Incoming(config.namespace, retry_topic(group))
         self._questions: asyncio.Queue[_Question] = asyncio.Queue(_MAX_WAITING)
         self._tasks = Tasks()
@@ -77,19 +80,35 @@ class TransactionChecks:
     async def _answer_questions(self) -> None:
         while True:
             question = await self._questions.get()
-            decision, remark = await self._decide(question)
-            self._answer(question, decision, remark)
+            verdict, remark = await self._decide(question)
+            self._tell_hooks(question, verdict)
+            self._answer(question, decision_of(verdict), remark)
 
-    async def _decide(self, question: _Question) -> tuple[int, str | None]:
+    async def _decide(self, question: _Question) -> tuple[bool | None, str | None]:
         stored = question.stored
         queue = QueueRef(stored.topic, question.header.bname or "", stored.queue_id)
         message = self._incoming.message(stored, queue, None)
         try:
-            verdict = await _verdict(self._check, message)
+            return await _verdict(self._check, message), None
         except Exception as error:
             logger.exception("the check of group %s failed on %r: its broker will ask again", self._group, message)
-            return UNKNOWN, f"checkLocalTransactionState Exception: {error!r}"
-        return decision_of(verdict), None
+            return None, f"checkLocalTransactionState Exception: {error!r}"
+
+    def _tell_hooks(self, question: _Question, verdict: bool | None) -> None:
+        stored = question.stored
+        end = TransactionEnd(
+            self._group,
+            stored.topic,
+            stored.message_id,
+            stored.properties,
+            verdict,
+            str(question.connection.peer),
+            from_check=True,
+        )
+        try:
+            self._tell(end)
+        except Exception:
+            logger.exception("a hook of group %s failed; the broker gets its answer", self._group)
 
     def _answer(self, question: _Question, decision: int, remark: str | None) -> None:
         header, stored = question.header, question.stored

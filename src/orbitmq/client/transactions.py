@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Self
 
 from orbitmq.client import instance as instances
+from orbitmq.client.hooks import TransactionEnd
 from orbitmq.client.names import TEMPLATE_TOPIC, check_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.producer import Producer
@@ -56,7 +57,7 @@ class TransactionProducer:
         self._producer = Producer(config, group, options)
         self.group = self._producer.group
         self.stats = self._producer.stats
-        self._checks = TransactionChecks(config, self.group, check)
+        self._checks = TransactionChecks(config, self.group, check, self._producer.tell_of_transaction)
         self._instance: Instance | None = None
 
     @property
@@ -127,7 +128,7 @@ class TransactionProducer:
     async def _send_half(self, message: Message, timeout: float | None) -> Receipt:
         receipt = await self._producer.send_message(message, timeout=timeout)
         if receipt.status is not SendStatus.STORED:
-            await self._end(receipt, decision_of(False))
+            await self._end(message, receipt, False)
             raise RequestFailed(
                 ResponseCode.SYSTEM_ERROR,
                 f"the half message of a transaction is stored, but {receipt.status.value}: it is rolled back",
@@ -135,9 +136,23 @@ class TransactionProducer:
             )
         return receipt
 
-    async def _end(self, receipt: Receipt, decision: int, error: BaseException | None = None) -> None:
+    async def _end(
+        self, message: Message, receipt: Receipt, verdict: bool | None, error: BaseException | None = None
+    ) -> None:
         """A broker that does not hear of it will ask, so nothing is raised: what the program did stands."""
-        queue = receipt.queue
+        queue, decision = receipt.queue, decision_of(verdict)
+        address = self._instance.cluster.master(queue.broker_name) if self._instance is not None else None
+        self._producer.tell_of_transaction(
+            TransactionEnd(
+                self.group,
+                wrapped(self._config.namespace, queue.topic),
+                receipt.message_id,
+                message.properties,
+                verdict,
+                "" if address is None else str(address),
+                from_check=False,
+            )
+        )
         header = EndTransaction(
             producer_group=self.group,
             tran_state_table_offset=receipt.queue_offset,
@@ -155,7 +170,6 @@ class TransactionProducer:
             if self._instance is None:
                 raise AlreadyClosed(f"transaction producer {self.group!r} is closed", hint="close it last")
             cluster = self._instance.cluster
-            address = cluster.master(queue.broker_name)
             if address is None:
                 raise TransportError(f"broker {queue.broker_name!r} has no master now")
             if decision == UNKNOWN:
@@ -207,4 +221,4 @@ class Transaction:
         # A block that was cancelled may have done its work or not: only the check can know.
         if isinstance(error, Exception) and self._verdict is None:
             self._verdict = False
-        await self._producer._end(self.receipt, decision_of(self._verdict), error)
+        await self._producer._end(self._message, self.receipt, self._verdict, error)
