@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -91,6 +93,7 @@ def test_the_welcome_names_the_addresses(started: Any) -> None:
     lines = [process.stdout.readline() for _ in range(10)]
     assert any("name server   127.0.0.1:" in line for line in lines)
     assert any("orbitmq.connect" in line for line in lines)
+    assert any("advertised    127.0.0.1: it is the only address" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +159,47 @@ def test_a_cluster_whose_first_process_is_killed_ends(started: Any) -> None:
     raise AssertionError("the other broker goes on")
 
 
-async def _use(name_server: str) -> None:
+def test_tls_with_a_throw_away_certificate(started: Any, tmp_path: Path) -> None:
+    authority = tmp_path / "kept" / "tls" / "ca.pem"
+    (tmp_path / "topics.toml").write_text("[topics.T]\n")
+    seen = set()
+    for _ in range(2):
+        process = started("--data", "kept", "--tls", "--json-ready", "--brokers", "2", "--topics", "topics.toml")
+        ready = json.loads(process.stdout.readline())
+        assert ready["tlsAuthority"] == str(authority)
+        seen.add(authority.read_text())
+        asyncio.run(_use(ready["nameServer"], ssl.create_default_context(cafile=authority)))
+        with pytest.raises(mq.OrbitError, match="TLS"):
+            asyncio.run(_use(ready["nameServer"], ssl.create_default_context()))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert len(seen) == 1, "what clients were told to trust stays"
+    assert authority.with_name("server.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_tls_is_explained_for_every_language(started: Any) -> None:
+    process = started("--ephemeral", "--tls")
+    text = ""
+    while "orbitmq topic ls --tls" not in text:
+        line = process.stdout.readline()
+        assert line, text
+        text += line
+    for word in ("create_default_context(cafile=", "-Dtls.client.trustCertPath=", "consumer.WithTls(true)"):
+        assert word in text
+
+
+def test_without_trustme_tls_names_the_extra(tmp_path: Path) -> None:
+    (tmp_path / "trustme.py").write_text("raise ImportError")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run([*_DEV, "--ephemeral", "--tls"], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 1
+    assert "pip install 'orbitmq[tls]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def _use(name_server: str, tls: ssl.SSLContext | None = None) -> None:
     """Messages go to both masters."""
-    async with mq.connect(name_server) as client, client.producer(group="P") as producer:
+    async with mq.connect(name_server, tls=tls) as client, client.producer(group="P") as producer:
         receipts: list[mq.Receipt] = []
         async with asyncio.timeout(60):
             while len({receipt.queue.broker_name for receipt in receipts}) < 2:

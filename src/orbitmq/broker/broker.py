@@ -52,6 +52,7 @@ class Broker:
     ) -> None:
         self.configuration = configuration
         self.address: Address | None = None
+        self.address_reason = ""  # why it is that one which others are told
         self.metrics_address: Address | None = None  # where /metrics is, if it is anywhere
         self._clock = clock or SystemClock()
         self._network = network
@@ -74,6 +75,7 @@ class Broker:
             ha_port = await self._open_ha_port()
             listening = await self._listen(routes, express, settings.bind_address, settings.listen_port)
             self.address = Address(advertised.host, listening.port)
+            self.address_reason = advertised.reason
             self._settle_at(self.address, ha_port)
             logger.info("advertising %s: %s", self.address, advertised.reason)
             await self._open_fast_port(routes, express, settings.bind_address, listening.port - _FAST_PORT_DISTANCE)

@@ -16,6 +16,7 @@ import click
 from orbitmq.broker import settings as broker_settings
 from orbitmq.broker.broker import Broker
 from orbitmq.cli.dev_cluster import BrokerPlan, running_broker
+from orbitmq.cli.dev_tls import Certificates, certificates
 from orbitmq.cli.logs import log_to_stderr
 from orbitmq.cli.serving import serve
 from orbitmq.cli.topics_file import TopicPlan, read_topics_file
@@ -50,6 +51,7 @@ _WELCOME: Final = """
 
     name server   {name_server}
 {brokers}
+    advertised    {advertised}: {reason}
     data          {data}
 
   Python   async with orbitmq.connect("{name_server}") as c: ...
@@ -89,6 +91,9 @@ _WELCOME: Final = """
 )
 @click.option("--slaves", type=click.IntRange(0, 8), default=0, show_default=True, help="Slaves of each master.")
 @click.option("--topics", "topics_file", type=click.Path(path_type=Path), help="TOML file of topics to create.")
+@click.option(
+    "--tls", "with_tls", is_flag=True, help="Speak TLS as well, with a throw-away certificate made in the folder."
+)
 @click.option("--json-ready", is_flag=True, help="Print one line of JSON when ready, and nothing else, to stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
 def dev(
@@ -100,6 +105,7 @@ def dev(
     brokers: int,
     slaves: int,
     topics_file: Path | None,
+    with_tls: bool,
     json_ready: bool,
     verbose: bool,
 ) -> None:
@@ -111,9 +117,12 @@ def dev(
     folder = Path(tempfile.mkdtemp(prefix="orbitmq-dev-")) if ephemeral else data.absolute()
     try:
         where = f"{folder}{' (temporary)' if ephemeral else ''}"
+        tls = certificates(folder / "tls", host) if with_tls else None
+        settings = _SETTINGS | (tls.settings if tls is not None else {})
+        plans = _plans(folder, broker_port, brokers, slaves, settings)
         run(
             serve(
-                _running_cluster(folder, host, port, _plans(folder, broker_port, brokers, slaves), topics),
+                _running_cluster(folder, host, port, plans, topics, tls),
                 lambda cluster: _as_json(cluster, folder) if json_ready else _welcome(cluster, where),
             )
         )
@@ -127,15 +136,22 @@ class _Cluster(NamedTuple):
 
     name_server: Address
     brokers: dict[str, str]  # what it is -> where it is
+    address_reason: str  # why brokers are reached by that address
+    tls: Certificates | None
 
 
 @asynccontextmanager
 async def _running_cluster(
-    folder: Path, host: str, port: int, plans: list[BrokerPlan], topics: list[TopicPlan]
+    folder: Path,
+    host: str,
+    port: int,
+    plans: list[BrokerPlan],
+    topics: list[TopicPlan],
+    tls: Certificates | None,
 ) -> AsyncIterator[_Cluster]:
     """The first master lives in this process; the others, and slaves, in their own."""
     async with AsyncExitStack() as stack:
-        name_server = await stack.enter_async_context(NameServer(_name_server_configuration(folder, host, port)))
+        name_server = await stack.enter_async_context(NameServer(_name_server_configuration(folder, host, port, tls)))
         assert name_server.address is not None
         first, *others = plans
         broker = await stack.enter_async_context(Broker(_broker_configuration(first, host, name_server.address)))
@@ -147,10 +163,10 @@ async def _running_cluster(
             if plan.broker_id == 0:
                 await _create_topics_at(parse_address(addresses[plan.title]), topics)
         await _send_first_messages(broker, name_server.address, topics)
-        yield _Cluster(name_server.address, addresses)
+        yield _Cluster(name_server.address, addresses, broker.address_reason, tls)
 
 
-def _plans(folder: Path, port: int, masters: int, slaves: int) -> list[BrokerPlan]:
+def _plans(folder: Path, port: int, masters: int, slaves: int, settings: dict[str, str]) -> list[BrokerPlan]:
     """Ports a good distance apart: each broker takes those next to its own as well."""
     plans: list[BrokerPlan] = []
     for number in range(masters):
@@ -158,7 +174,7 @@ def _plans(folder: Path, port: int, masters: int, slaves: int) -> list[BrokerPla
             name = "dev" if number == 0 else f"dev-{number + 1}"
             store = "store" if (number, broker_id) == (0, 0) else f"store-{name}-{broker_id}"
             own_port = port and port + _PORTS_APART * len(plans)
-            plans.append(BrokerPlan(name, broker_id, folder / store, own_port, _SETTINGS))
+            plans.append(BrokerPlan(name, broker_id, folder / store, own_port, settings))
     return plans
 
 
@@ -168,23 +184,36 @@ def _welcome(cluster: _Cluster, where: str) -> str:
         for number, (title, address) in enumerate(cluster.brokers.items())
     ]
     lines = kinds if len(kinds) > 1 else [line.rsplit("   ", 1)[0] for line in kinds]
-    return _WELCOME.format(name_server=cluster.name_server, brokers="\n".join(lines), data=where)
+    how = cluster.tls.how_to_connect(str(cluster.name_server)) if cluster.tls is not None else ""
+    welcome = _WELCOME.format(
+        name_server=cluster.name_server,
+        brokers="\n".join(lines),
+        advertised=next(iter(cluster.brokers.values())).rpartition(":")[0],
+        reason=cluster.address_reason,
+        data=where,
+    )
+    return welcome + how
 
 
 def _as_json(cluster: _Cluster, folder: Path) -> str:
-    ready = {
+    ready: dict[str, object] = {
         "nameServer": str(cluster.name_server),
         "broker": next(iter(cluster.brokers.values())),
         "brokers": cluster.brokers,
         "data": str(folder),
         "pid": os.getpid(),
     }
+    if cluster.tls is not None:
+        ready["tlsAuthority"] = str(cluster.tls.authority)
     return json.dumps(ready)
 
 
-def _name_server_configuration(folder: Path, host: str, port: int) -> nameserver_settings.NameServerConfiguration:
+def _name_server_configuration(
+    folder: Path, host: str, port: int, tls: Certificates | None
+) -> nameserver_settings.NameServerConfiguration:
     return nameserver_settings.load(
         None,
+        properties_given=tls.settings if tls is not None else {},
         bind_address=host,
         listen_port=port,
         kv_config_path=str(folder / "nameserver" / "kvConfig.json"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,6 +17,9 @@ from orbitmq.access.settings import ACCESS_SETTINGS, AccessSettings
 from orbitmq.configuration import Configuration, read_properties_file, read_settings
 from orbitmq.errors import ConfigError
 from orbitmq.transport.address import parse_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Whoever could change these could make the server write or read a file of their choice (CVE-2023-37582).
 NEVER_CHANGEABLE: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
@@ -105,12 +108,15 @@ NameServerConfiguration = Configuration[Settings]
 _JAVA_NAMES: Final = {field.name: field.encode_name for field in msgspec.structs.fields(Settings)}
 
 
-def load(path: Path | None, **overrides: str | int | None) -> NameServerConfiguration:
-    """Defaults, then the file, then the command line. ConfigError names the file and the key."""
+def load(
+    path: Path | None, *, properties_given: Mapping[str, str] | None = None, **overrides: str | int | None
+) -> NameServerConfiguration:
+    """Defaults, then the file, then what is given under Apache's names or ours. ConfigError names the file and the key."""
     properties: dict[str, str] = {}
     if path is not None:
         properties = read_properties_file(path)
         properties["configStorePath"] = str(path)
+    properties |= properties_given or {}
     properties |= {_JAVA_NAMES[key]: str(value) for key, value in overrides.items() if value is not None}
     settings, unknown, tls = read_settings(Settings, properties)
     black_list = {key.strip() for key in settings.config_black_list.split(";")}
