@@ -9,7 +9,9 @@ import sys
 from importlib import import_module
 from typing import Final
 
-NAMES: Final = ("broker", "broker_scale", "client", "kinds", "nameserver", "spark", "store", "timers", "transactions")
+NAMES: Final = (
+    "broker", "broker_scale", "client", "kinds", "nameserver", "signed", "spark", "store", "timers", "transactions",
+)  # fmt: skip
 
 
 def main(argv: list[str]) -> None:

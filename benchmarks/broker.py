@@ -118,9 +118,10 @@ class Load:
     def __init__(self, program: Path) -> None:
         self._program = program
 
-    def run(self, mode: str, address: Address, *arguments: object) -> dict[str, float]:
+    def run(self, mode: str, address: Address, *arguments: object, behind: tuple[str, ...] = ()) -> dict[str, float]:
         """What it printed: msgs, errors, rate, p50, p99 and more. A busy broker may refuse some messages."""
-        command = [str(self._program), mode, address.host, *map(str, (address.port, *arguments)), BROKER_NAME]
+        words = (address.port, *arguments)
+        command = [str(self._program), mode, address.host, *map(str, words), BROKER_NAME, *behind]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         printed = {key: float(value) for key, value in re.findall(r"(\w+)=([0-9.]+)", done.stdout)}
         if not printed.get("msgs"):

@@ -19,12 +19,13 @@ from orbitmq.access.policies import decide
 from orbitmq.errors import ConfigError, RequestFailed
 from orbitmq.protocol.bodies.access import DISABLED
 from orbitmq.protocol.codes import RequestCode, ResponseCode
-from orbitmq.protocol.signing import ACCESS_KEY, SIGNATURE, signature
+from orbitmq.protocol.signing import ACCESS_KEY, SIGNATURE, SigningKey, signature
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orbitmq.access.needs import Need, NeedsOf
+    from orbitmq.access.policies import Entry
     from orbitmq.access.settings import AccessSettings
     from orbitmq.access.users import Users
     from orbitmq.protocol.bodies.access import User
@@ -43,6 +44,15 @@ class Door(Protocol):
 
     def check(self, request: Command, source: str, needs_of: NeedsOf) -> None:
         """RequestFailed says who was refused what."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Another one whenever an answer of `key_of` may have become wrong."""
+        ...
+
+    def key_of(self, code: int, access_key: str, need: Need, source: str) -> SigningKey | None:
+        """What this user signs requests with, if they may do this from there; None: `check` has to decide."""
         ...
 
 
@@ -69,6 +79,22 @@ class Gate:
             audit.warning("refused %s from %s: %.500s", request_name(request.code), source, refusal.message)
             raise
 
+    @property
+    def generation(self) -> int:
+        return self._users.generation
+
+    def key_of(self, code: int, access_key: str, need: Need, source: str) -> SigningKey | None:
+        user = self._users.get(access_key)
+        if user is None or user.user_status == DISABLED or code in self._unsigned or code in self._ungranted:
+            return None
+        if not self._settings.authentication_enabled:
+            return None
+        if self._settings.authorization_enabled and not user.is_super:
+            entry = self._deciding(user, need, source)
+            if entry is None or not entry.allows:
+                return None
+        return SigningKey(user.password or "")
+
     def _authenticate(self, request: Command) -> User:
         user = self._named(request)
         leave_out = (_UNIQUE_KEY_QUERY,) if request.version <= _LAST_WITHOUT_UNIQUE_KEY_QUERY else ()
@@ -89,11 +115,14 @@ class Gate:
         return user
 
     def _authorize(self, user: User, need: Need, source: str) -> None:
-        custom, default = self._users.entries(user.username)
-        entry = decide(custom, need, source) or decide(default, need, source)
+        entry = self._deciding(user, need, source)
         if entry is None or not entry.allows:
             why = "no matched policies." if entry is None else "the decision is deny."
             raise _refusal(f"User:{user.username} has no permission to access {need} from {source}, {why}")
+
+    def _deciding(self, user: User, need: Need, source: str) -> Entry | None:
+        custom, default = self._users.entries(user.username)
+        return decide(custom, need, source) or decide(default, need, source)
 
 
 def guarded(routes: Routes, needs: Mapping[int, NeedsOf], gate: Door | None) -> Routes:

@@ -20,7 +20,7 @@ from orbitmq.access.needs import Action, Kind
 from orbitmq.access.plain_file import Permission, access_files, read_access_files
 from orbitmq.errors import ConfigError, RequestFailed
 from orbitmq.protocol.codes import ResponseCode
-from orbitmq.protocol.signing import ACCESS_KEY, SIGNATURE, signature
+from orbitmq.protocol.signing import ACCESS_KEY, SIGNATURE, SigningKey, signature
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +44,7 @@ class PlainGate:
         self._main_file = main_file
         self._cluster = cluster
         self._clock = clock
+        self._generation = 0
         self._looked_ms = clock.now_ms()
         self._seen = self._times()
         if not self._seen:
@@ -67,6 +68,24 @@ class PlainGate:
         except RequestFailed as refusal:
             audit.warning("refused %s from %s: %.500s", request_name(request.code), source, refusal.message)
             raise
+
+    @property
+    def generation(self) -> int:
+        self._look_again()
+        return self._generation
+
+    def key_of(self, code: int, access_key: str, need: Need, source: str) -> SigningKey | None:
+        account = self._access.accounts.get(access_key)
+        if account is None or account.from_anywhere_in.matches(source):
+            return None
+        if any(pattern.matches(source) for pattern in self._access.white_addresses):
+            return None
+        if not account.is_admin:
+            try:
+                _check_need(account, need, code)
+            except RequestFailed:
+                return None
+        return SigningKey(account.secret_key)
 
     def _account(self, request: Command) -> Account:
         access_key = request.fields.get(ACCESS_KEY, "")
@@ -99,6 +118,7 @@ class PlainGate:
                 return
             self._seen = seen
             self._access = read_access_files(list(seen))
+            self._generation += 1
         except ConfigError as error:
             logger.error("the access files changed and are not used, those before stay in force: %s", error)
         else:

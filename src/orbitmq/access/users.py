@@ -38,6 +38,9 @@ class Users:
         self._users = {user.username: user for user in _load(self._users_file, list[User])}
         self._acls = {acl.subject: acl for acl in _load(self._acls_file, list[Acl])}
         self._entries: dict[str, tuple[list[Entry], list[Entry]]] = {}  # by user: custom, default; a new one per change
+        self.generation = (
+            0  # of users and policies; raised after each change, so that what is kept under it is not older
+        )
         self._changing = Lock()  # each change is made of what all before it left
 
     # ---- questions
@@ -123,11 +126,13 @@ class Users:
         _save(self._users_file, list(users.values()))
         self._users = users
         self._entries = {}
+        self.generation += 1
 
     def _write_acls(self, acls: dict[str, Acl]) -> None:
         _save(self._acls_file, list(acls.values()))
         self._acls = acls
         self._entries = {}
+        self.generation += 1
 
 
 def _checked(user: User, before: User) -> User:

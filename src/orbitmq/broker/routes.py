@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.access.express import ExpressDoor
 from orbitmq.access.gate import guarded
 from orbitmq.access.handlers import access_routes
 from orbitmq.broker.handlers import (
@@ -32,11 +33,12 @@ from orbitmq.broker.handlers.send_express import SendExpress
 from orbitmq.broker.permissions import NEEDS
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON
-from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
+from orbitmq.protocol.headers.send import SendMessage, SendMessageV2, SignedSendV2
 from orbitmq.protocol.short_send_binary import ShortSendReader
 from orbitmq.protocol.whole_request import reader
 
 if TYPE_CHECKING:
+    from orbitmq.access.gate import Door
     from orbitmq.broker.state import State
     from orbitmq.transport.connection import Handler, Routes
     from orbitmq.transport.express import ExpressRoutes
@@ -61,8 +63,8 @@ def build_express(state: State) -> ExpressRoutes:
         (RequestCode.PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, RequestCode.PULL_MESSAGE),
         (RequestCode.LITE_PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, RequestCode.LITE_PULL_MESSAGE),
     }
-    if s.gate is not None:
-        return {}  # who asks has to be looked at first
+    if s.gate is not None:  # who asks has to be looked at first
+        return _guarded_express(s, s.gate) if s.copying is None else {}
     if s.copying is not None:  # nothing is sent to a slave
         return pulls if s.configuration.settings.slave_read_enable else {}
     send_with = partial(SendExpress, s.sending, s.durability, s.receipts)
@@ -74,6 +76,13 @@ def build_express(state: State) -> ExpressRoutes:
         (RequestCode.SEND_BATCH_MESSAGE, CODEC_JSON): send_with(RequestCode.SEND_BATCH_MESSAGE, read_short),
         **pulls,
     }
+
+
+def _guarded_express(s: State, gate: Door) -> ExpressRoutes:
+    """Signed sends of the kind that every client sends most."""
+    code = RequestCode.SEND_MESSAGE_V2
+    send = SendExpress(s.sending, s.durability, s.receipts, code, reader(SignedSendV2), ExpressDoor(gate))
+    return {(code, CODEC_JSON): send}
 
 
 def build_routes(state: State) -> Routes:

@@ -14,11 +14,13 @@ from orbitmq.errors import OrbitError
 from orbitmq.message.sysflags import INNER_BATCH
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.frame import frame_prefix
+from orbitmq.protocol.headers.send import SignedSendV2
 from orbitmq.protocol.whole_request import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orbitmq.access.express import ExpressDoor
     from orbitmq.broker.durability import Durability
     from orbitmq.broker.receipts import Receipts
     from orbitmq.broker.sending import Sending
@@ -39,13 +41,18 @@ class SendExpress:
         durability: Durability,
         receipts: Receipts,
         code: int,
-        read: Callable[[bytes], WholeRequest[SendMessage]] | Callable[[bytes], WholeRequest[SendMessageV2]],
+        read: Callable[[bytes], WholeRequest[SendMessage]]
+        | Callable[[bytes], WholeRequest[SendMessageV2]]
+        | Callable[[bytes], WholeRequest[SignedSendV2]],
+        door: ExpressDoor | None = None,
     ) -> None:
+        """With a `door`, `read` gives signed sends."""
         self._sending = sending
         self._durability = durability
         self._receipts = receipts
         self._code = code
         self._read = read
+        self._door = door
 
     def __call__(self, connection: Connection, header: bytes, body: bytes) -> bytes | None:
         try:
@@ -66,6 +73,10 @@ class SendExpress:
             or fields.sys_flag & INNER_BATCH
             or is_special(properties)
             or not (durability.is_immediate or durability.has_room)
+        ):
+            return None
+        if self._door is not None and not (
+            isinstance(fields, SignedSendV2) and self._door.admits(self._code, fields, body, connection.peer.host)
         ):
             return None
         text, unique_key = sending.complete(properties)

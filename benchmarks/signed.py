@@ -1,0 +1,146 @@
+"""What access control costs: signed sends beside unsigned ones, `python -m benchmarks signed [--seconds S] [--rounds N]`.
+
+Two brokers of ours, one open and one with users and policies; the sender is a normal user with one policy for its topic. Rounds
+alternate between the two and medians count. On a busy machine the rates say little and the processor time of the broker does.
+Results: benchmarks/results/signed.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.interop import orbit
+
+from benchmarks.broker import BROKER_NAME, PATIENCE_SECONDS, QUEUES, Cell, Load
+from benchmarks.machine import about, compile_c, processor_seconds
+from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
+from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.command import Command, request
+from orbitmq.protocol.headers.admin import CreateTopic
+from orbitmq.protocol.signing import Credentials, sign
+from orbitmq.transport.address import Address, parse_address
+from orbitmq.transport.loop import run as run_loop
+from orbitmq.transport.pool import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.interop.processes import Process
+
+RESULTS: Final = Path(__file__).parent / "results" / "signed.json"
+CELLS: Final = (Cell(16, 1), Cell(64, 1), Cell(4, 32), Cell(64, 1, body=100), Cell(4, 32, body=100))
+ROOT: Final = Credentials("root", "root-of-the-benchmark")
+SENDER: Final = Credentials("sender", "sender-of-the-benchmark")
+TOPIC: Final = "SignedTopic"
+GUARDED: Final[dict[str, str | int]] = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": json.dumps({"username": ROOT.access_key, "password": ROOT.secret_key}),
+    "innerClientAuthenticationCredentials": json.dumps({"accessKey": ROOT.access_key, "secretKey": ROOT.secret_key}),
+}
+
+
+async def prepare(address: Address) -> None:
+    """The topic, and where there are users, the sender and its policy."""
+    user = User(password=SENDER.secret_key).to_json()
+    entry = PolicyEntry(resource=f"Topic:{TOPIC}", actions=["Pub"], decision="Allow")
+    acl = Acl(subject=f"User:{SENDER.access_key}", policies=[Policy(entries=[entry])]).to_json()
+    topic = CreateTopic(
+        topic=TOPIC,
+        default_topic="TBW102",
+        read_queue_nums=QUEUES,
+        write_queue_nums=QUEUES,
+        perm=6,
+        topic_filter_type="SINGLE_TAG",
+    )
+    pool = Pool(sign=partial(sign, credentials=ROOT))
+    try:
+        for command in (
+            Command(RequestCode.AUTH_CREATE_USER, fields={"username": SENDER.access_key}, body=user),
+            Command(RequestCode.AUTH_CREATE_ACL, fields={"subject": acl.decode()}, body=acl),
+            request(RequestCode.UPDATE_AND_CREATE_TOPIC, topic),
+        ):
+            answer = await pool.call(address, command, PATIENCE_SECONDS)
+            if answer.code and "access control is off" not in (answer.remark or ""):
+                raise SystemExit(f"{command}: {answer.remark}")
+    finally:
+        await pool.close()
+
+
+@contextmanager
+def started(folder: Path, name_server: str, settings: dict[str, str | int]) -> Iterator[tuple[Address, Process]]:
+    broker = orbit.start_broker(folder, name_server, BROKER_NAME, {"mappedFileSizeCommitLog": 1 << 30, **settings})
+    try:
+        address = parse_address(broker.address)
+        run_loop(prepare(address))
+        yield address, broker.process
+    finally:
+        broker.process.stop()
+
+
+def run(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of load for each cell and round")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args(argv)
+    head = about(seconds=options.seconds, rounds=options.rounds)
+    figures: dict[str, dict[str, list[dict[str, float]]]] = {}
+    with tempfile.TemporaryDirectory(prefix="orbitmq-bench-") as base, ExitStack() as stack:
+        folder = Path(base)
+        load = Load(compile_c(folder, "load"))
+        name_server = orbit.start_name_server(folder / "names")
+        stack.callback(name_server.process.stop)
+        guarded_name_server = orbit.start_name_server(folder / "guarded-names", GUARDED)
+        stack.callback(guarded_name_server.process.stop)
+        ways: dict[str, tuple[str, tuple[Address, Process]]] = {
+            "unsigned": ("send", stack.enter_context(started(folder / "open", name_server.address, {}))),
+            "signed": (
+                "send-signed",
+                stack.enter_context(started(folder / "guarded", guarded_name_server.address, GUARDED)),
+            ),
+        }
+        for turn in range(options.rounds + 1):
+            for cell in CELLS:
+                for way, (mode, (address, process)) in ways.items() if turn % 2 else reversed(ways.items()):
+                    measured = run_cell(load, mode, address, process, cell, options.seconds)
+                    if turn:  # the first warms up
+                        figures.setdefault(cell.name, {}).setdefault(way, []).append(measured)
+    report(figures, head)
+
+
+def run_cell(load: Load, mode: str, address: Address, process: Process, cell: Cell, seconds: float) -> dict[str, float]:
+    before = processor_seconds(process.pid)
+    who = (SENDER.access_key, SENDER.secret_key) if mode == "send-signed" else ()
+    arguments = (TOPIC, QUEUES, cell.connections, cell.in_flight, cell.body, seconds)
+    printed = load.run(mode, address, *arguments, behind=who)
+    if printed["errors"]:
+        raise SystemExit(f"{cell.name}: {printed['errors']:.0f} sends were refused")
+    used = processor_seconds(process.pid) - before
+    return {"rate": printed["rate"], "processor_us": 1e6 * used / printed["msgs"], "p99_ms": printed["p99"]}
+
+
+def report(figures: dict[str, dict[str, list[dict[str, float]]]], head: dict[str, Any]) -> None:
+    medians = {
+        cell: {
+            way: {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+            for way, rounds in ways.items()
+        }
+        for cell, ways in figures.items()
+    }
+    print("| | unsigned a second | signed a second | ratio | processor us | signed | unsigned to signed |")
+    print("|---" * 7 + "|")
+    for cell, ways in medians.items():
+        plain, signed = ways["unsigned"], ways["signed"]
+        print(
+            f"| {cell} | {plain['rate']:,.0f} | {signed['rate']:,.0f} | {signed['rate'] / plain['rate']:.2f} "
+            f"| {plain['processor_us']:.1f} | {signed['processor_us']:.1f} "
+            f"| {plain['processor_us'] / signed['processor_us']:.2f} |"
+        )
+    RESULTS.write_text(json.dumps({"machine": head, "medians": medians, "rounds": figures}, indent=2) + "\n")
