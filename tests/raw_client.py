@@ -102,6 +102,14 @@ class RawClient:
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self._reader.read(size)
 
+    async def rest(self) -> bytes:
+        """Everything until the server closes."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            try:
+                return await self._reader.read()
+            except ConnectionError:
+                return b""
+
     async def is_closed_by_the_server(self) -> bool:
         return await self.frame() is None
 

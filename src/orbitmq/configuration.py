@@ -22,7 +22,7 @@ from orbitmq.saved_file import save
 from orbitmq.transport.tls import ClientAuth, TlsMode, TlsSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class Configuration(Generic[S]):
         self.without_effect = dict(without_effect or {})
         self.tls = tls or TlsSettings()
         self.generation = 0
+        self.when_changed: list[Callable[[], None]] = []  # called after each change
         self.changing = asyncio.Lock()  # held from `changed` to `apply`, or one of two changes would be lost
         self._unchangeable = unchangeable | secrets
         self._secrets = secrets
@@ -84,6 +85,8 @@ class Configuration(Generic[S]):
         self.settings = settings
         self.without_effect = without_effect
         self.generation += 1
+        for listener in self.when_changed:
+            listener()
 
     def save(self, settings: S, without_effect: Mapping[str, str]) -> None:
         """OSError when it cannot be. What the file says about TLS stays in it, unseen by `as_properties` as it is."""

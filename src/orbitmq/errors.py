@@ -5,9 +5,11 @@ OrbitError                   what happened, to what; `.code` for programs, `.hin
 │   └── ForbiddenSetting     one that must not be changed from afar
 ├── ProtocolError            bytes that are not what the protocol says
 │   ├── FrameError           the envelope: lengths, header codec
+│   │   └── FrameTooLarge    more than a limit allows; `.limit` is its key
 │   ├── HeaderError          the header inside it: broken JSON, missing or ill-typed fields
 │   └── BodyError            the body: broken JSON, wrong shape, lying lengths
 ├── MessageError             a message that cannot be encoded or decoded
+│   └── InflatedTooLarge     a compressed body that would be larger than allowed
 ├── RequestFailed            an answer other than success, given or received; `.code` is its response code
 ├── TransportError           the connection, not the request
 │   ├── ConnectFailed        nobody listens there, or not what we expect
@@ -59,6 +61,12 @@ class FrameError(ProtocolError):
     pass
 
 
+class FrameTooLarge(FrameError):
+    def __init__(self, message: str, *, hint: str = "", limit: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.limit = limit
+
+
 class HeaderError(ProtocolError):
     pass
 
@@ -68,6 +76,10 @@ class BodyError(ProtocolError):
 
 
 class MessageError(OrbitError):
+    pass
+
+
+class InflatedTooLarge(MessageError):
     pass
 
 

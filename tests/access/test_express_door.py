@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from orbitmq.broker.broker import Broker
 from orbitmq.broker.routes import build_express
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
@@ -14,18 +16,23 @@ from orbitmq.protocol.frame import CODEC_JSON, FrameDecoder
 from orbitmq.protocol.signing import Credentials, SigningKey, sign, signature
 from orbitmq.testing.clock import MovableClock
 from tests.access.test_matrix import GUARDED, ROOT
-from tests.broker.kit import SEND_V2, running, send_header
+from tests.broker.kit import SEND_V2, configuration, running, send_header
 from tests.broker.two_ways import EXPRESS, ORDINARY, TwoWays, two_ways
 from tests.line import connected
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
-
-    from orbitmq.broker.broker import Broker
 
 MEMBER: Final = Credentials("member", "member-secret")
 BODY: Final = "тело".encode()
 PROPERTIES: Final = {"UNIQ_KEY": "ключ", "WAIT": "true"}
+
+
+@asynccontextmanager
+async def guarded(folder: Path) -> AsyncIterator[Broker]:
+    async with Broker(configuration(folder, GUARDED)) as broker:
+        yield broker
 
 
 def signed(who: Credentials, token: str = "") -> dict[str, str]:
@@ -55,7 +62,7 @@ def allow(broker: Broker, resource: str) -> None:
 
 
 async def test_signed_sends_take_the_short_way_and_forged_ones_are_refused_as_ever(tmp_path: Path) -> None:
-    async with running(tmp_path, **GUARDED) as broker, two_ways(broker) as two:
+    async with guarded(tmp_path) as broker, two_ways(broker) as two:
         broker.state.users.create(User(username="member", password="member-secret"))
         allow(broker, "Topic:T")
         assert await both(two, signed(ROOT)) == {(0, None)}  # and the topic is there
@@ -81,7 +88,7 @@ async def test_signed_sends_take_the_short_way_and_forged_ones_are_refused_as_ev
 
 @pytest.mark.parametrize("change", ["disabled", "other password", "policy gone", "forbidden", "deleted"])
 async def test_what_was_allowed_counts_no_longer_than_its_reason(tmp_path: Path, change: str) -> None:
-    async with running(tmp_path, **GUARDED) as broker, two_ways(broker) as two:
+    async with guarded(tmp_path) as broker, two_ways(broker) as two:
         users = broker.state.users
         users.create(User(username="member", password="member-secret"))
         allow(broker, "Topic:T")

@@ -9,7 +9,7 @@ import struct
 import tracemalloc
 import zlib
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from fuzz.decoders import corpus
@@ -29,6 +29,7 @@ from tests.raw_client import RawClient, raw_client, until
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
+    from pathlib import Path
 
     from orbitmq.nameserver.server import NameServer
 
@@ -236,12 +237,10 @@ async def test_memory_stays_flat_however_often_bad_input_comes(tmp_path_factory:
         logging.getLogger("orbitmq").setLevel(logging.NOTSET)
 
 
-async def test_a_bomb_is_refused_and_the_neighbours_are_served(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orbitmq.protocol.bodies.registration.MAX_INFLATED_BYTES", 1 << 20)
+async def test_a_bomb_is_refused_and_the_neighbours_are_served(tmp_path: Path) -> None:
     bomb = zlib.compress(bytes(64 << 20), level=9)
-    async with running(tmp_path_factory.mktemp("server")) as server, raw_client(server.address) as client:
+    settings: dict[str, Any] = {"orbitmq.maxDecompressedBytes": 1 << 20}
+    async with running(tmp_path, **settings) as server, raw_client(server.address) as client:
         tracemalloc.start()
         try:
             answer = await client.ask(REGISTER, registration_fields(), bomb)
@@ -249,6 +248,7 @@ async def test_a_bomb_is_refused_and_the_neighbours_are_served(
         finally:
             tracemalloc.stop()
         assert answer.code == 29
+        assert "at most 1,048,576 (raise orbitmq.maxDecompressedBytes)" in (answer.remark or "")
         assert peak < 8 << 20
         assert (await register(client)).code == 0
 

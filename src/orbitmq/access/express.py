@@ -24,11 +24,12 @@ _SEND: Final = (Action.PUB,)
 class ExpressDoor:
     def __init__(self, gate: Door) -> None:
         self._gate = gate
+        self._rates = gate.rates
         self._generation = -1
         self._keys: dict[tuple[str, str, str], SigningKey] = {}  # by user, topic and source; only of those who may
 
     def admits(self, code: int, send: SignedSendV2, body: bytes, source: str) -> bool:
-        """False: not to be decided here."""
+        """False: not to be decided here. RequestFailed: it is plainly right, and one too many."""
         generation = self._gate.generation
         if generation != self._generation:
             self._keys.clear()
@@ -37,7 +38,11 @@ class ExpressDoor:
         if key is None:
             return False
         wanted = key.signature(send.signed_text().encode("utf-8", "replace") + body)
-        return hmac.compare_digest(wanted, send.signature.encode("utf-8", "replace"))
+        if not hmac.compare_digest(wanted, send.signature.encode("utf-8", "replace")):
+            return False
+        if self._rates is not None and self._rates.are_limited:
+            self._rates.take(send.access_key, len(body))
+        return True
 
     def _learn(self, code: int, send: SignedSendV2, source: str) -> SigningKey | None:
         key = self._gate.key_of(code, send.access_key, topic_need(send.topic, _SEND), source)

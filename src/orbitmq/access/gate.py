@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from orbitmq.protocol.bodies.access import User
     from orbitmq.protocol.command import Command
     from orbitmq.transport.connection import Connection, Handler, Routes
+    from orbitmq.transport.rates import Rates
 
 audit: Final = logging.getLogger("orbitmq.audit")
 
@@ -41,6 +42,8 @@ _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 class Door(Protocol):
     """What requests pass: this module's gate, or that of 4.x (plain_gate.py)."""
+
+    rates: Rates | None  # how much each user may ask
 
     def check(self, request: Command, source: str, needs_of: NeedsOf) -> None:
         """RequestFailed says who was refused what."""
@@ -57,7 +60,8 @@ class Door(Protocol):
 
 
 class Gate:
-    def __init__(self, users: Users, settings: AccessSettings, cluster: str) -> None:
+    def __init__(self, users: Users, settings: AccessSettings, cluster: str, rates: Rates | None = None) -> None:
+        self.rates = rates
         self._users = users
         self._settings = settings
         self._cluster = cluster
@@ -78,6 +82,8 @@ class Gate:
         except RequestFailed as refusal:
             audit.warning("refused %s from %s: %.500s", request_name(request.code), source, refusal.message)
             raise
+        if user is not None:
+            charge(self.rates, user.username, request)
 
     @property
     def generation(self) -> int:
@@ -142,6 +148,12 @@ async def _ask_first(
 ) -> Command | None:
     gate.check(request, connection.peer[0], needs_of)
     return await handler(request, connection)
+
+
+def charge(rates: Rates | None, who: str, request: Command) -> None:
+    """Count a request whose sender is known. RequestFailed when it is one too many."""
+    if rates is not None and rates.are_limited:
+        rates.take(who, len(request.body))
 
 
 def _refusal(message: str) -> RequestFailed:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orbitmq.access.gate import Door
     from orbitmq.access.settings import AccessSettings
     from orbitmq.protocol.command import Command
+    from orbitmq.transport.rates import Rates
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,9 @@ def open_users(settings: AccessSettings, folder: Path) -> Users:
     return users
 
 
-def open_gate(settings: AccessSettings, users: Users, cluster: str) -> Door | None:
+def open_gate(settings: AccessSettings, users: Users, cluster: str, rates: Rates | None = None) -> Door | None:
     """None if everyone may do everything."""
-    return Gate(users, settings, cluster) if settings.is_guarded else None
+    return Gate(users, settings, cluster, rates) if settings.is_guarded else None
 
 
 def own_signature(settings: AccessSettings) -> Callable[[Command], None] | None:

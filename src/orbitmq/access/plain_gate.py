@@ -15,7 +15,7 @@ import hmac
 import logging
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.access.gate import audit, request_name
+from orbitmq.access.gate import audit, charge, request_name
 from orbitmq.access.needs import Action, Kind
 from orbitmq.access.plain_file import Permission, access_files, read_access_files
 from orbitmq.errors import ConfigError, RequestFailed
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from orbitmq.access.plain_file import Account
     from orbitmq.clock import Clock
     from orbitmq.protocol.command import Command
+    from orbitmq.transport.rates import Rates
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +40,9 @@ _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 
 class PlainGate:
-    def __init__(self, main_file: Path, cluster: str, clock: Clock) -> None:
+    def __init__(self, main_file: Path, cluster: str, clock: Clock, rates: Rates | None = None) -> None:
         """ConfigError if the files cannot be read; later, what cannot be read leaves in force what was."""
+        self.rates = rates
         self._main_file = main_file
         self._cluster = cluster
         self._clock = clock
@@ -68,6 +70,7 @@ class PlainGate:
         except RequestFailed as refusal:
             audit.warning("refused %s from %s: %.500s", request_name(request.code), source, refusal.message)
             raise
+        charge(self.rates, account.access_key, request)
 
     @property
     def generation(self) -> int:

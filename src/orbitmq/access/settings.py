@@ -9,6 +9,7 @@ import msgspec
 from orbitmq.errors import ConfigError
 from orbitmq.protocol.bodies.access import ENABLED, SUPER, User
 from orbitmq.protocol.signing import Credentials
+from orbitmq.transport.load_limits import LoadLimits
 
 
 class _InnerClient(msgspec.Struct):
@@ -16,7 +17,7 @@ class _InnerClient(msgspec.Struct):
     secretKey: str  # noqa: N815
 
 
-class AccessSettings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+class AccessSettings(LoadLimits, rename="camel", kw_only=True, frozen=True):
     authentication_enabled: bool = False
     authorization_enabled: bool = False
     authentication_whitelist: str = ""  # request codes, parted by commas
@@ -82,7 +83,9 @@ class AccessSettings(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 # Never shown to anyone (passwords are among them), nor changed from afar: whoever could might open the door.
-ACCESS_SETTINGS: Final = frozenset(AccessSettings.__struct_encode_fields__)
+ACCESS_SETTINGS: Final = frozenset(AccessSettings.__struct_encode_fields__) - frozenset(
+    LoadLimits.__struct_encode_fields__
+)
 
 
 def _codes(name: str, text: str) -> frozenset[int]:

@@ -21,6 +21,7 @@ from orbitmq.message.hosts import pack_host
 from orbitmq.storage.files import LocalDisk
 from orbitmq.tasks import Tasks
 from orbitmq.transport.address import Address
+from orbitmq.transport.doorman import Doorman
 from orbitmq.transport.limits import Limits
 from orbitmq.transport.server import Server
 
@@ -71,6 +72,7 @@ class Broker:
         self.state = self._opener.open(Address(advertised.host, settings.listen_port), name_servers, self._tasks.start)
         try:
             self._connect_parts()  # before anyone can send: what is appended unheard would stay unseen
+            self._doorman = Doorman(lambda: self.configuration.settings, self._clock, self.state.refusals)
             routes, express = build_routes(self.state), build_express(self.state)
             ha_port = await self._open_ha_port()
             listening = await self._listen(routes, express, settings.bind_address, settings.listen_port)
@@ -161,9 +163,11 @@ class Broker:
             tls=self.configuration.tls,
             on_close=self._connection_closed,
             network=self._network,
+            doorman=self._doorman,
         )
         address = await server.start(host, port)
         self._servers.append(server)
+        self.configuration.when_changed.append(server.limits_changed)
         return address
 
     async def _open_ha_port(self) -> int:
@@ -187,7 +191,7 @@ class Broker:
         state = self.state
         metrics = Metrics(
             state.store, state.topics, state.groups, state.clients, state.progress, state.statistics,
-            self.configuration, self._clock, state.timers, state.reviving, state.open_leases,
+            self.configuration, self._clock, state.timers, state.reviving, state.open_leases, state.refusals,
         )  # fmt: skip
         self._exporter = Exporter(metrics, state.store, self._network)
         self.metrics_address = await self._exporter.start(host, self.configuration.settings.metrics_prom_exporter_port)

@@ -10,6 +10,8 @@ from orbitmq.broker.saved_table import SavedTable
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.storage.tables import DataVersion, GroupConfig, GroupTable
+from orbitmq.transport.load_limits import Refusals
+from orbitmq.transport.rates import PerMinute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +36,13 @@ _READ_FORBIDDEN_BIT: Final = 1 << 2
 
 
 class Groups:
-    def __init__(self, file: JsonFile[GroupTable], configuration: BrokerConfiguration, clock: Clock) -> None:
+    def __init__(
+        self,
+        file: JsonFile[GroupTable],
+        configuration: BrokerConfiguration,
+        clock: Clock,
+        refusals: Refusals | None = None,
+    ) -> None:
         table = file.load()
         self.version = table.data_version
         self._groups = table.subscription_group_table
@@ -43,6 +51,13 @@ class Groups:
         self._configuration = configuration
         self._clock = clock
         self._has_light_queues = configuration.settings.enable_lmq
+        self._creations = PerMinute(
+            "orbitmq.groupsCreatedPerMinute",
+            "new groups",
+            lambda: configuration.settings.groups_created_per_minute,
+            clock,
+            refusals or Refusals(),
+        )
         self._saved = SavedTable(file, self._snapshot)
         for group in _SYSTEM_GROUPS:
             if group not in self._groups:
@@ -64,6 +79,7 @@ class Groups:
             self._configuration.settings.auto_create_subscription_group or names.is_system_group(group)
         ):
             names.check_group_name(group)
+            self._creations.take()
             config = GroupConfig(group_name=group)
             self._groups[group] = config
             self._bump()
@@ -89,6 +105,7 @@ class Groups:
                 raise RequestFailed(
                     ResponseCode.INVALID_PARAMETER, f"group {config.group_name}: negative retry numbers"
                 )
+        self._creations.take(len({config.group_name for config in wanted} - self._groups.keys()))
         for config in wanted:
             self._groups[config.group_name] = config
         self._bump()

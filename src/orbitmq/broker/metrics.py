@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.topics import Topics
     from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
+    from orbitmq.transport.load_limits import Refusals
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -59,7 +60,9 @@ class Metrics:
         timers: Timers | None,
         reviving: Reviving,
         open_leases: OpenLeases,
+        refusals: Refusals,
     ) -> None:
+        self._refusals = refusals
         self._timers = timers
         self._reviving = reviving
         self._open_leases = open_leases
@@ -86,6 +89,8 @@ class Metrics:
         yield from self._family("rocketmq_broker_permission", "gauge", "4 read, 2 write.", [({}, permission)])
         yield from self._family("rocketmq_topic_number", "gauge", "Topics.", [({}, len(self._topics.all()))])
         yield from self._family("rocketmq_consumer_group_number", "gauge", "Groups.", [({}, len(self._groups.all()))])
+        refused: list[_Sample] = [({"limit": key}, count) for key, count in self._refusals.by_key.items()]
+        yield from self._family("orbitmq_refused_total", "counter", "Refused by a limit.", refused)
 
     def _about_messages(self) -> Iterator[str]:
         families = (

@@ -55,7 +55,9 @@ from orbitmq.storage.json_file import JsonFile
 from orbitmq.storage.store import Store
 from orbitmq.storage.timer_store import TimerStore
 from orbitmq.transport.address import Address
+from orbitmq.transport.load_limits import Refusals
 from orbitmq.transport.pool import Pool
+from orbitmq.transport.rates import Rates
 
 if TYPE_CHECKING:
     import random
@@ -104,13 +106,16 @@ class Opener:
         folder = config.config_path
         users = open_users(settings, folder / "auth")
         cluster = settings.broker_cluster_name
+        refusals = Refusals()
+        rates = Rates("user", lambda: configuration.settings, clock, refusals)
+        configuration.when_changed.append(rates.refresh)
         gate: Door | None = (
-            PlainGate(settings.access_file(), cluster, clock)
+            PlainGate(settings.access_file(), cluster, clock, rates)
             if settings.acl_enable
-            else open_gate(settings, users, cluster)
+            else open_gate(settings, users, cluster, rates)
         )
-        topics = Topics(JsonFile(self._disk, folder / tables.TOPICS, tables.TopicTable), configuration, clock)
-        groups = Groups(JsonFile(self._disk, folder / tables.GROUPS, tables.GroupTable), configuration, clock)
+        topics = Topics(JsonFile(self._disk, folder / tables.TOPICS, tables.TopicTable), configuration, clock, refusals)
+        groups = Groups(JsonFile(self._disk, folder / tables.GROUPS, tables.GroupTable), configuration, clock, refusals)
         offsets = ConsumerOffsets(self._offsets_file(folder), configuration, clock)
         filters = ConsumerFilters(
             JsonFile(self._disk, folder / tables.FILTERS, tables.FilterTable), configuration, clock
@@ -188,6 +193,7 @@ class Opener:
             master_tables=master_tables,
             users=users,
             gate=gate,
+            refusals=refusals,
             pulling=Pulling(store, topics, groups, clients, offsets, configuration, statistics, compacted, filters),
             delayed=delayed,
             timers=timers,

@@ -207,6 +207,9 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
     disk_max_used_space_ratio: int = 75
     disk_space_clean_forcibly_ratio: int = 85
     disk_space_warning_level_ratio: int = 90
+    # Limits, with those of LoadLimits; 0: none
+    topics_created_per_minute: int = msgspec.field(default=0, name="orbitmq.topicsCreatedPerMinute")
+    groups_created_per_minute: int = msgspec.field(default=0, name="orbitmq.groupsCreatedPerMinute")
     # Metrics
     metrics_exporter_type: str = "DISABLE"
     metrics_prom_exporter_port: int = 5557
@@ -384,6 +387,8 @@ _RANGES: Final = (
     ("consumer_offset_update_version_step", 1, 1 << 31),
     ("consumer_fallbehind_threshold", 1, 1 << 62),
     ("metrics_prom_exporter_port", 0, 65535),
+    ("topics_created_per_minute", 0, 1 << 31),
+    ("groups_created_per_minute", 0, 1 << 31),
 )
 _CHOICES: Final = {
     "flush_disk_type": ("ASYNC_FLUSH", "SYNC_FLUSH"),

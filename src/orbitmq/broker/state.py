@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.totals import Totals
     from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
+    from orbitmq.transport.load_limits import Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class State:
     master_tables: MasterTables | None  # of a slave
     users: Users
     gate: Door | None  # None: everyone may do everything
+    refusals: Refusals
     pulling: Pulling
     delayed: DelayedMessages
     timers: Timers | None  # None: timerWheelEnable=false

@@ -13,6 +13,8 @@ from orbitmq.errors import RequestFailed
 from orbitmq.protocol.bodies.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.storage.tables import DataVersion, TopicConfig, TopicTable
+from orbitmq.transport.load_limits import Refusals
+from orbitmq.transport.rates import PerMinute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,7 +40,13 @@ _FIXED_AT_CREATION: Final = frozenset({"queue.type", "cleanup.policy"})
 
 
 class Topics:
-    def __init__(self, file: JsonFile[TopicTable], configuration: BrokerConfiguration, clock: Clock) -> None:
+    def __init__(
+        self,
+        file: JsonFile[TopicTable],
+        configuration: BrokerConfiguration,
+        clock: Clock,
+        refusals: Refusals | None = None,
+    ) -> None:
         table = file.load()
         self.version = table.data_version
         self._topics = table.topic_config_table
@@ -46,6 +54,13 @@ class Topics:
         self._configuration = configuration
         self._clock = clock
         self._has_light_queues = configuration.settings.enable_lmq
+        self._creations = PerMinute(
+            "orbitmq.topicsCreatedPerMinute",
+            "new topics",
+            lambda: configuration.settings.topics_created_per_minute,
+            clock,
+            refusals or Refusals(),
+        )
         self._saved = SavedTable(file, self._snapshot)
         self._on_change: Callable[[list[TopicConfig]], None] = lambda topics: None
         self._system: set[str] = set(names.SYSTEM_TOPICS)
@@ -98,6 +113,7 @@ class Topics:
             return None
         if not template.perm & PERM_INHERIT or wanted_queues <= 0:
             return None
+        self._creations.take()
         queues = min(wanted_queues, template.write_queue_nums)
         config = TopicConfig(
             topic_name=topic,
@@ -128,6 +144,7 @@ class Topics:
         changed = [config for config in checked if self._topics.get(config.topic_name) != config]
         if not changed:
             return
+        self._creations.take(len({config.topic_name for config in changed} - self._topics.keys()))
         for config in changed:
             self._topics[config.topic_name] = config
         self._bump()

@@ -12,7 +12,7 @@ import zlib
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from orbitmq.errors import MessageError
+from orbitmq.errors import InflatedTooLarge, MessageError
 from orbitmq.message.sysflags import (
     COMPRESSED,
     COMPRESSION_LZ4,
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEFAULT_LEVEL: Final = 5  # Java's default for every algorithm
-DEFAULT_LIMIT_BYTES: Final = 64 << 20
+# A body of 4 MB is the most that brokers take by default, before or after compressing. While it is inflated it needs its size twice.
+DEFAULT_LIMIT_BYTES: Final = 24 << 20
 
 
 def compress(body: bytes, compression: int = COMPRESSION_ZLIB, level: int = DEFAULT_LEVEL) -> bytes:
@@ -47,7 +48,7 @@ def decompress(body: bytes, compression: int, limit_bytes: int = DEFAULT_LIMIT_B
     # One byte more than allowed tells "exactly at the limit" from "beyond it".
     inflated = inflate(body, limit_bytes + 1)
     if len(inflated) > limit_bytes:
-        raise MessageError(f"the body inflates to more than {limit_bytes} bytes")
+        raise InflatedTooLarge(f"the body inflates to more than {limit_bytes} bytes")
     return inflated
 
 

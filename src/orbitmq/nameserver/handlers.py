@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from orbitmq.configuration import change
-from orbitmq.errors import RequestFailed
+from orbitmq.errors import InflatedTooLarge, RequestFailed
 from orbitmq.nameserver.kv_config import ORDER_TOPICS, KvConfig
 from orbitmq.nameserver.registry import BrokerAnnouncement, Departure, RouteRegistry
 from orbitmq.protocol import versions
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from orbitmq.nameserver.route_answers import RouteAnswers
     from orbitmq.nameserver.settings import NameServerConfiguration
     from orbitmq.transport.connection import Connection
+    from orbitmq.transport.load_limits import Refusals
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +66,20 @@ async def register_broker(
     departures: Departures,
     kv_config: KvConfig,
     configuration: NameServerConfiguration,
+    refusals: Refusals,
     request: Command,
     connection: Connection,
 ) -> Command:
     header = request.read(headers.RegisterBroker)
     if header.body_crc32 and header.body_crc32 != body_checksum(request.body):
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, "crc32 not match", hint="the body was damaged on its way")
-    listing = decode_listing(request.body, request.version)
+    most = configuration.settings.max_decompressed_bytes
+    try:
+        listing = decode_listing(request.body, request.version, most)
+    except InflatedTooLarge:
+        raise refusals.refused(
+            "orbitmq.maxDecompressedBytes", most, "bytes of an inflated registration", ResponseCode.INVALID_PARAMETER
+        ) from None
     departures.flush()
     registered = registry.register(
         BrokerAnnouncement(

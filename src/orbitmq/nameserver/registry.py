@@ -474,6 +474,14 @@ class RouteRegistry:
             if (flags := next(iter(queues.values())).topic_sys_flag) & wanted == wanted and not flags & unwanted
         ]
 
+    @property
+    def broker_count(self) -> int:
+        return len(self._live)
+
+    @property
+    def topic_count(self) -> int:
+        return len(self._topics)
+
     def summary(self) -> str:
         brokers = ", ".join(
             f"{data.broker_name} of {data.cluster} at {' '.join(data.broker_addrs.values())}"

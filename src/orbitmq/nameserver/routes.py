@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orbitmq.nameserver.settings import NameServerConfiguration
     from orbitmq.transport.connection import Handler, Routes
     from orbitmq.transport.express import ExpressRoutes
+    from orbitmq.transport.load_limits import Refusals
 
 
 def build_express(answers: RouteAnswers, opening: Opening) -> ExpressRoutes:
@@ -43,11 +44,14 @@ def build_routes(
     other_cluster: OtherCluster | None,
     users: Users,
     gate: Door | None,
+    refusals: Refusals,
 ) -> Routes:
     by_flag = partial(handlers.get_topics_by_flag, registry, configuration)
     table: dict[int, Handler] = {
         RequestCode.GET_ROUTEINFO_BY_TOPIC: partial(handlers.get_route, answers, opening, other_cluster),
-        RequestCode.REGISTER_BROKER: partial(handlers.register_broker, registry, departures, kv_config, configuration),
+        RequestCode.REGISTER_BROKER: partial(
+            handlers.register_broker, registry, departures, kv_config, configuration, refusals
+        ),
         RequestCode.UNREGISTER_BROKER: partial(handlers.unregister_broker, departures),
         RequestCode.QUERY_DATA_VERSION: partial(handlers.query_data_version, registry),
         RequestCode.BROKER_HEARTBEAT: partial(handlers.broker_heartbeat, registry),

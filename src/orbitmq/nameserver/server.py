@@ -11,6 +11,7 @@ from orbitmq.access.opening import open_gate, open_users, own_signature
 from orbitmq.clock import Clock, SystemClock
 from orbitmq.errors import OrbitError
 from orbitmq.nameserver.departures import Departures
+from orbitmq.nameserver.exporter import Exporter
 from orbitmq.nameserver.kv_config import KvConfig
 from orbitmq.nameserver.opening import Opening
 from orbitmq.nameserver.other_cluster import OtherCluster
@@ -23,8 +24,11 @@ from orbitmq.protocol.headers.nameserver import MinBrokerIdChanged
 from orbitmq.tasks import Tasks
 from orbitmq.transport.address import Address, parse_address
 from orbitmq.transport.connection import Connection
+from orbitmq.transport.doorman import Doorman
 from orbitmq.transport.limits import Limits
+from orbitmq.transport.load_limits import Refusals
 from orbitmq.transport.pool import Pool
+from orbitmq.transport.rates import Rates
 from orbitmq.transport.server import Server
 
 if TYPE_CHECKING:
@@ -62,7 +66,9 @@ class NameServer:
         )
         self._pool = Pool(limits=limits, network=network, sign=own_signature(settings))
         self.users = open_users(settings, Path(settings.kv_config_path).parent / "auth")
-        gate = open_gate(settings, self.users, _ANY_CLUSTER)
+        refusals = Refusals()
+        rates = Rates("user", lambda: configuration.settings, clock, refusals)
+        gate = open_gate(settings, self.users, _ANY_CLUSTER, rates)
         answers = RouteAnswers(self.registry, self.kv_config, configuration)
         opening = Opening(clock, configuration)
         routes = build_routes(
@@ -75,6 +81,7 @@ class NameServer:
             other_cluster=OtherCluster(configuration, self._pool) if settings.cluster_test else None,
             users=self.users,
             gate=gate,
+            refusals=refusals,
         )
         self._server = Server(
             routes,
@@ -83,15 +90,22 @@ class NameServer:
             tls=configuration.tls,
             on_close=self._connection_closed,
             network=network,
+            doorman=Doorman(lambda: configuration.settings, clock, refusals),
         )
+        configuration.when_changed += [rates.refresh, self._server.limits_changed]
+        self._exporter = Exporter(self.registry, self._server, refusals, network)
         self._tasks = Tasks()
         self._stopping = False
         self.address: Address | None = None
+        self.metrics_address: Address | None = None  # where /metrics is, if it is anywhere
 
     async def start(self) -> Address:
         settings = self.configuration.settings
         self.kv_config.load()
         self.address = await self._server.start(settings.bind_address, settings.listen_port)
+        if settings.metrics_exporter_type == "PROM":
+            host = settings.metrics_prom_exporter_host or settings.bind_address
+            self.metrics_address = await self._exporter.start(host, settings.metrics_prom_exporter_port)
         self._tasks.start(self._scan(), "dropping silent brokers")
         self._tasks.start(self._report(), "reporting")
         return self.address
@@ -99,6 +113,7 @@ class NameServer:
     async def stop(self) -> None:
         self._stopping = True
         await self._tasks.close()
+        await self._exporter.stop()
         await self._server.stop()
         await self._pool.close()
 

@@ -16,6 +16,7 @@ import msgspec
 from orbitmq.access.settings import ACCESS_SETTINGS, AccessSettings
 from orbitmq.configuration import Configuration, read_properties_file, read_settings
 from orbitmq.errors import ConfigError
+from orbitmq.protocol.bodies.registration import MAX_INFLATED_BYTES
 from orbitmq.transport.address import parse_addresses
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
     server_socket_backlog: int = 1024
     # Ours
     broker_silent_millis: int = msgspec.field(default=120_000, name="orbitmq.brokerSilentMillis")
+    max_decompressed_bytes: int = msgspec.field(default=MAX_INFLATED_BYTES, name="orbitmq.maxDecompressedBytes")
+    metrics_exporter_type: str = "DISABLE"
+    metrics_prom_exporter_port: int = 5558
+    metrics_prom_exporter_host: str = ""
     cluster_test_namesrv_addr: str = msgspec.field(default="", name="orbitmq.clusterTestNamesrvAddr")
     # Java's machinery: shown, without effect
     client_request_thread_pool_nums: int = 8
@@ -83,6 +88,8 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
             value = getattr(self, name)
             if not least <= value <= most:
                 raise ConfigError(f"{_JAVA_NAMES[name]}={value} is out of range", hint=f"from {least} to {most}")
+        if self.metrics_exporter_type not in ("DISABLE", "PROM"):
+            raise ConfigError(f"metricsExporterType={self.metrics_exporter_type} cannot be", hint="DISABLE or PROM")
         parse_addresses(self.cluster_test_namesrv_addr)
         self.check_access()
         if self.enable_controller_in_namesrv:
@@ -98,6 +105,8 @@ _RANGES: Final = (
     ("broker_silent_millis", 100, 86_400_000),
     ("server_channel_max_idle_time_seconds", 1, 86_400),
     ("server_socket_backlog", 1, 65535),
+    ("max_decompressed_bytes", 1 << 20, 1 << 30),
+    ("metrics_prom_exporter_port", 0, 65535),
     ("wait_seconds_for_service", 0, 3600),
     ("un_register_broker_queue_capacity", 1, 10_000_000),
 )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from orbitmq.errors import FrameError
+from orbitmq.errors import FrameError, FrameTooLarge
 
 CODEC_JSON: Final = 0
 CODEC_BINARY: Final = 1
@@ -49,11 +49,12 @@ class FrameDecoder:
     meaningless: whoever feeds must close the connection.
     """
 
-    __slots__ = ("_max_bytes", "_needed", "failure", "held")
+    __slots__ = ("_max_bytes", "_max_header_bytes", "_needed", "failure", "held")
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = MAX_FRAME_BYTES) -> None:
         self.failure: FrameError | None = None
         self._max_bytes = max_frame_bytes
+        self._max_header_bytes = max_header_bytes
         # An unfinished frame waits here. One growing buffer, not a list of pieces: a piece of one byte would cost fifty.
         self.held = bytearray()
         self._needed = _PREFIX.size
@@ -63,8 +64,9 @@ class FrameDecoder:
         if self.held or len(data) < 8:
             return 0
         length, word = _unpack_prefix(data)
-        is_whole = length + 4 == len(data) <= self._max_bytes and (word & HEADER_LENGTH_MASK) + 4 <= length
-        return word if is_whole and self.failure is None else 0
+        header_length = word & HEADER_LENGTH_MASK
+        is_whole = length + 4 == len(data) <= self._max_bytes and header_length + 4 <= length
+        return word if is_whole and header_length <= self._max_header_bytes and self.failure is None else 0
 
     def feed(self, data: bytes) -> list[Frame]:
         if self.failure is not None:
@@ -84,6 +86,13 @@ class FrameDecoder:
             codec = header_word >> 24
             if length + 4 > self._max_bytes or header_length + 4 > length or codec > CODEC_BINARY:
                 self.failure = _explain(length, header_length, codec, self._max_bytes)
+                return frames
+            if header_length > self._max_header_bytes:
+                self.failure = FrameTooLarge(
+                    f"a frame announces a header of {header_length:,} bytes; the limit is {self._max_header_bytes:,}",
+                    hint="orbitmq.maxHeaderBytes changes it",
+                    limit="orbitmq.maxHeaderBytes",
+                )
                 return frames
             next_at = at + 4 + length
             if next_at > end:
@@ -120,9 +129,10 @@ def _explain(length: int, header_length: int, codec: int, max_bytes: int) -> Fra
     if length == _HTTP:
         return FrameError("that is HTTP, not RocketMQ remoting", hint="a web server listens there: is the port right?")
     if length + 4 > max_bytes:
-        return FrameError(
+        return FrameTooLarge(
             f"a frame announces {length:,} bytes; the limit is {max_bytes:,}",
-            hint="either the peer does not speak RocketMQ remoting, or its message is too large",
+            hint="either the peer does not speak RocketMQ remoting, or its message is too large (orbitmq.maxFrameBytes)",
+            limit="orbitmq.maxFrameBytes",
         )
     if length < 4 or header_length + 4 > length:
         return FrameError(f"a frame of {length} bytes announces a header of {header_length}")

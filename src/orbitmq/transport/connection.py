@@ -20,14 +20,16 @@ import logging
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from orbitmq.errors import (
     ConnectionLost,
     FrameError,
+    FrameTooLarge,
     HeaderError,
     OrbitError,
     ProtocolError,
+    RequestFailed,
     TransportError,
 )
 from orbitmq.protocol import command as commands
@@ -42,6 +44,9 @@ from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
 from orbitmq.transport.preamble import Preamble
 from orbitmq.transport.tls import ServerTls, TlsLayer, TlsMode
 
+if TYPE_CHECKING:
+    from orbitmq.transport.load_limits import Refusals
+
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Command, "Connection"], Coroutine[Any, Any, Command | None]]
@@ -51,6 +56,7 @@ Routes = Mapping[int, Handler]
 
 _FLUSH_BYTES: Final = 256 * 1024
 _GATHER_BYTES: Final = 64 * 1024  # above it, the kernel gathers the pieces; below, copying them together is cheaper
+_REFUSED_SECONDS: Final = 5.0  # for a connection too many to ask something and be told
 _UNKNOWN_PEER: Final = Address("unknown", 0)
 
 
@@ -63,15 +69,18 @@ class Connection(asyncio.Protocol):
         "_flush_scheduled",
         "_idle_timer",
         "_in_chunk",
+        "_leaves_after_answer",
         "_limits",
         "_loop",
         "_on_close",
         "_on_open",
+        "_on_source",
         "_out",
         "_out_bytes",
         "_owed",
         "_paid",
         "_preamble",
+        "_refusals",
         "_routes",
         "_server_tls",
         "_stopped_reading",
@@ -81,6 +90,7 @@ class Connection(asyncio.Protocol):
         "_write_paused",
         "closed",
         "last_activity",
+        "meter",
         "peer",
     )
 
@@ -94,14 +104,17 @@ class Connection(asyncio.Protocol):
         client_tls: TlsLayer | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
+        on_source: Callable[[Connection], None] | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         """`server_tls` marks the accepting side: only there do the first bytes choose between plain and TLS.
 
-        `express` handlers go by the first bytes of a header (express.py).
+        `express` handlers go by the first bytes of a header (express.py). `on_source` hears when a proxy names another peer.
         """
         self.peer: Address = _UNKNOWN_PEER  # behind a proxy: the client that the proxy names
         self.closed = False
         self.last_activity = 0.0
+        self.meter: Callable[[int], None] | None = None  # asked with the size of each request; raises if it is too much
         self._routes = routes
         self._express = express or {}
         self._limits = limits
@@ -110,7 +123,10 @@ class Connection(asyncio.Protocol):
         self._tls = client_tls
         self._on_open = on_open
         self._on_close = on_close
-        self._decoder = FrameDecoder(limits.max_frame_bytes)
+        self._on_source = on_source
+        self._refusals = refusals
+        self._leaves_after_answer = False
+        self._decoder = FrameDecoder(limits.max_frame_bytes, limits.max_header_bytes)
         self._backlog: deque[Frame] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._owed = 0  # answers that express handlers will give later
@@ -238,6 +254,16 @@ class Connection(asyncio.Protocol):
         self._out += pieces
         self._out_bytes += size
 
+    def turn_away(self, refusal: RequestFailed) -> None:
+        """Answer the first request with this, then close; close soon if none comes."""
+
+        def refuse(_size: int) -> None:
+            raise refusal
+
+        self.meter = refuse
+        self._leaves_after_answer = True
+        self._loop.call_later(_REFUSED_SECONDS, self.close)
+
     def close(self) -> None:
         """Send what is waiting, then close."""
         if not self.closed:
@@ -273,6 +299,8 @@ class Connection(asyncio.Protocol):
         self._preamble = None
         if preamble.source is not None:
             self.peer = preamble.source
+            if self._on_source is not None:
+                self._on_source(self)
         assert self._server_tls is not None
         mode = self._server_tls.mode
         if preamble.is_tls:
@@ -305,7 +333,7 @@ class Connection(asyncio.Protocol):
 
     def _answer_single(self, data: bytes) -> bool:
         """One read, one usual request: most reads from many clients are that, and have the shortest way of all."""
-        if self._preamble is not None or self._tls is not None or self._out or self._write_paused:
+        if self._preamble is not None or self._tls is not None or self._out or self._write_paused or self.meter:
             return False
         word = self._decoder.only_frame(data)
         codec = word >> 24
@@ -334,9 +362,11 @@ class Connection(asyncio.Protocol):
 
     def _process(self, frames: list[Frame]) -> None:
         self._in_chunk = True
-        express_of = self._express.get
+        express_of, meter = self._express.get, self.meter
         for index, frame in enumerate(frames):
             codec, header, body = frame
+            if meter is not None and not self._is_within(meter, frame):
+                continue
             express = express_of(header[:JSON_START_BYTES] if codec == CODEC_JSON else header[:BINARY_START_BYTES])
             try:
                 answered = express(self, header, body) if express is not None else None
@@ -359,6 +389,8 @@ class Connection(asyncio.Protocol):
         self._in_chunk = False
         if self._out:
             self._write_out()  # `data_received` has just noted the time
+        if self._leaves_after_answer:
+            self.close()
 
     def _step_handler(self, frame: Frame) -> bool:
         """The ordinary way. False: the peer does not speak our protocol."""
@@ -380,6 +412,21 @@ class Connection(asyncio.Protocol):
             self._queue_failure(command, error)
         else:
             self._finish_later(command, coroutine, waiting_for)
+        return True
+
+    def _is_within(self, meter: Callable[[int], None], frame: Frame) -> bool:
+        """False: it was too much, and the peer is told so."""
+        try:
+            meter(len(frame.header) + len(frame.body))
+        except RequestFailed as refusal:
+            try:
+                command = commands.decode(frame)
+            except HeaderError:
+                return True  # what does not speak our protocol is dealt with there
+            if command.flag & FLAG_RESPONSE:
+                return True  # we asked for it
+            self._queue_failure(command, refusal)
+            return False
         return True
 
     def _queue_failure(self, request: Command, error: Exception) -> None:
@@ -499,6 +546,8 @@ class Connection(asyncio.Protocol):
     def _refuse(self, error: OrbitError) -> None:
         """The peer does not speak our protocol: say so once, answer what was well-formed, close."""
         logger.warning("closed %s: %s", self.peer, error)
+        if self._refusals is not None and isinstance(error, FrameTooLarge):
+            self._refusals.by_key[error.limit] += 1
         self._in_chunk = False
         self._backlog.clear()
         self._calls.fail(ConnectionLost(f"{self.peer} speaks another language: {error.message}", hint=error.hint))

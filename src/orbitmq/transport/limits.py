@@ -12,6 +12,7 @@ class Limits:
     """Bounds per connection. Past a soft one reading pauses; past a hard one the connection is closed."""
 
     max_frame_bytes: int = MAX_FRAME_BYTES
+    max_header_bytes: int = MAX_FRAME_BYTES
     idle_seconds: float = 120.0  # no byte in either direction: closed, on both sides, as Apache does
     max_unanswered: int = 16_384  # requests whose handler is still waiting; then reading pauses
     max_calls: int = 65_535  # our own requests awaiting an answer; one more is refused

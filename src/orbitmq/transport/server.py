@@ -19,6 +19,8 @@ from orbitmq.transport.tls import ServerTls, TlsSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orbitmq.transport.doorman import Doorman
+
 logger = logging.getLogger(__name__)
 
 
@@ -34,11 +36,13 @@ class Server:
         tls: TlsSettings | None = None,
         on_close: Callable[[Connection], None] | None = None,
         network: Network | None = None,
+        doorman: Doorman | None = None,
     ) -> None:
         self.connections: set[Connection] = set()
         self._routes = routes
         self._express = by_first_bytes(express or {})
         self._limits = limits
+        self._doorman = doorman
         self._tls = ServerTls(tls or TlsSettings())
         self._on_close = on_close
         self._network = network or TcpNetwork()
@@ -85,22 +89,35 @@ class Server:
 
     def _new_connection(self) -> Connection:
         self._tls.reload_if_changed()
+        doorman = self._doorman
         return Connection(
             self._routes,
             express=self._express,
-            limits=self._limits,
+            limits=self._limits if doorman is None else doorman.for_connections(self._limits),
             server_tls=self._tls,
             on_open=self._admit,
             on_close=self._forget,
+            on_source=doorman.arrived if doorman is not None else None,
+            refusals=doorman.refusals if doorman is not None else None,
         )
+
+    def limits_changed(self) -> None:
+        """Connections that are open are counted from now on, or no longer."""
+        if self._doorman is not None:
+            for connection in self.connections:
+                self._doorman.watch(connection)
 
     def _admit(self, connection: Connection) -> None:
         self.connections.add(connection)
         if self._listener is None:  # the system had accepted it before we stopped listening
             connection.abort()
+        elif self._doorman is not None:
+            self._doorman.arrived(connection)
 
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        if self._doorman is not None:
+            self._doorman.left(connection)
         if self._all_gone is not None and not self.connections:
             self._all_gone.set()
         if self._on_close is not None:

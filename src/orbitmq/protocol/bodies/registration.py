@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.errors import BodyError, MessageError
+from orbitmq.errors import BodyError, InflatedTooLarge, MessageError
 from orbitmq.message.compression import decompress
 from orbitmq.message.sysflags import COMPRESSION_ZLIB
 from orbitmq.protocol import versions
@@ -34,7 +34,7 @@ from orbitmq.protocol.bodies.topics import (
 from orbitmq.protocol.integers import Int32
 
 # A million topics compress into a frame; this is about what they inflate to.
-MAX_INFLATED_BYTES: Final = 256 * 1024 * 1024
+MAX_INFLATED_BYTES: Final = 24 << 20  # room for some 400,000 topics
 
 _I32: Final = struct.Struct(">i")
 _ZLIB_FIRST_BYTE: Final = 0x78
@@ -68,19 +68,19 @@ class Listing(Body):
     filter_server_list: list[str] | None = None  # None: says nothing about them
 
 
-def decode_listing(data: bytes, version: int) -> Listing:
+def decode_listing(data: bytes, version: int, max_inflated_bytes: int = MAX_INFLATED_BYTES) -> Listing:
     """As `decode_registration`, for a name server."""
     if data and data[0] != _ZLIB_FIRST_BYTE and version >= versions.FIRST_WITH_REGISTRATION_BODY:
         return Listing.from_json(data)
-    return msgspec.convert(decode_registration(data, version), Listing, from_attributes=True)
+    return msgspec.convert(decode_registration(data, version, max_inflated_bytes), Listing, from_attributes=True)
 
 
-def decode_registration(data: bytes, version: int) -> Registration:
+def decode_registration(data: bytes, version: int, max_inflated_bytes: int = MAX_INFLATED_BYTES) -> Registration:
     """`version` is the sender's. Compression is recognised by its first byte: 5.3.3 brokers label it wrongly."""
     if not data:
         return Registration()
     if data[0] == _ZLIB_FIRST_BYTE:
-        return _decode_compressed(data, version)
+        return _decode_compressed(data, version, max_inflated_bytes)
     if version < versions.FIRST_WITH_REGISTRATION_BODY:
         return Registration(topic_config_serialize_wrapper=TopicTable.from_json(data))
     return Registration.from_json(data)
@@ -101,9 +101,11 @@ def body_checksum(data: bytes) -> int:
     return zlib.crc32(data) & 0x7FFF_FFFF
 
 
-def _decode_compressed(data: bytes, version: int) -> Registration:
+def _decode_compressed(data: bytes, version: int, max_inflated_bytes: int) -> Registration:
     try:
-        sections = _Sections(decompress(data, COMPRESSION_ZLIB, limit_bytes=MAX_INFLATED_BYTES))
+        sections = _Sections(decompress(data, COMPRESSION_ZLIB, limit_bytes=max_inflated_bytes))
+    except InflatedTooLarge:
+        raise
     except MessageError as error:
         raise BodyError(f"compressed registration: {error}") from None
     table = TopicTable(data_version=DataVersion.from_json(sections.next()))
