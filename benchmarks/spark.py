@@ -1,15 +1,17 @@
-"""The pipeline on Spark: `python -m benchmarks spark [--quick] [--messages N] [--bodies 1024,100]`.
+"""The pipeline on Spark: `python -m benchmarks spark [--quick] [--messages N] [--bodies 1024,100] [--without-kafka] [--only TEXT]`.
 
     generator           rows made inside the JVM, with the same columns: the ceiling, -> noop and -> Parquet
     source              format("rocketmq") from our broker, -> noop and -> Parquet through the JVM
     availableNow        the same as a stream, in micro-batches of a quarter, -> noop
     archive             topics into Parquet, written in the workers
-    sink                rows of the generator into a topic
-    store scan          format("rocketmq-store") over the broker's directory, -> noop
+    store scan          format("rocketmq-store") over the broker's directory, -> noop and -> Parquet through the JVM
     export-store        the same into Parquet, written in the workers
+    sink                rows of the generator into a topic
+    Kafka ...           the same jobs with Spark's own Kafka source and sink, as it comes and with a short fetch.max.wait.ms
+    latency             micro-batches at 200 messages a second, ours and Kafka's
 
-Rows a second by the clock; 8 queues, 5 properties a message, `local[2]`; broker, Spark and its workers share the machine. Each
-figure is the best of the runs: a busy machine only makes it smaller. Results: benchmarks/results/spark.json.
+8 queues, 5 properties a message, `local[2]`; brokers, Spark and its workers share the machine. Each figure is the best of the
+runs: a busy machine only makes it smaller; processor time a row, by part, stands beside it. Results: benchmarks/results/spark.json.
 """
 
 from __future__ import annotations
@@ -17,17 +19,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
-import shutil
 import tempfile
-import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.interop import orbit
 
 import orbitmq as mq
+from benchmarks import spark_kafka
+from benchmarks.machine import about
+from benchmarks.spark_latency import micro_batches
+from benchmarks.spark_measure import Bench
 from orbitmq.clock import SystemClock
 from orbitmq.spark.archive import Archive
 from orbitmq.spark.registration import register
@@ -35,6 +38,7 @@ from orbitmq.spark.session import start_session
 from orbitmq.spark.source_options import source_options, source_schema
 from orbitmq.spark.store_export import export_store
 from orbitmq.spark.store_options import parse_options
+from orbitmq.sync import connect
 from orbitmq.transport.loop import run as run_loop
 
 if TYPE_CHECKING:
@@ -42,9 +46,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from benchmarks.spark_kafka import Kafka
+
 RESULTS: Final = Path(__file__).parent / "results" / "spark.json"
 QUEUES: Final = 8
 BATCH: Final = 200
+QUICK_MESSAGES: Final = 200_000
 PROPERTIES: Final = {"region": "eu-central-1", "shop": "berlin-mitte", "version": "17"}
 
 
@@ -72,44 +79,35 @@ def generated(spark: SparkSession, count: int, body_bytes: int) -> DataFrame:
     )  # fmt: skip
 
 
-class Bench:
-    def __init__(self, spark: SparkSession, folder: Path, count: int, runs: int) -> None:
-        self.spark = spark
-        self.folder = folder
-        self.count = count
-        self.runs = runs
-        self.figures: dict[str, float] = {}
-
-    def measure(self, name: str, work: Callable[[Path], None]) -> None:
-        best = 0.0
-        for run in range(self.runs):
-            scratch = self.folder / f"run-{run}"
-            started = time.perf_counter()
-            work(scratch)
-            best = max(best, self.count / (time.perf_counter() - started))
-            shutil.rmtree(scratch, ignore_errors=True)
-        self.figures[name] = best
-        print(f"  {name:32} {best:>12,.0f} rows/s", flush=True)
+def noop(frame: DataFrame) -> Callable[[Path], None]:
+    return lambda _: frame.write.format("noop").mode("overwrite").save()
 
 
-def measure_body(bench: Bench, name_server: str, store: Path, topic: str, body_bytes: int) -> None:
-    spark = bench.spark
-    options = {"nameServer": name_server, "subscribe": topic, "startingOffsets": "earliest", "minPartitions": "8"}
+def to_parquet(frame: DataFrame) -> Callable[[Path], None]:
+    return lambda scratch: frame.write.parquet(str(scratch))
 
-    def noop(frame: DataFrame) -> Callable[[Path], None]:
-        return lambda _: frame.write.format("noop").mode("overwrite").save()
 
-    def to_parquet(frame: DataFrame) -> Callable[[Path], None]:
-        return lambda scratch: frame.write.parquet(str(scratch))
-
-    def source() -> DataFrame:
-        return spark.read.format("rocketmq").options(**options).load()
-
-    def stream(scratch: Path) -> None:
-        limit = str(max(1, bench.count // 4))
-        reading = spark.readStream.format("rocketmq").options(**options, maxOffsetsPerTrigger=limit).load()
+def available_now(reading: DataFrame) -> Callable[[Path], None]:
+    def run(scratch: Path) -> None:
         writing = reading.writeStream.format("noop").option("checkpointLocation", str(scratch))
         writing.trigger(availableNow=True).start().awaitTermination()
+
+    return run
+
+
+def measure_generator(bench: Bench, spark: SparkSession, body_bytes: int) -> None:
+    rows = generated(spark, bench.count, body_bytes)
+    bench.measure(f"{body_bytes} B generator -> noop", noop(rows))
+    bench.measure(f"{body_bytes} B generator -> parquet", to_parquet(rows))
+
+
+def measure_ours(bench: Bench, spark: SparkSession, name_server: str, store: Path, body_bytes: int) -> None:
+    topic = f"Bench{body_bytes}"
+    options = {"nameServer": name_server, "subscribe": topic, "startingOffsets": "earliest"}
+    in_quarters = {"maxOffsetsPerTrigger": str(max(1, bench.count // 4))}
+    source = spark.read.format("rocketmq").options(**options).load()
+    stream = spark.readStream.format("rocketmq").options(**options, **in_quarters).load()
+    scan = spark.read.format("rocketmq-store").options(subscribe=topic).load(str(store))
 
     def archive(scratch: Path) -> None:
         Archive(
@@ -123,25 +121,21 @@ def measure_body(bench: Bench, name_server: str, store: Path, topic: str, body_b
         ).run_once()
 
     def sink(_: Path) -> None:
-        rows = generated(spark, bench.count, body_bytes)
-        rows.drop("topic").write.format("rocketmq").options(nameServer=name_server, topic=f"{topic}Sink").mode(
-            "append"
-        ).save()
+        to = {"nameServer": name_server, "topic": f"{topic}Sink"}
+        rows = generated(spark, bench.count, body_bytes).drop("topic")
+        rows.write.format("rocketmq").options(**to).mode("append").save()
 
     def export(scratch: Path) -> None:
-        scan, _, schema = parse_options({"path": str(store), "subscribe": topic})
+        wanted, _, schema = parse_options({"path": str(store), "subscribe": topic})
         done = export_store(
-            spark, scan, schema, str(scratch), layout="topic", compression="snappy", clock=SystemClock()
+            spark, wanted, schema, str(scratch), layout="topic", compression="snappy", clock=SystemClock()
         )
         assert done.rows == bench.count, f"{done.rows} rows exported of {bench.count}"
 
-    scan = spark.read.format("rocketmq-store").options(subscribe=topic).load(str(store))
-    assert source().count() == scan.count() == bench.count
-    bench.measure(f"{body_bytes} B generator -> noop", noop(generated(spark, bench.count, body_bytes)))
-    bench.measure(f"{body_bytes} B generator -> parquet", to_parquet(generated(spark, bench.count, body_bytes)))
-    bench.measure(f"{body_bytes} B source -> noop", noop(source()))
-    bench.measure(f"{body_bytes} B source -> parquet", to_parquet(source()))
-    bench.measure(f"{body_bytes} B availableNow -> noop", stream)
+    assert source.count() == scan.count() == bench.count
+    bench.measure(f"{body_bytes} B source -> noop", noop(source))
+    bench.measure(f"{body_bytes} B source -> parquet", to_parquet(source))
+    bench.measure(f"{body_bytes} B availableNow -> noop", available_now(stream))
     bench.measure(f"{body_bytes} B archive", archive)
     bench.measure(f"{body_bytes} B store scan -> noop", noop(scan))
     bench.measure(f"{body_bytes} B store scan -> parquet", to_parquet(scan))
@@ -149,45 +143,99 @@ def measure_body(bench: Bench, name_server: str, store: Path, topic: str, body_b
     bench.measure(f"{body_bytes} B sink", sink)
 
 
+def measure_kafka(bench: Bench, spark: SparkSession, kafka: Kafka, body_bytes: int) -> None:
+    topic = f"Bench{body_bytes}"
+    rows = generated(spark, bench.count, body_bytes)
+    spark_kafka.write(rows, kafka, topic)
+    for tuned in (False, True):
+        how = "Kafka, tuned:" if tuned else "Kafka:"
+        source = spark_kafka.source(spark, kafka, topic, tuned=tuned)
+        if tuned:
+            assert source.count() == bench.count
+        options = spark_kafka.reading_options(kafka, topic, tuned=tuned)
+        in_quarters = {"maxOffsetsPerTrigger": str(max(1, bench.count // 4))}
+        stream = spark.readStream.format("kafka").options(**options, **in_quarters).load()
+        bench.measure(f"{body_bytes} B {how} source -> noop", noop(source))
+        bench.measure(f"{body_bytes} B {how} source, map -> parquet", to_parquet(spark_kafka.with_map(source)))
+        bench.measure(f"{body_bytes} B {how} availableNow -> noop", available_now(stream))
+    bench.measure(f"{body_bytes} B Kafka: sink", lambda _: spark_kafka.write(rows, kafka, f"{topic}Sink"))
+
+
+def measure_latency(
+    spark: SparkSession, name_server: str, kafka: Kafka | None, folder: Path, seconds: float
+) -> dict[str, Any]:
+    topic, body = "Latency", b"x" * 1024
+    found: dict[str, Any] = {}
+    with connect(name_server) as client, client.producer("bench-latency") as producer:
+        producer.send(topic, body)
+        options = {"nameServer": name_server, "subscribe": topic, "startingOffsets": "latest"}
+        frame = spark.readStream.format("rocketmq").options(**options).load()
+        found["ours"] = micro_batches(
+            frame, "bornTimestamp", lambda: producer.send(topic, body), folder / "latency", seconds
+        )
+    if kafka is not None:
+        kafka_producer = spark_kafka.PacedProducer(spark, kafka)
+        kafka_producer.send(topic, body)
+        options = {**spark_kafka.reading_options(kafka, topic, tuned=True), "startingOffsets": "latest"}
+        frame = spark.readStream.format("kafka").options(**options).load()
+        found["Kafka, tuned"] = micro_batches(
+            frame, "timestamp", lambda: kafka_producer.send(topic, body), folder / "latency-kafka", seconds
+        )
+        kafka_producer.close()
+    for whose, figures in found.items():
+        print(f"  latency, {whose}: " + ", ".join(f"{name} {value}" for name, value in figures.items()), flush=True)
+    return found
+
+
 def run(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks spark", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="20,000 messages, one run: only to see that all works")
-    parser.add_argument("--messages", type=int, default=2_000_000)
-    parser.add_argument("--bodies", default="1024,100", help="sizes of bodies, separated by commas")
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--master", default="local[2]")
-    wanted = parser.parse_args(argv)
-    count, runs = (20_000, 1) if wanted.quick else (wanted.messages, wanted.runs)
-    figures: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="orbitmq-bench-spark-") as scratch:
-        folder = Path(scratch)
+    wanted = _arguments(argv)
+    count, runs = (QUICK_MESSAGES, 1) if wanted.quick else (wanted.messages, wanted.runs)
+    head = about(messages=count, queues=QUEUES, runs=runs)
+    figures: dict[str, Any] = {}
+    conf = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "10000"}
+    if not wanted.without_kafka:
+        conf["spark.jars"] = ",".join(spark_kafka.class_path("connector"))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orbitmq-bench-spark-")))
         name_server = orbit.start_name_server(folder / "namesrv")
+        stack.callback(name_server.process.stop)
         settings: dict[str, str | int] = {"mappedFileSizeCommitLog": 256 << 20, "defaultTopicQueueNums": QUEUES}
         broker = orbit.start_broker(folder / "broker", name_server.address, settings=settings)
-        spark = start_session("orbitmq bench", master=wanted.master, conf={"spark.driver.memory": "2g"})
+        stack.callback(broker.process.stop)
+        brokers = {"broker": broker.process.pid}
+        kafka: Kafka | None = None
+        if not wanted.without_kafka:
+            kafka = spark_kafka.start_kafka(folder / "kafka", QUEUES)
+            stack.callback(kafka.process.stop)
+            brokers["Kafka"] = kafka.process.pid
+        spark = start_session("orbitmq bench", master=wanted.master, conf=conf)
+        stack.callback(spark.stop)
         register(spark)
-        try:
-            for body_bytes in map(int, wanted.bodies.split(",")):
-                topic = f"Bench{body_bytes}"
-                print(f"{count:,} messages of {body_bytes} bytes", flush=True)
-                run_loop(fill(name_server.address, topic, count, b"x" * body_bytes))
-                bench = Bench(spark, folder, count, runs)
-                measure_body(bench, name_server.address, folder / "broker" / "store", topic, body_bytes)
-                figures |= bench.figures
-        finally:
-            spark.stop()
-            broker.process.stop()
-            name_server.process.stop()
-    if not wanted.quick:
-        RESULTS.write_text(json.dumps(_report(count, figures), indent=2) + "\n")
+        jvm: Any = spark.sparkContext._gateway
+        for body_bytes in map(int, wanted.bodies.split(",") if wanted.bodies else ()):
+            print(f"{count:,} messages of {body_bytes} bytes", flush=True)
+            bench = Bench(folder, count, runs, wanted.only, jvm.proc.pid, brokers)
+            measure_generator(bench, spark, body_bytes)
+            run_loop(fill(name_server.address, f"Bench{body_bytes}", count, b"x" * body_bytes))
+            measure_ours(bench, spark, name_server.address, folder / "broker" / "store", body_bytes)
+            if kafka is not None:
+                measure_kafka(bench, spark, kafka, body_bytes)
+            figures |= bench.figures
+        if wanted.latency_seconds:
+            found = measure_latency(spark, name_server.address, kafka, folder, wanted.latency_seconds)
+            figures["latency at 200 messages a second"] = found
+    if not wanted.quick and not wanted.only:
+        RESULTS.write_text(json.dumps({**head, "figures": figures}, indent=2) + "\n")
 
 
-def _report(count: int, figures: dict[str, float]) -> dict[str, Any]:
-    return {
-        "messages": count,
-        "queues": QUEUES,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "load": os.getloadavg()[0],
-        "rows a second": {name: round(value) for name, value in figures.items()},
-    }
+def _arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks spark", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_MESSAGES:,} messages, one run; nothing is kept")
+    parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--bodies", default="1024,100", help="sizes of bodies, separated by commas; empty for none")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--without-kafka", action="store_true", help="no Maven, no Kafka")
+    parser.add_argument("--only", default="", help="only jobs whose name holds this text; nothing is kept")
+    parser.add_argument("--latency-seconds", type=float, default=30.0, help="0: no measurement of latency")
+    return parser.parse_args(argv)

@@ -25,6 +25,7 @@ FOUND: dict[str, PullMessage] = {
     "without a kind": pull_header("T", 0, 0),
     "from the middle": pull_header("T", 0, 7),
     "a few": pull_header("T", 0, 2, {"max_msg_nums": 3}),
+    "in bulk": pull_header("T", 0, 0, {"max_msg_nums": 100, "bulk_bytes": 1 << 20}),
     "little": pull_header("T", 0, 0, {"max_msg_bytes": 500}),
     "by tag": pull_header("T", 0, 0, {"subscription": "odd || none", "expression_type": "TAG"}),
     "committing": pull_header("T", 0, 4, {"sys_flag": PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET, "commit_offset": 4}),

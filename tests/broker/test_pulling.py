@@ -90,6 +90,19 @@ async def test_a_pull_brings_at_most_what_the_settings_allow(tmp_path: Path) -> 
         assert len(messages_of(await client.pull("T", max_msg_nums=100, max_msg_bytes=1))) == 1
 
 
+async def test_a_reader_of_whole_queues_names_its_own_limit(client: Wire) -> None:
+    await fill(client, 50)
+    record_bytes = len((await client.pull("T", max_msg_nums=1)).body)
+
+    assert len(messages_of(await client.pull("T", max_msg_nums=100))) == 32
+    bulk = await client.pull("T", max_msg_nums=100, bulk_bytes=1 << 20)
+    assert [message.body for message in messages_of(bulk)] == [b"%d" % i for i in range(50)]
+    assert len(messages_of(await client.pull("T", max_msg_nums=40, bulk_bytes=1 << 20))) == 40
+    assert len(messages_of(await client.pull("T", max_msg_nums=100, bulk_bytes=record_bytes * 3))) == 3
+    tagged = await client.pull("T", max_msg_nums=100, bulk_bytes=1 << 20, subscription="none")
+    assert (tagged.code, tagged.fields["nextBeginOffset"]) == (20, "50")
+
+
 async def test_a_message_larger_than_any_limit_still_comes(tmp_path: Path) -> None:
     async with running(tmp_path, maxTransferBytesOnMessageInMemory=3000) as broker, wire(broker) as client:
         await client.send("T", b"x" * 100_000)

@@ -35,7 +35,7 @@ def decode(*pieces: bytes) -> list[Frame]:
     decoder = FrameDecoder()
     frames = [frame for piece in pieces for frame in decoder.feed(piece)]
     assert decoder.failure is None
-    assert not decoder.held
+    assert not decoder.is_waiting
     return frames
 
 
@@ -67,6 +67,26 @@ def test_decodes_cut_in_three_around_every_frame_border() -> None:
 def test_decodes_however_the_stream_is_cut(cuts: list[int]) -> None:
     borders = [0, *sorted(cuts), len(STREAM)]
     assert decode(*[STREAM[a:b] for a, b in itertools.pairwise(borders)]) == FRAMES
+
+
+LARGE = [
+    Frame(CODEC_JSON, b'{"code":0}', bytes(range(256)) * 600),
+    FRAMES[0],
+    Frame(CODEC_BINARY, b"y" * 5000, b"z" * 131_072),
+    Frame(CODEC_JSON, b"{}", bytes(range(255, -1, -1)) * 900),
+]
+LARGE_STREAM = b"".join(frame_bytes(frame.header, frame.body, frame.codec) for frame in LARGE)
+
+
+@given(cuts=st.lists(st.integers(0, len(LARGE_STREAM)), max_size=40))
+def test_large_frames_come_out_however_their_stream_is_cut(cuts: list[int]) -> None:
+    borders = [0, *sorted(cuts), len(LARGE_STREAM)]
+    assert decode(*[LARGE_STREAM[a:b] for a, b in itertools.pairwise(borders)]) == LARGE
+
+
+@pytest.mark.parametrize("piece", [97, 4095, 4096, 65_536])
+def test_large_frames_come_out_of_pieces_of_one_size(piece: int) -> None:
+    assert decode(*[LARGE_STREAM[at : at + piece] for at in range(0, len(LARGE_STREAM), piece)]) == LARGE
 
 
 @given(data=st.data())

@@ -223,11 +223,14 @@ class Pulling:
     # ---- reading and answering
 
     def _read(self, header: PullMessage, offset: int, wishes: Wanted) -> ReadResult:
-        max_bytes = header.max_msg_bytes if header.max_msg_bytes and header.max_msg_bytes > 0 else MAX_READ_BYTES
+        bulk = header.bulk_bytes is not None and header.bulk_bytes > 0
+        wanted_bytes = header.bulk_bytes if bulk else header.max_msg_bytes
+        max_bytes = wanted_bytes if wanted_bytes and wanted_bytes > 0 else MAX_READ_BYTES
         compacted = self._compacted
         if compacted is not None and compacted.holds(header.topic, header.queue_id):
             return compacted.read(header.topic, header.queue_id, offset, header.max_msg_nums, max_bytes, *wishes)
-        return self._store.read(header.topic, header.queue_id, offset, header.max_msg_nums, max_bytes, *wishes)
+        count = header.max_msg_nums
+        return self._store.read(header.topic, header.queue_id, offset, count, max_bytes, *wishes, bulk=bulk)
 
     def _answer(
         self, header: PullMessage, result: ReadResult, topic: TopicConfig | None, group: GroupConfig | None

@@ -30,6 +30,8 @@ lengths: Final = (
     _PREFIX.pack
 )  # the eight bytes before a JSON header, for writers who know that the frame is not too large
 HEADER_LENGTH_MASK: Final = 0xFF_FFFF
+_LARGE_BYTES: Final = 128 * 1024  # a frame from here on is joined once, when its last piece is there
+_SMALL_PIECE_BYTES: Final = 4096
 _HTTP: Final = int.from_bytes(b"HTTP", "big")  # how the answer of a web server begins, read as a length
 
 
@@ -49,7 +51,7 @@ class FrameDecoder:
     meaningless: whoever feeds must close the connection.
     """
 
-    __slots__ = ("_max_bytes", "_max_header_bytes", "_needed", "failure", "held")
+    __slots__ = ("_large", "_max_bytes", "_max_header_bytes", "_needed", "failure", "held")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = MAX_FRAME_BYTES) -> None:
         self.failure: FrameError | None = None
@@ -58,10 +60,16 @@ class FrameDecoder:
         # An unfinished frame waits here. One growing buffer, not a list of pieces: a piece of one byte would cost fifty.
         self.held = bytearray()
         self._needed = _PREFIX.size
+        self._large: _LargeFrame | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """For the rest of a frame that has begun."""
+        return bool(self.held) or self._large is not None
 
     def only_frame(self, data: bytes) -> int:
         """Codec << 24 | header length, if `data` is exactly one frame; 0 if `feed` must look at it."""
-        if self.held or len(data) < 8:
+        if self.held or self._large is not None or len(data) < 8:
             return 0
         length, word = _unpack_prefix(data)
         header_length = word & HEADER_LENGTH_MASK
@@ -71,13 +79,22 @@ class FrameDecoder:
     def feed(self, data: bytes) -> list[Frame]:
         if self.failure is not None:
             return []
+        frames: list[Frame] = []
+        if self._large is not None:
+            rest = self._large.add(data)
+            if rest is None:
+                return frames
+            frames.append(self._large.frame())
+            self._large = None
+            if not rest:
+                return frames
+            data = rest
         if self.held:
             self.held += data
             if len(self.held) < self._needed:
                 return []
             data = bytes(self.held)
             self.held = bytearray()
-        frames: list[Frame] = []
         at, end = 0, len(data)
         needed = _PREFIX.size
         while end - at >= 8:
@@ -97,6 +114,11 @@ class FrameDecoder:
             next_at = at + 4 + length
             if next_at > end:
                 needed = 4 + length
+                if needed >= _LARGE_BYTES and end >= at + 8 + header_length:
+                    header = data[at + 8 : at + 8 + header_length]
+                    self._large = _LargeFrame(codec, header, length - 4 - header_length)
+                    self._large.add(data[at + 8 + header_length :])
+                    return frames
                 break
             body_at = at + 8 + header_length
             frames.append(_new_frame(Frame, (codec, data[at + 8 : body_at], data[body_at:next_at])))
@@ -107,6 +129,36 @@ class FrameDecoder:
             self.held += memoryview(data)[at:]
             self._needed = needed
         return frames
+
+
+class _LargeFrame:
+    """One whose header is there and whose body is on its way: every byte of it is copied once."""
+
+    __slots__ = ("_codec", "_header", "_missing", "_pieces")
+
+    def __init__(self, codec: int, header: bytes, body_length: int) -> None:
+        self._codec = codec
+        self._header = header
+        self._missing = body_length
+        self._pieces: list[bytes | bytearray] = []
+
+    def add(self, data: bytes) -> bytes | None:
+        """What follows the frame; None while it is not whole."""
+        if len(data) > self._missing:
+            data, rest = data[: self._missing], data[self._missing :]
+        else:
+            rest = b""
+        self._missing -= len(data)
+        if len(data) >= _SMALL_PIECE_BYTES:
+            self._pieces.append(data)
+        elif self._pieces and isinstance(last := self._pieces[-1], bytearray):
+            last += data  # a list of pieces of one byte would cost fifty for each
+        else:
+            self._pieces.append(bytearray(data))
+        return None if self._missing else rest
+
+    def frame(self) -> Frame:
+        return Frame(self._codec, self._header, b"".join(self._pieces))
 
 
 def frame_bytes(header: bytes, body: bytes, codec: int = CODEC_JSON) -> bytes:

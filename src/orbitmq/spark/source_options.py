@@ -27,7 +27,7 @@ Anchor = Literal["earliest", "latest", "group", "offsets", "time"]
 WhenNone = Literal["error", "latest"]
 
 DEFAULT_GROUP: Final = "orbitmq-spark"
-_PULL_BATCH: Final = 1024
+_PULL_BATCH: Final = 16_384
 
 # The name of each option, and the names under which rocketmq-spark and Kafka's source knew it.
 OPTIONS: Final[dict[str, tuple[str, ...]]] = {

@@ -96,6 +96,7 @@ class StorageConfig:
     max_read_count_in_memory: int = 32
     max_read_bytes_on_disk: int = 64 << 10
     max_read_count_on_disk: int = 8
+    max_bulk_read_bytes: int = 4 << 20  # ours: for readers of whole queues, who name their own limit up to this one
     memory_percent: int = 40  # accessMessageInMemoryMaxRatio: of RAM, taken for page cache that holds recent messages
 
     # Retention

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_READ_BYTES: Final = 128 << 20
 _LEAST_BYTES: Final = 100  # Java takes no smaller limit
+_NO_LIMIT: Final = 1 << 31
 
 
 class ReadStatus(Enum):
@@ -57,6 +58,15 @@ class ReadResult(msgspec.Struct):
 _Entry = tuple[int, int, int, int, int]
 
 
+class _Limits(NamedTuple):
+    """How much one read gives, whatever was asked for. Old messages are given in smaller pieces: they may have to come from disk."""
+
+    bytes_in_memory: int
+    count_in_memory: int
+    bytes_on_disk: int
+    count_on_disk: int
+
+
 class QueueReader:
     """Any thread may read: a queue's entries are copied under the table's lock, records are never changed."""
 
@@ -73,6 +83,13 @@ class QueueReader:
         self._extensions = extensions
         self._config = config
         self._recent_bytes = memory_bytes * config.memory_percent // 100
+        self._usual = _Limits(
+            config.max_read_bytes_in_memory,
+            config.max_read_count_in_memory,
+            config.max_read_bytes_on_disk,
+            config.max_read_count_on_disk,
+        )
+        self._bulk = _Limits(config.max_bulk_read_bytes, _NO_LIMIT, config.max_read_bytes_in_memory, _NO_LIMIT)
 
     def read(
         self,
@@ -84,10 +101,13 @@ class QueueReader:
         tag_codes: AbstractSet[int] | None = None,
         accept: Callable[[memoryview], bool] | None = None,
         may_want: Callable[[ExtensionUnit], bool] | None = None,
+        *,
+        bulk: bool = False,
     ) -> ReadResult:
         """Records of a queue from `offset` on: at least one if any is there, whatever its size.
 
-        `tag_codes` keeps messages whose tag hash is among them; `accept` decides by the record itself.
+        `tag_codes` keeps messages whose tag hash is among them; `accept` decides by the record itself. `bulk`: for who
+        reads whole queues, and is not held to the portions that keep many consumers from waiting for each other.
         """
         queue = self._queues.queues.get((topic, queue_id))
         if queue is None:
@@ -108,17 +128,18 @@ class QueueReader:
             else:
                 data, entries = b"", _batch_entries(queue, offset, limit)
         result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, offset, low, high)
+        limits = self._bulk if bulk else self._usual
         if data:
-            if plain and self._collect_plain(result, data, max_count, max_bytes):
+            if plain and self._collect_plain(result, data, max_count, max_bytes, limits):
                 return result
             entries = ((*entry, number, 1) for number, entry in enumerate(ENTRY.iter_unpack(data), offset))
         accept_code = None if tag_codes is None else self._code_filter(topic, queue_id, tag_codes)
         if may_want is not None:
             accept_code = self._extension_filter(topic, queue_id, may_want)
-        self._collect(result, entries, max_count, max_bytes, accept_code, accept)
+        self._collect(result, entries, max_count, max_bytes, limits, accept_code, accept)
         return result
 
-    def _collect_plain(self, result: ReadResult, data: bytes, max_count: int, max_bytes: int) -> bool:
+    def _collect_plain(self, result: ReadResult, data: bytes, max_count: int, max_bytes: int, limits: _Limits) -> bool:
         """The common case, quickly: no filter, recent records, all there. False leaves `result` as it was."""
         physical, _, _ = ENTRY.unpack_from(data)
         log_end = self._log.end
@@ -129,8 +150,8 @@ class QueueReader:
             return False
         memory, base, top = segment.memory, segment.start, segment.end
         buffers: list[memoryview] = []
-        limit = min(max_bytes, self._config.max_read_bytes_in_memory)
-        most = max(1, min(max_count, self._config.max_read_count_in_memory))
+        limit = min(max_bytes, limits.bytes_in_memory)
+        most = max(1, min(max_count, limits.count_in_memory))
         run_start = run_end = physical
         total = count = 0
         for physical, size, _ in ENTRY.iter_unpack(data):
@@ -166,6 +187,7 @@ class QueueReader:
         entries: Iterable[_Entry],
         max_count: int,
         max_bytes: int,
+        limits: _Limits,
         accept_code: Callable[[int], bool] | None,
         accept: Callable[[memoryview], bool] | None,
     ) -> None:
@@ -175,7 +197,8 @@ class QueueReader:
         log_end = self._log.end
         skip_to = physical = -1  # records of a deleted file: pass over all its entries
         for physical, size, code, queue_offset, messages in entries:
-            if result.count and self._is_full(result, size, messages, max_count, max_bytes, log_end - physical):
+            behind_bytes = log_end - physical
+            if result.count and self._is_full(result, size, messages, max_count, max_bytes, limits, behind_bytes):
                 break
             result.next_offset = queue_offset + messages
             if size == NOWHERE_SIZE or physical < skip_to:
@@ -205,19 +228,20 @@ class QueueReader:
         result.far_behind = physical >= 0 and log_end - physical > self._recent_bytes
 
     def _is_full(
-        self, result: ReadResult, size: int, messages: int, max_count: int, max_bytes: int, behind_bytes: int
+        self,
+        result: ReadResult,
+        size: int,
+        messages: int,
+        max_count: int,
+        max_bytes: int,
+        limits: _Limits,
+        behind_bytes: int,
     ) -> bool:
-        config = self._config
         if result.count + messages > max_count or result.total_bytes + size > max_bytes:
             return True
         if behind_bytes <= self._recent_bytes:
-            return (
-                result.total_bytes + size > config.max_read_bytes_in_memory
-                or result.count >= config.max_read_count_in_memory
-            )
-        return (
-            result.total_bytes + size > config.max_read_bytes_on_disk or result.count >= config.max_read_count_on_disk
-        )
+            return result.total_bytes + size > limits.bytes_in_memory or result.count >= limits.count_in_memory
+        return result.total_bytes + size > limits.bytes_on_disk or result.count >= limits.count_on_disk
 
     def _extension_filter(
         self, topic: str, queue_id: int, may_want: Callable[[ExtensionUnit], bool]

@@ -280,14 +280,16 @@ class Store:
         tag_codes: AbstractSet[int] | None = None,
         accept: Callable[[memoryview], bool] | None = None,
         may_want: Callable[[ExtensionUnit], bool] | None = None,
+        *,
+        bulk: bool = False,
     ) -> ReadResult:
         """Records of a queue from `offset` on: at least one if any is there, whatever its size.
 
         `tag_codes` keeps messages whose tag hash is among them; `accept` decides by the record itself, `may_want` before
         that by what stands beside its entry. Buffers are views of the mapped log: they stay valid as long as they are held,
-        also when their file is deleted.
+        also when their file is deleted. A `bulk` read may be as large as it asks for, within reason.
         """
-        return self._reader.read(topic, queue_id, offset, max_count, max_bytes, tag_codes, accept, may_want)
+        return self._reader.read(topic, queue_id, offset, max_count, max_bytes, tag_codes, accept, may_want, bulk=bulk)
 
     def record_at(self, commit_log_offset: int) -> memoryview | None:
         """The record that begins at this offset of the log; None if none does."""

@@ -539,7 +539,7 @@ class Connection(asyncio.Protocol):
             logger.warning("closed %s: it left %d bytes unread", self.peer, unsent)
             self._transport.abort()
         else:
-            if self._decoder.held:
+            if self._decoder.is_waiting:
                 logger.warning("closed %s: half a frame, and nothing more for %.0f s", self.peer, quiet)
             self._transport.close()
 

@@ -30,6 +30,7 @@ class PullMessage(Header):
     request_source: Int32 | None = None
     proxy_froward_client_id: str | None = None  # the protocol's spelling
     bname: str | None = None
+    bulk_bytes: Int32 | None = None  # ours; Apache's brokers pass over it: "as much as this, I read whole queues"
 
 
 class PullResult(Header):
