@@ -38,6 +38,7 @@ fmt: setup
 
 docs: setup
 	@$(BIN)/python -m tests.api_reference
+	@$(BIN)/python -m tests.configuration_reference
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

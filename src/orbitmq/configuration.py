@@ -19,6 +19,7 @@ from orbitmq.errors import BodyError, ConfigError, ForbiddenSetting, RequestFail
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.properties_text import parse_properties, properties_file
 from orbitmq.saved_file import save
+from orbitmq.settings_reference import read_explanations
 from orbitmq.transport.tls import ClientAuth, TlsMode, TlsSettings
 
 if TYPE_CHECKING:
@@ -29,6 +30,17 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=msgspec.Struct)
 
 _TLS_PREFIX: Final = "tls."
+
+# Both servers have them, in the same file; never shown to anyone, nor changed from afar.
+TLS_EXPLAINED: Final = read_explanations("""
+# TLS
+tls.server.mode | | disabled turns TLS away, permissive serves both, enforcing turns plain traffic away | permissive
+tls.server.certPath | | the certificate, PEM, with its chain; without one there is no TLS. A changed file counts at once |
+tls.server.keyPath | | its key, PEM |
+tls.server.keyPassword | | of the key, if it has one |
+tls.server.trustCertPath | | whose client certificates are trusted, PEM |
+tls.server.need.client.auth | | client certificates: none, optional or require | none
+""")
 
 
 class Configuration(Generic[S]):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orbitmq.cli.asking import destructive_options, may_go_on
+from orbitmq.cli.explaining import explain_option
 from orbitmq.cli.options import document_options, target_options, view_options
 from orbitmq.cli.view import View, show_document, show_rows, table_text
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option("--store", type=click.Path(path_type=Path), help="Folder of the messages.  [default: ~/store]")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting; may be repeated.")
+@explain_option("broker")
 @click.option("--insecure", is_flag=True, help="Say nothing about a broker that is open to everyone.")
 @click.option("--ends-with-parent", is_flag=True, hidden=True, help="Stop when the process that started it is gone.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from orbitmq.cli.explaining import explain_option
 from orbitmq.cli.logs import log_to_stderr
 from orbitmq.cli.serving import serve, warn_if_open
 from orbitmq.nameserver import settings
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port; 0 takes a free one.  [default: listenPort, else 9876]"
 )
+@explain_option("nameserver")
 @click.option("--insecure", is_flag=True, help="Say nothing about a server that is open to everyone.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
 def nameserver(

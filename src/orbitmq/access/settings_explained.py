@@ -1,0 +1,22 @@
+"""What the settings of access control mean; part of the broker's and of the name server's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orbitmq.settings_reference import read_explanations
+
+EXPLAINED: Final = read_explanations("""
+# Access
+authenticationEnabled | | whoever asks must sign, and be a user
+authorizationEnabled | | and may do only what a policy allows
+authenticationWhitelist | | request codes that need no signature, parted by commas
+authorizationWhitelist | | request codes that need no policy, parted by commas
+initAuthenticationUser | | {"username": ..., "password": ...}: made a super user if there is none of that name
+innerClientAuthenticationCredentials | | {"accessKey": ..., "secretKey": ...}: what this server signs its own requests with
+authConfigPath | | the directory of users and policies; empty: with the rest of what the server keeps
+authenticationProvider | | without effect: there is one
+authenticationMetadataProvider | | without effect: there is one
+authorizationProvider | | without effect: there is one
+authorizationMetadataProvider | | without effect: there is one
+""")
