@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from fuzz import decoders, mutation
+from fuzz import decoders, mutation, servers
 
 from orbitmq.protocol.frame import FrameDecoder
 
@@ -57,3 +57,11 @@ def test_it_runs_from_the_command_line() -> None:
     )
     assert done.returncode == 0
     assert "no fault" in done.stdout
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_live_pair_of_servers_survives_damaged_requests(guarded: bool) -> None:
+    report = servers.hunt(10_000, seed=11, guarded=guarded)
+    assert report.faults == []
+    assert report.frames >= 10_000
+    assert report.answers > 5_000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from orbitmq.errors import OrbitError
+from orbitmq.errors import HeaderError, OrbitError
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, Frame, FrameDecoder
@@ -147,3 +147,13 @@ def test_a_json_header_of_another_shape_is_refused() -> None:
     command = Command(310, fields={"a": "only"})
     with pytest.raises(UNREADABLE):
         reader(SendMessageV2)(commands.encode_json_header(command))
+
+
+def test_what_is_unusual_is_forgotten_at_once() -> None:
+    """An exception that is raised again and again would keep the traceback, and with it the bytes, of every time."""
+    read, depths = ShortSendReader(), []
+    for _ in range(3):
+        with pytest.raises(HeaderError) as unusual:
+            read(b"\0" * 40)
+        depths.append(len(unusual.traceback))
+    assert len(set(depths)) == 1

@@ -44,7 +44,7 @@ _five_lengths: Final = struct.Struct(">5H").pack
 _HEAD_KEYS: Final = ["a", "b", "c", "d"]
 _TAIL_KEYS: Final = frozenset("jklmn")
 _MOST_KNOWN: Final = 10_000
-_UNUSUAL: Final = HeaderError("not the usual binary header of a send")
+_UNUSUAL: Final = "not the usual binary header of a send"
 
 
 class _Head(NamedTuple):
@@ -73,12 +73,12 @@ class ShortSendReader:
         new_at = header.find(_NEW_START, _FIXED.size)
         found = _NEW.match(header, new_at) if new_at >= 0 else None
         if found is None:
-            raise _UNUSUAL
+            raise HeaderError(_UNUSUAL)
         code, _, version, opaque, flag, remark_length, fields_length = _FIXED.unpack_from(header)
         l1, queue_id, l2, sys_flag, l3, born, l4, message_flag, l5, properties = found.groups()
         lengths = _five_lengths(len(queue_id), len(sys_flag), len(born), len(message_flag), len(properties))
         if remark_length or fields_length != len(header) - _FIXED.size or l1 + l2 + l3 + l4 + l5 != lengths:
-            raise _UNUSUAL
+            raise HeaderError(_UNUSUAL)
         head, tail = header[_FIXED.size : new_at], header[found.end() :]
         group, topic, default_topic, queues = self._heads.get(head) or self._learn_head(head)
         reconsumed, unit_mode, max_reconsumed, is_batch, broker = self._tails.get(tail) or self._learn_tail(tail)
@@ -103,7 +103,7 @@ class ShortSendReader:
     def _learn_head(self, packed: bytes) -> _Head:
         texts = decode_binary_fields(packed)
         if list(texts) != _HEAD_KEYS or not all(texts.values()):
-            raise _UNUSUAL
+            raise HeaderError(_UNUSUAL)
         read = _read_with(texts)
         head = _Head(read.producer_group, read.topic, read.default_topic, read.default_topic_queue_nums)
         if len(self._heads) >= _MOST_KNOWN:
@@ -114,7 +114,7 @@ class ShortSendReader:
     def _learn_tail(self, packed: bytes) -> _Tail:
         texts = decode_binary_fields(packed)
         if not texts.keys() <= _TAIL_KEYS:
-            raise _UNUSUAL
+            raise HeaderError(_UNUSUAL)
         read = _read_with(texts)
         tail = _Tail(read.reconsume_times, read.unit_mode, read.max_reconsume_times, read.batch, read.bname)
         if len(self._tails) >= _MOST_KNOWN:

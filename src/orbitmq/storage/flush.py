@@ -94,7 +94,7 @@ class LogFlusher:
         """Make everything appended so far durable, in this thread. Raises StoreFenced once a sync has failed."""
         with self._flushing:
             if self.failed is not None:
-                raise self.failed
+                raise self.failed.with_traceback(None)  # it is raised for each send, and would remember them all
             stored_at_ms = self._log.last_stored_at_ms  # before the end: the record it speaks of is surely included
             self._log.commit()
             end = self._log.readable_end
@@ -132,7 +132,7 @@ class LogFlusher:
             waiting, self._waiting = self._waiting, []
         for _, _, callback in waiting:
             _call(callback, failed)
-        raise failed
+        raise failed.with_traceback(None)
 
     def _answer(self) -> None:
         due = []

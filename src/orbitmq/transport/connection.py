@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
         """Answer the first request with this, then close; close soon if none comes."""
 
         def refuse(_size: int) -> None:
-            raise refusal
+            raise refusal.with_traceback(None)  # or it would remember every time
 
         self.meter = refuse
         self._leaves_after_answer = True
