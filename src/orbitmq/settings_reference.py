@@ -62,7 +62,13 @@ def setting_rows(
         field = fields[key]
         counts = NEVER if key in never else AT_START if key in at_next_start else AT_ONCE
         default = default_in_words or _text(field.default)
-        yield SettingRow(section, key, _TYPES[field.type], default, unit, counts, meaning)
+        yield SettingRow(section, key, _TYPES[_plain(field.type)], default, unit, counts, meaning)
+
+
+def _plain(kind: Any) -> type:
+    """Without what else is said of it: Annotated[int, ...] is an int."""
+    origin: type = getattr(kind, "__origin__", kind)
+    return origin
 
 
 def _text(value: Any) -> str:

@@ -239,9 +239,9 @@ class ComposeService(Composed):
     cap_drop: list[str]
     security_opt: list[str]
     ulimits: dict[str, int]
+    healthcheck: Healthcheck
     ports: list[str] = []
     depends_on: list[str] = []
-    healthcheck: Healthcheck | None = None
 
 
 class Compose(Composed):

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,8 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 DATA = "/var/lib/orbitmq"
 CONFIG = "/etc/orbitmq"
 PROGRAM = "/opt/orbitmq/bin/orbitmq"
-HEALTH_PAGES = {"/healthz", "/readyz", "/metrics"}
+BROKER_PAGES = {"/healthz", "/readyz", "/metrics"}
+NAME_SERVER_PAGES = {"/healthz", "/metrics"}
 
 
 def compose() -> Compose:
@@ -115,22 +117,24 @@ def test_commented_settings_are_settings_too(tmp_path: Path) -> None:
 def test_ports_and_paths_agree_everywhere() -> None:
     settings = broker.load(DEPLOY / "config" / "broker.conf").settings
     remoting, health = settings.listen_port, settings.metrics_prom_exporter_port
-    asked = name_server.load(DEPLOY / "config" / "namesrv.properties").settings.listen_port
-    assert settings.metrics_exporter_type == "PROM"
+    names = name_server.load(DEPLOY / "config" / "namesrv.properties").settings
+    asked, living = names.listen_port, names.metrics_prom_exporter_port
+    assert settings.metrics_exporter_type == names.metrics_exporter_type == "PROM"
     exposed = {int(port) for port in dict(dockerfile())["EXPOSE"].split()}
-    assert exposed == {asked, remoting - 2, remoting, remoting + 1, health}
+    assert exposed == {asked, remoting - 2, remoting, remoting + 1, health, living}
 
     for manifest in stateful_sets():
         (container,) = manifest.spec.template.spec.containers
         ports = {port.name: port.container_port for port in container.ports}
         is_broker = container.args[0] == "broker"
-        wanted = {"remoting": remoting, "ha": remoting + 1, "health": health} if is_broker else {"remoting": asked}
-        assert ports == wanted
+        of_broker = {"remoting": remoting, "ha": remoting + 1, "health": health}
+        assert ports == (of_broker if is_broker else {"remoting": asked, "health": living})
         probes = [container.readiness_probe, container.liveness_probe, *filter(None, [container.startup_probe])]
         for probe in probes:
             assert (probe.http_get is None) != (probe.tcp_socket is None)
             if probe.http_get is not None:
-                assert (probe.http_get.port, probe.http_get.path in HEALTH_PAGES) == ("health", True)
+                pages = BROKER_PAGES if is_broker else NAME_SERVER_PAGES
+                assert (probe.http_get.port, probe.http_get.path in pages) == ("health", True)
             if probe.tcp_socket is not None:
                 assert probe.tcp_socket.port in ports
         mounts = {mount.mount_path: mount.name for mount in container.volume_mounts}
@@ -139,14 +143,15 @@ def test_ports_and_paths_agree_everywhere() -> None:
         assert volumes[mounts[CONFIG]].config_map is not None
         assert set(mounts.values()) == volumes.keys() | {"data"}
         annotations = manifest.spec.template.metadata.annotations
-        assert annotations.get("prometheus.io/port", str(health)) == str(health)
+        assert annotations["prometheus.io/port"] == str(ports["health"])
 
     for service in compose().services.values():
         (volume,) = service.volumes
         assert volume.endswith(f":{DATA}")
-        if service.healthcheck is not None:
-            (url,) = re.findall(r"http://127.0.0.1:(\d+)(/\w+)", " ".join(service.healthcheck.test))
-            assert (int(url[0]), url[1] in HEALTH_PAGES) == (health, True)
+        (url,) = re.findall(r"http://127.0.0.1:(\d+)(/\w+)", " ".join(service.healthcheck.test))
+        is_broker = service.command[0] == "broker"
+        assert int(url[0]) == (health if is_broker else living)
+        assert url[1] in (BROKER_PAGES if is_broker else NAME_SERVER_PAGES)
 
 
 def test_compose_names_only_what_it_has() -> None:
@@ -231,29 +236,34 @@ def test_a_unit_is_valid_and_asks_for_few_rights(path: Path, tmp_path: Path) -> 
     assert (done.returncode, path.name in done.stderr) == (0, False), done.stderr
 
 
+@contextmanager
+def started(*arguments: str) -> Iterator[tuple[str, str]]:
+    """A server; its address, and that of its pages."""
+    command = [sys.executable, "-m", "orbitmq", *arguments, "--host", "127.0.0.1", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        try:
+            address = server.stdout.readline().split()[-1]
+            lines = iter(server.stderr.readline, "")
+            pages = next(match for line in lines if (match := re.search(r"http://(\S+)/metrics", line)))
+            yield address, pages[1]
+        finally:
+            server.terminate()
+
+
 def test_servers_with_these_settings_start_and_say_that_they_are_ready(tmp_path: Path) -> None:
     """Only the folder and the ports are others."""
     for file in (DEPLOY / "config").iterdir():
-        (tmp_path / file.name).write_text(file.read_text().replace(DATA, str(tmp_path / "data")))
-    command = [sys.executable, "-m", "orbitmq"]
-    here = ["--host", "127.0.0.1", "--port", "0"]
-    names = [*command, "nameserver", "-c", str(tmp_path / "namesrv.properties"), *here]
-    with subprocess.Popen(names, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as asked:
-        try:
-            assert asked.stdout is not None
-            address = asked.stdout.readline().split()[-1]
-            stores = [*command, "broker", "-c", str(tmp_path / "broker.conf"), "-n", address, *here]
-            stores += ["--set", "metricsPromExporterPort=0", "--set", "mappedFileSizeCommitLog=1048576"]
-            with subprocess.Popen(stores, stderr=subprocess.PIPE, text=True) as storing:
-                try:
-                    assert storing.stderr is not None
-                    lines = iter(storing.stderr.readline, "")
-                    found = next(match for line in lines if (match := re.search(r"http://(\S+)/metrics", line)))
-                    for page in sorted(HEALTH_PAGES):
-                        with urllib.request.urlopen(f"http://{found[1]}{page}", timeout=60) as answer:
-                            assert answer.status == 200
-                finally:
-                    storing.terminate()
-        finally:
-            asked.terminate()
+        text = file.read_text().replace(DATA, str(tmp_path / "data"))
+        (tmp_path / file.name).write_text(re.sub("(metricsPromExporterPort)=.*", r"\1=0", text))
+    small = ["--set", "mappedFileSizeCommitLog=1048576"]
+    with (
+        started("nameserver", "-c", str(tmp_path / "namesrv.properties")) as (address, living),
+        started("broker", "-c", str(tmp_path / "broker.conf"), "-n", address, *small) as (_, health),
+    ):
+        for where, pages in ((living, NAME_SERVER_PAGES), (health, BROKER_PAGES)):
+            for page in sorted(pages):
+                with urllib.request.urlopen(f"http://{where}{page}", timeout=60) as answer:
+                    assert answer.status == 200
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["store"]

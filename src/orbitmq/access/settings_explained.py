@@ -1,4 +1,4 @@
-"""What the settings of access control mean; part of the broker's and of the name server's."""
+"""What the settings of access control and of load limits mean; part of the broker's and of the name server's."""
 
 from __future__ import annotations
 
@@ -19,4 +19,14 @@ authenticationProvider | | without effect: there is one
 authenticationMetadataProvider | | without effect: there is one
 authorizationProvider | | without effect: there is one
 authorizationMetadataProvider | | without effect: there is one
+
+# Limits (0: none)
+orbitmq.maxConnections | connections | in all; more are refused
+orbitmq.maxConnectionsPerAddress | connections | from one address
+orbitmq.requestsPerSecondPerAddress | requests/s | from one address
+orbitmq.bytesPerSecondPerAddress | bytes/s | from one address
+orbitmq.requestsPerSecondPerUser | requests/s | of one user
+orbitmq.bytesPerSecondPerUser | bytes/s | of one user
+orbitmq.maxFrameBytes | bytes | of a request; a larger one ends its connection
+orbitmq.maxHeaderBytes | bytes | of its header
 """)

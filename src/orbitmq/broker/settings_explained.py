@@ -181,6 +181,10 @@ diskMaxUsedSpaceRatio | % | of the disk: above it expired files are deleted at a
 diskSpaceCleanForciblyRatio | % | above it also files that are not expired
 diskSpaceWarningLevelRatio | % | above it sends are refused
 
+# Limits (0: none)
+orbitmq.topicsCreatedPerMinute | topics/min | made by hand or by their first message
+orbitmq.groupsCreatedPerMinute | groups/min | made by hand or by their first member
+
 # Metrics and probes
 metricsExporterType | | PROM serves /metrics, /healthz and /readyz over HTTP; DISABLE does not
 metricsPromExporterPort | port | of that; 0 takes a free one

@@ -42,6 +42,10 @@ serverSocketBacklog | connections | waiting to be accepted
 
 # Ours
 orbitmq.brokerSilentMillis | ms | a broker that does not say it itself may be silent for so long
+orbitmq.maxDecompressedBytes | bytes | of a compressed registration, at most
+metricsExporterType | | PROM serves /metrics and /healthz over HTTP; DISABLE does not
+metricsPromExporterPort | port | of that; 0 takes a free one
+metricsPromExporterHost | | the address it listens on; empty: bindAddress
 orbitmq.clusterTestNamesrvAddr | | the name servers of the other cluster, host:port parted by semicolons
 
 # Of Java's machinery: accepted and shown, without effect
@@ -68,8 +72,11 @@ writeBufferLowWaterMark | bytes |
 
 # Looked at once, when the name server starts. A change of these is saved and waits; any other counts at once.
 AT_NEXT_START: Final = frozenset(
-    {"bindAddress", "listenPort", "clusterTest", "serverChannelMaxIdleTimeSeconds", "serverSocketBacklog"}
-)
+    {
+        "bindAddress", "listenPort", "clusterTest", "serverChannelMaxIdleTimeSeconds", "serverSocketBacklog",
+        "metricsExporterType", "metricsPromExporterPort", "metricsPromExporterHost",
+    }
+)  # fmt: skip
 
 
 def rows() -> list[SettingRow]:
