@@ -9,9 +9,11 @@ STAMP  := $(VENV)/.installed
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(wildcard accelerator/*.py accelerator/*.toml accelerator/src/orbitmq_accelerator/*.p*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@if command -v cc >/dev/null && $(BIN)/python -m pip install --quiet --quiet ./accelerator >$(VENV)/accelerator.log 2>&1; \
+	then :; else echo "the accelerator is not built (no C compiler, or see $(VENV)/accelerator.log): all goes on in Python"; fi
 	@$(BIN)/python -m orbitmq.spark.java_runtime >/dev/null # Spark's: fetched if this machine has no Java
 	@touch $@
 

@@ -1,7 +1,25 @@
 """What all tests share."""
 
+import os
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from orbitmq.accelerated import SWITCH, compiled
 
 # Tests assert behaviour, never time: a busy machine is no failure. A failing example is printed so that it can be repeated.
 settings.register_profile("orbitmq", deadline=None, print_blob=True)
 settings.load_profile("orbitmq")
+
+# The loops in Python are the reference. Tests of what the accelerator does ask for `loops`, and run both ways.
+os.environ.setdefault(SWITCH, "0")
+
+
+@pytest.fixture(scope="module", params=["in Python", "compiled"])
+def loops(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SWITCH, "1" if request.param == "compiled" else "0")
+        if request.param == "compiled" and compiled("sends") is None:
+            pytest.skip("orbitmq-accelerator is not installed: `make setup` builds it where there is a C compiler")
+        yield

@@ -18,6 +18,8 @@ from tests.storage.faulty_disk import FaultyDisk
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 
 class Gate:
     """Holds back every sync of the commit log until opened."""

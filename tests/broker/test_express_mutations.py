@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from orbitmq.protocol.headers.base import Header
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 MUTATIONS = 600
 DIFFERENT_EACH_TIME = ("msgId", "queueOffset", "transactionId", "nextBeginOffset", "maxOffset")
 PROPERTIES = {"UNIQ_KEY": "7F00000100012A139A55", "WAIT": "true", "TAGS": "TagA", "KEYS": "k"}

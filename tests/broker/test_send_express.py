@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from orbitmq.protocol.headers.base import Header
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 TAGGED = {"UNIQ_KEY": "7F0000010001", "TAGS": "a"}
 UTF8 = {"UNIQ_KEY": "ключ", "KEYS": "k1 k2", "цвет": "красный"}
 SUBJECT_TO_CHANGE = ("msgId", "queueOffset", "transactionId", "recallHandle")

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from orbitmq.broker.broker import Broker
     from orbitmq.protocol.command import Command
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 INNER_BATCH = 0x80
 
 

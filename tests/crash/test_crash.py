@@ -12,6 +12,8 @@ from tests.crash.soak import run_life
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 SEEDS = (20261115, 20261116)
 
 

@@ -340,7 +340,7 @@ def test_the_same_holds_for_a_record_that_is_written_the_long_way(tmp_path: Path
                 raise _StopAtHead
             self.memory[where] = data
 
-    log._memory = DiesBeforeTheHead(log._memory)  # type: ignore[assignment]
+    log.memory = DiesBeforeTheHead(log.memory)  # type: ignore[assignment]
     with pytest.raises(_StopAtHead):
         log.append("T", 0, b"second", b"", BORN_AT_MS, pack_host("2001:db8::1", 5))
     assert_written_but_no_record(log, b"second", end)
@@ -360,7 +360,7 @@ def test_the_quick_way_and_the_long_way_write_the_same_bytes(
     tmp_path: Path, topic: str, body: bytes, properties: bytes
 ) -> None:
     quick, long = open_log(tmp_path / "quick"), open_log(tmp_path / "long")
-    long._is_special = True
+    long.is_special = True
     for log in (quick, long):
         for queue_id in (0, 7, 0):
             appended = log.append(topic, queue_id, body, properties, BORN_AT_MS, BORN_HOST, -5, 1, 3, 12345)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from orbitmq.storage.store import Store
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 
 def entry(store: Store, topic: str, queue_id: int, offset: int) -> tuple[int, int, int]:
     queue = store.queues.queues[(topic, queue_id)]

@@ -13,13 +13,15 @@ from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
 from orbitmq.message.tags import java_hash
 from orbitmq.storage.files import Disk, LocalDisk
-from orbitmq.storage.index_file import HEADER, IndexFile, infer_slots, key_hash, positive
-from orbitmq.storage.key_index import KeyedRecord, KeyIndex, list_index_files
+from orbitmq.storage.index_file import HEADER, IndexFile, KeyedRecord, infer_slots, key_hash, positive
+from orbitmq.storage.key_index import KeyIndex, list_index_files
 from tests import golden_stores
 from tests.storage.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("loops")
 
 EVER = (0, 2**63 - 1)
 GOLDEN_SLOTS, GOLDEN_ENTRIES = 100, 60

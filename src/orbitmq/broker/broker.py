@@ -14,7 +14,7 @@ from orbitmq.broker.jobs import start_jobs
 from orbitmq.broker.metrics import Metrics
 from orbitmq.broker.name_servers import NameServers
 from orbitmq.broker.opening import Opener
-from orbitmq.broker.routes import NOT_ON_FAST_PORT, build_express, build_routes
+from orbitmq.broker.routes import NOT_ON_FAST_PORT, build_express, build_routes, build_swift
 from orbitmq.clock import Clock, SystemClock
 from orbitmq.errors import ConfigError
 from orbitmq.message.hosts import pack_host
@@ -157,6 +157,7 @@ class Broker:
         server = Server(
             routes,
             express=express,
+            swift=build_swift(self.state),
             limits=Limits(
                 idle_seconds=settings.server_channel_max_idle_time_seconds, backlog=settings.server_socket_backlog
             ),

@@ -28,7 +28,7 @@ class _Group:
 
     def __init__(self) -> None:
         self.end = 0
-        self.waiting: list[tuple[int, Callable[[ResponseCode], None]]] = []
+        self.waiting: list[tuple[int, Callable[[ResponseCode], None], int]] = []
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -67,16 +67,16 @@ class Durability:
         self.tell(end, partial(_resolve, waiter))
         return await waiter
 
-    def tell(self, end: int, told: Callable[[ResponseCode], None]) -> None:
-        """As `wait`, without a task: `told` hears once, from the event loop."""
-        self._unanswered += 1
+    def tell(self, end: int, told: Callable[[ResponseCode], None], messages: int = 1) -> None:
+        """As `wait`, without a task: `told` hears once for all these messages, from the event loop."""
+        self._unanswered += messages
         if not self._flushes:
-            self._tell_of_slaves(end, told)
+            self._tell_of_slaves(end, told, messages)
             return
         group = self._group
         if not group.waiting:
             self._loop.call_soon(self._ask)
-        group.waiting.append((end, told))
+        group.waiting.append((end, told, messages))
         group.end = max(group.end, end)
 
     def _ask(self) -> None:
@@ -91,20 +91,20 @@ class Durability:
         waiting, group.waiting = group.waiting, []  # the flusher and the timer both come; the first counts
         if group.timer is not None:
             group.timer.cancel()
-        for end, told in waiting:
+        for end, told, messages in waiting:
             if is_safe:
-                self._tell_of_slaves(end, told)
+                self._tell_of_slaves(end, told, messages)
             else:
-                self._answer(told, ResponseCode.FLUSH_DISK_TIMEOUT)
+                self._answer(told, messages, ResponseCode.FLUSH_DISK_TIMEOUT)
 
-    def _tell_of_slaves(self, end: int, told: Callable[[ResponseCode], None]) -> None:
+    def _tell_of_slaves(self, end: int, told: Callable[[ResponseCode], None], messages: int) -> None:
         if self._slaves is None:
-            self._answer(told, ResponseCode.SUCCESS)
+            self._answer(told, messages, ResponseCode.SUCCESS)
         else:
-            self._slaves.tell(end, self._copies, partial(self._answer, told))
+            self._slaves.tell(end, self._copies, partial(self._answer, told, messages))
 
-    def _answer(self, told: Callable[[ResponseCode], None], verdict: ResponseCode) -> None:
-        self._unanswered -= 1
+    def _answer(self, told: Callable[[ResponseCode], None], messages: int, verdict: ResponseCode) -> None:
+        self._unanswered -= messages
         told(verdict)
 
 

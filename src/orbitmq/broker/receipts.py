@@ -25,19 +25,21 @@ class Receipts:
         self._region = region
         self._trace_on = "true" if trace_on else "false"
         self._tail = b',"MSG_REGION":%b,"TRACE_ON":"%b"}' % (msgspec.json.encode(region), self._trace_on.encode())
-        self._behind_key = (
-            b'%b,"flag":%d,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
-            % (self._tail.replace(b"%", b"%%"), FLAG_RESPONSE, versions.OURS)
-        )
+        # The usual receipt is these, with the offset, the queue, the queue offset, the key and the opaque between them.
+        self.before_id = b""
+        self.behind_key = b'%b,"flag":%d,"language":"PYTHON","opaque":' % (self._tail, FLAG_RESPONSE)
+        self.behind_opaque = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % versions.OURS
         self._header = b""
 
     def settle_at(self, store_host: bytes) -> None:
         """Message ids begin with the broker's address."""
         self.store_host = store_host
         self._host_hex = store_host.hex().upper().encode()
-        self._header = (
-            b'{"code":0,"extFields":{"msgId":"%b%%016X","queueId":"%%d","queueOffset":"%%d","transactionId":%%b%b'
-            % (self._host_hex, self._behind_key)
+        self.before_id = b'{"code":0,"extFields":{"msgId":"%b' % self._host_hex
+        self._header = b'%b%%016X","queueId":"%%d","queueOffset":"%%d","transactionId":%%b%b%%d%b' % (
+            self.before_id,
+            self.behind_key.replace(b"%", b"%%"),
+            self.behind_opaque,
         )
 
     def frame(self, commit_log_offset: int, queue_id: int, queue_offset: int, unique_key: str, opaque: int) -> bytes:

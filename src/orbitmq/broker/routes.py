@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.accelerated import compiled
 from orbitmq.access.express import ExpressDoor
 from orbitmq.access.gate import guarded
 from orbitmq.access.handlers import access_routes
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from orbitmq.access.gate import Door
     from orbitmq.broker.state import State
     from orbitmq.transport.connection import Handler, Routes
-    from orbitmq.transport.express import ExpressRoutes
+    from orbitmq.transport.express import ExpressRoutes, SwiftHandler
 
 
 # What the second port does not serve: a pull held there would starve the sends it exists for.
@@ -83,6 +84,15 @@ def _guarded_express(s: State, gate: Door) -> ExpressRoutes:
     code = RequestCode.SEND_MESSAGE_V2
     send = SendExpress(s.sending, s.durability, s.receipts, code, reader(SignedSendV2), ExpressDoor(gate))
     return {(code, CODEC_JSON): send}
+
+
+def build_swift(state: State) -> SwiftHandler | None:
+    """What takes whole runs of sends, where it is installed; under the same conditions as the express handlers of sends."""
+    sends = compiled("sends")
+    if sends is None or state.gate is not None or state.copying is not None:
+        return None
+    handler: SwiftHandler = sends.SwiftSends(state.sending, state.durability, state.receipts, state.clock.now_ms)
+    return handler
 
 
 def build_routes(state: State) -> Routes:

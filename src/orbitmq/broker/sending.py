@@ -59,10 +59,11 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,10}")
 class PlainTopic:
     """A topic that takes plain messages without further questions, and what counts them."""
 
-    __slots__ = ("_all", "_nums", "_sizes", "queues")
+    __slots__ = ("_all", "_nums", "_sizes", "queue_keys", "queues")
 
-    def __init__(self, queues: int, counters: tuple[Counter, Counter], all_puts: Counter) -> None:
+    def __init__(self, topic: str, queues: int, counters: tuple[Counter, Counter], all_puts: Counter) -> None:
         self.queues = queues
+        self.queue_keys = [(topic, queue_id) for queue_id in range(queues)]
         self._nums, self._sizes = counters
         self._all = all_puts
 
@@ -75,6 +76,16 @@ class PlainTopic:
         sizes.times += 1
         everything.value += 1
         everything.times += 1
+
+    def count_run(self, messages: int, size: int) -> None:
+        """So many more messages, that many bytes together."""
+        nums, sizes, everything = self._nums, self._sizes, self._all
+        nums.value += messages
+        nums.times += messages
+        sizes.value += size
+        sizes.times += messages
+        everything.value += messages
+        everything.times += messages
 
 
 class Sending:
@@ -110,13 +121,14 @@ class Sending:
         self._plain_as_of: tuple[object, object] = (None, None)  # topics and settings that `_plain` was made of
         settings = configuration.settings
         self._all_puts = stats.counter(statistics.BROKER_PUT_NUMS, settings.broker_cluster_name)
-        self._suffix = encode_properties(
+        self.suffix = encode_properties(
             {
                 keys.REGION: settings.region_id,
                 keys.TRACE_ON: "true" if settings.trace_on else "false",
                 keys.CLUSTER: settings.broker_cluster_name,
             }
-        ).decode()
+        )  # of every message's properties
+        self._suffix = self.suffix.decode()
 
     # ---- checks, in Java's order
 
@@ -190,7 +202,7 @@ class Sending:
         ):
             return None
         queues = max(config.write_queue_nums, config.read_queue_nums)
-        plain = self._plain[topic] = PlainTopic(queues, self._counters(topic), self._all_puts)
+        plain = self._plain[topic] = PlainTopic(topic, queues, self._counters(topic), self._all_puts)
         return plain
 
     def queue_for(self, header: SendMessage | SendMessageV2, topic: TopicConfig) -> int:

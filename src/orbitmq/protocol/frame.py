@@ -13,9 +13,12 @@ Java: NettyDecoder, RemotingCommand.decode
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import FrameError, FrameTooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CODEC_JSON: Final = 0
 CODEC_BINARY: Final = 1
@@ -76,6 +79,22 @@ class FrameDecoder:
         is_whole = length + 4 == len(data) <= self._max_bytes and header_length + 4 <= length
         return word if is_whole and header_length <= self._max_header_bytes and self.failure is None else 0
 
+    @property
+    def can_join(self) -> bool:
+        """Whether what comes next may be looked at as a whole (`joined`), before it is fed."""
+        return self._large is None and self.failure is None
+
+    def joined(self, data: bytes) -> bytes:
+        """`data` with the unfinished frame before it, for who looks at whole reads; nothing while it stays unfinished."""
+        if not self.held:
+            return data
+        self.held += data
+        if len(self.held) < self._needed:
+            return b""
+        data = bytes(self.held)
+        self.held = bytearray()
+        return data
+
     def feed(self, data: bytes) -> list[Frame]:
         if self.failure is not None:
             return []
@@ -89,12 +108,7 @@ class FrameDecoder:
             if not rest:
                 return frames
             data = rest
-        if self.held:
-            self.held += data
-            if len(self.held) < self._needed:
-                return []
-            data = bytes(self.held)
-            self.held = bytearray()
+        data = self.joined(data)
         at, end = 0, len(data)
         needed = _PREFIX.size
         while end - at >= 8:
@@ -159,6 +173,15 @@ class _LargeFrame:
 
     def frame(self) -> Frame:
         return Frame(self._codec, self._header, b"".join(self._pieces))
+
+
+def whole_frames(data: bytes) -> Iterator[bytes]:
+    """Frames that lie one behind the other, each with its prefix."""
+    at = 0
+    while at < len(data):
+        next_at = at + 4 + _unpack_prefix(data, at)[0]
+        yield data[at:next_at]
+        at = next_at
 
 
 def frame_bytes(header: bytes, body: bytes, codec: int = CODEC_JSON) -> bytes:

@@ -130,24 +130,24 @@ class CommitLog:
         self._now_ms = clock.now_ms
         self._config = config
         self._store_host_flag = STORE_HOST_IPV6 if len(store_host) > 8 else 0
-        self._topic_fields: dict[str, TopicField] = {}
+        self.topic_fields: dict[str, TopicField] = {}
         self._light_queues = 0
         self._adds_crc = config.record_crc
         self._adds_properties = config.light_queues or config.record_crc
-        self._is_special = self._adds_properties or len(store_host) != 8  # so is every append, then
-        self._max_body_bytes = config.max_message_bytes
+        self.is_special = self._adds_properties or len(store_host) != 8  # so is every append, then
+        self.max_body_bytes = config.max_message_bytes
         self._pool = WritePool(config.write_pool_buffers, config.segment_bytes) if config.write_pool_buffers else None
-        self._memory = memoryview(b"")
-        self._segment_start = 0
+        self.memory = memoryview(b"")
+        self.segment_start = 0
         self._segment_end = 0
-        self._prepared_to = 0  # a record that ends before this, with a blank one behind it, can be stored at once
+        self.prepared_to = 0  # a record that ends before this, with a blank one behind it, can be stored at once
         self._unreserved: Segment | None = None  # the file that recovery found, before the first append to it
 
     def settle_at(self, store_host: bytes) -> None:
         """The address that records from now on say they are stored at."""
         self.store_host = store_host
         self._store_host_flag = STORE_HOST_IPV6 if len(store_host) > 8 else 0
-        self._is_special = self._adds_properties or len(store_host) != 8
+        self.is_special = self._adds_properties or len(store_host) != 8
 
     @property
     def start(self) -> int:
@@ -168,14 +168,14 @@ class CommitLog:
         self.end = end
         segment = self.files.last
         if segment is None:
-            self._segment_start = self._segment_end = end
+            self.segment_start = self._segment_end = end
         else:
             assert segment.start <= end <= segment.end, f"{end} is not in the last file, {segment}"
             self._write_to(segment)
             # Java leaves files sparse, and a store into a hole of a full disk kills the process. The first append reserves
             # the blocks; until then nothing counts as prepared, so that nothing is stored before.
             self._unreserved = segment
-        self._prepared_to = end
+        self.prepared_to = end
 
     def append(
         self,
@@ -191,27 +191,27 @@ class CommitLog:
         prepared_transaction_offset: int = 0,
     ) -> Appended:
         """Write one message. Raises MessageError (it can never be stored) or StoreFull (it cannot be now)."""
-        if sys_flag & _SPECIAL or len(born_host) != 8 or self._is_special:
+        if sys_flag & _SPECIAL or len(born_host) != 8 or self.is_special:
             return self._append_special(
                 topic, queue_id, body, properties, born_at_ms, born_host, flag, sys_flag, reconsume_times,
                 prepared_transaction_offset,
             )  # fmt: skip
         # Nearly every message comes by here, so this is one straight line; `_append_special` does the same step by step.
-        field = self._topic_fields.get(topic) or self._learn_topic(topic)
+        field = self.topic_fields.get(topic) or self._learn_topic(topic)
         body_bytes, properties_bytes = len(body), len(properties)
-        if body_bytes > self._max_body_bytes or properties_bytes > MAX_PROPERTIES_BYTES:
-            _refuse_size(body_bytes, self._max_body_bytes, properties_bytes)
+        if body_bytes > self.max_body_bytes or properties_bytes > MAX_PROPERTIES_BYTES:
+            _refuse_size(body_bytes, self.max_body_bytes, properties_bytes)
         from_body_on = b"".join((body, field.data, _SHORT.pack(properties_bytes), properties))
         size = USUAL_HEAD_BYTES + len(from_body_on)
         queue = (topic, queue_id)
         queue_offset = self.next_queue_offsets.get(queue, 0)
         at = self.end
-        if at + size + BLANK_BYTES > self._prepared_to:
+        if at + size + BLANK_BYTES > self.prepared_to:
             at = self._make_room(size)
         end = at + size
         stored_at_ms = self._now_ms()
-        memory = self._memory
-        position = at - self._segment_start
+        memory = self.memory
+        position = at - self.segment_start
         try:
             _write_head(
                 memory, position + BLANK_BYTES, _crc32(body) & _CRC_MASK, queue_id, flag, queue_offset, at, sys_flag,
@@ -242,7 +242,7 @@ class CommitLog:
         prepared_transaction_offset: int,
     ) -> Appended:
         """`append` for every kind of message: IPv6 hosts, inner batches, transactions, properties that we add to."""
-        field = self._topic_fields.get(topic) or self._learn_topic(topic)
+        field = self.topic_fields.get(topic) or self._learn_topic(topic)
         # Two bits are the record's own layout: what the sender says of them does not count.
         sys_flag = sys_flag & ~HOSTS_MASK | self._store_host_flag
         if len(born_host) > 8:
@@ -255,11 +255,11 @@ class CommitLog:
             taken, properties = _number_inner_batch(properties, queue_offset)
         if self._adds_properties:
             light_queues, properties = self._complete(topic, properties)
-        if len(body) > self._max_body_bytes or len(properties) > MAX_PROPERTIES_BYTES:
-            _refuse_size(len(body), self._max_body_bytes, len(properties))
+        if len(body) > self.max_body_bytes or len(properties) > MAX_PROPERTIES_BYTES:
+            _refuse_size(len(body), self.max_body_bytes, len(properties))
         size = record_size(field, sys_flag, len(body), len(properties))
         at = self.end
-        if at + size + BLANK_BYTES > self._prepared_to:
+        if at + size + BLANK_BYTES > self.prepared_to:
             at = self._make_room(size)
         stored_at_ms = self._now_ms()
         try:
@@ -292,7 +292,7 @@ class CommitLog:
         """Write all members as records of their own, or none. `properties` are the batch's, added to each member's."""
         if not members:
             raise MessageError("a batch needs at least one message", code=AppendCode.MESSAGE_ILLEGAL)
-        field = self._topic_fields.get(topic) or self._learn_topic(topic)
+        field = self.topic_fields.get(topic) or self._learn_topic(topic)
         # Two bits are the record's own layout: what the sender says of them does not count.
         sys_flag = sys_flag & ~HOSTS_MASK | self._store_host_flag
         if len(born_host) > 8:
@@ -304,13 +304,13 @@ class CommitLog:
         for member, text in zip(members, member_properties, strict=True):
             sizes.append(record_size(field, sys_flag, len(member.body), len(text)))
             if len(text) > MAX_PROPERTIES_BYTES:
-                _refuse_size(len(member.body), self._max_body_bytes, len(text))
+                _refuse_size(len(member.body), self.max_body_bytes, len(text))
         total = sum(sizes)
         bodies = sum(len(member.body) for member in members)
-        if bodies > self._max_body_bytes:
-            _refuse_size(bodies, self._max_body_bytes, 0)
+        if bodies > self.max_body_bytes:
+            _refuse_size(bodies, self.max_body_bytes, 0)
         at = self.end
-        if at + total + BLANK_BYTES > self._prepared_to:
+        if at + total + BLANK_BYTES > self.prepared_to:
             at = self._make_room(total)
         queue = (topic, queue_id)
         first = self.next_queue_offsets.get(queue, 0)
@@ -350,13 +350,13 @@ class CommitLog:
             self._reserve(self._unreserved)
         if self.end == self._segment_end:
             self._write_to(self.files.roll())
-        position = offset - self._segment_start
-        if position + len(data) > len(self._memory):
+        position = offset - self.segment_start
+        if position + len(data) > len(self.memory):
             raise StorageError(
-                f"{len(data)} bytes for offset {offset} reach over the end of a file of {len(self._memory)}",
+                f"{len(data)} bytes for offset {offset} reach over the end of a file of {len(self.memory)}",
                 hint="give this broker the mappedFileSizeCommitLog of its master",
             )
-        self._memory[position : position + len(data)] = data
+        self.memory[position : position + len(data)] = data
         self.end = offset + len(data)
 
     def read(self, offset: int, size: int) -> memoryview | None:
@@ -374,7 +374,7 @@ class CommitLog:
         """The next message of this topic starts its queues at 0 again."""
         for queue in [queue for queue in self.next_queue_offsets if queue[0] == topic]:
             del self.next_queue_offsets[queue]
-        self._topic_fields.pop(topic, None)
+        self.topic_fields.pop(topic, None)
         if topic.startswith(LIGHT_QUEUE_PREFIX):
             self._light_queues = max(0, self._light_queues - 1)
 
@@ -392,9 +392,9 @@ class CommitLog:
 
     def _write(self, at: int, record: bytes) -> None:
         # The size and magic go in last: until then, nothing at `at` looks like a record.
-        position = at - self._segment_start
+        position = at - self.segment_start
         end = position + len(record)
-        memory = self._memory
+        memory = self.memory
         memory[position + 8 : end] = record[8:]
         memory[position : position + 8] = record[:8]
         self.end = at + len(record)
@@ -414,16 +414,16 @@ class CommitLog:
         segment = self.files.last
         assert segment is not None, "there is room, so there is a file"
         prepared = self.files.prepare_pages(segment, self.end) if self._pool is None else segment.end
-        self._prepared_to = min(max(prepared, self.end + size + BLANK_BYTES), segment.end)
+        self.prepared_to = min(max(prepared, self.end + size + BLANK_BYTES), segment.end)
         return self.end
 
     def _roll(self) -> None:
         """Begin the next file; a blank record closes the one before."""
         left = self._segment_end - self.end
-        position = self.end - self._segment_start
+        position = self.end - self.segment_start
         segment = self.files.roll()  # first: if the disk is full, the log stays as it is
         if left:
-            self._memory[position : position + BLANK_BYTES] = encode_blank(left)
+            self.memory[position : position + BLANK_BYTES] = encode_blank(left)
         self._write_to(segment)
         self.end = segment.start
 
@@ -432,8 +432,8 @@ class CommitLog:
         self._unreserved = None
 
     def _write_to(self, segment: Segment) -> None:
-        self._memory = segment.memory if self._pool is None else self._pool.write_to(segment, self.end)
-        self._segment_start = segment.start
+        self.memory = segment.memory if self._pool is None else self._pool.write_to(segment, self.end)
+        self.segment_start = segment.start
         self._segment_end = segment.end
 
     def _learn_topic(self, topic: str) -> TopicField:
@@ -443,7 +443,7 @@ class CommitLog:
             raise MessageError(error.message, code=AppendCode.MESSAGE_ILLEGAL) from None
         if not topic or "/" in topic or topic in (".", ".."):
             raise MessageError(f"{topic!r} cannot be a topic", code=AppendCode.MESSAGE_ILLEGAL)
-        self._topic_fields[topic] = field
+        self.topic_fields[topic] = field
         return field
 
     def _number_light_queues(self, properties: bytes) -> tuple[list[str], bytes]:

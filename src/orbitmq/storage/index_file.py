@@ -32,9 +32,12 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.message.tags import java_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from orbitmq.storage.open_files import MappedFile
+
+# Offset, store time, topic, unique key and KEYS of a record that shall be found by them.
+KeyedRecord = tuple[int, int, str, bytes | None, bytes | None]
 
 HEADER: Final = struct.Struct(
     ">q"  # begin, ms
@@ -188,6 +191,22 @@ class IndexFile:
         self.slots_used += older.count(0)
         self.end_offset, self.end_ms = offsets[-1], stored_at_ms[-1]
         self._write_header()
+
+    def put_compiled(
+        self, put_keys: Callable[..., int], records: list[KeyedRecord], topic_hashes: dict[str, int]
+    ) -> bool:
+        """`put` for records with one key each, by the accelerator's loop. False, and nothing entered, if they are unusual."""
+        first, count = self.next_entry, len(records)
+        if first + count > self._reserved:
+            self._reserve(first + count)
+        used = put_keys(self.memory, self.slots, first, self.capacity, self.begin_ms, records, topic_hashes)
+        if used < 0:
+            return False
+        self.next_entry = first + count
+        self.slots_used += used
+        self.end_offset, self.end_ms = records[-1][:2]
+        self._write_header()
+        return True
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Key hash, record offset, seconds since begin, next older entry."""

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import logging
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from orbitmq.accelerated import compiled
 from orbitmq.errors import StorageError
 from orbitmq.message.properties import (
     DELAY,
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.health import Health
-    from orbitmq.storage.key_index import KeyedRecord, KeyIndex
+    from orbitmq.storage.index_file import KeyedRecord
+    from orbitmq.storage.key_index import KeyIndex
     from orbitmq.storage.queue_extension import QueueExtensions
     from orbitmq.storage.queue_table import AnyQueue, QueueTable
 
@@ -111,6 +113,10 @@ class Indexer:
             KeyedRecord
         ] = []  # in the queues already; entered when there are many, or one is sought
         self._entering_keys = Lock()
+        loops = compiled("indexes")
+        # Extensions and light queues ask more of each entry than the compiled loop knows.
+        self._loops = None if config.light_queues or config.queue_extensions else loops
+        self._compiled_likenesses: dict[int, Any] = {}
 
     def catch_up(self, confirmed: int) -> None:
         """Index what was appended up to the log offset `confirmed`, then wake whoever waits for its queues."""
@@ -182,7 +188,8 @@ class Indexer:
         has_keys, light_queues = self._keys is not None, self._config.light_queues
         extends = self._config.queue_extensions
         with self._queues.lock:
-            for entry in batch:
+            done = self._enter_usual(batch, others) if self._loops is not None else 0
+            for entry in batch[done:] if done else batch:
                 queue, offset, size, queue_offset, sys_flag, stored_at_ms, properties = entry
                 like = known.get(len(properties))
                 if (
@@ -228,6 +235,18 @@ class Indexer:
             self.last_stored_at_ms = batch[-1][5]
         return touched
 
+    def _enter_usual(self, batch: list[LogEntry], touched: dict[AnyQueue, None]) -> int:
+        """What the compiled loop enters, from the front of the batch; how many records that were."""
+        assert self._loops is not None
+        waiting_keys = self._waiting_keys if self._keys is not None else None
+        done, runs = self._loops.usual_entries(
+            batch, self._compiled_likenesses, self._queues.queues, QueueIndex, DELAY_TOPIC, waiting_keys
+        )
+        for run in runs:
+            run.queue.put_packed(run.first, run.packed, run.start, run.end)
+            touched[run.queue] = None
+        return int(done)
+
     def _extended(self, queue: QueueIndex, stored_at_ms: int, properties: bytes, code: int) -> int:
         """The address of what the entry has no room for; the tag hash itself if that cannot be written."""
         last: int | None = None
@@ -261,10 +280,18 @@ class Indexer:
                 self._tag_codes.clear()
             self._tag_codes[tags] = code
         if unique_key is not None and properties.count(_UNIQUE_KEY) == 1:
-            if len(self._likenesses) >= _REMEMBERED:
-                self._likenesses.clear()
-            self._likenesses[len(properties)] = _Likeness(properties, unique_key, keys, code)
+            self._remember(_Likeness(properties, unique_key, keys, code), len(properties))
         return code
+
+    def _remember(self, like: _Likeness, length: int) -> None:
+        if len(self._likenesses) >= _REMEMBERED:
+            self._likenesses.clear()
+            self._compiled_likenesses.clear()
+        self._likenesses[length] = like
+        if self._loops is not None:
+            self._compiled_likenesses[length] = self._loops.Likeness(
+                like.before, like.after, like.start, like.end, like.code, like.keys
+            )
 
     def _put_waiting_keys(self) -> None:
         with self._entering_keys:

@@ -20,12 +20,14 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from orbitmq.accelerated import compiled
 from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from orbitmq.message.tags import MOST_AT_ONCE, java_hash, java_hash_after, java_hashes_after
 from orbitmq.storage.index_file import (
     DEFAULT_ENTRIES,
     DEFAULT_SLOTS,
     IndexFile,
+    KeyedRecord,
     file_bytes,
     key_hash,
     positive,
@@ -43,10 +45,6 @@ logger = logging.getLogger(__name__)
 
 _NAME_DIGITS: Final = 17
 _REMEMBERED_TOPICS: Final = 10_000
-
-
-# Offset, store time, topic, unique key and KEYS of a record that shall be found by them.
-KeyedRecord = tuple[int, int, str, bytes | None, bytes | None]
 
 
 class KeyMatches(NamedTuple):
@@ -77,6 +75,7 @@ class KeyIndex:
         self._entries = entries
         self._topic_hashes: dict[str, int] = {}
         self._unsynced: list[IndexFile] = []
+        self._loops = compiled("indexes")
         self._changing = Lock()  # held to replace `files`
         self.lost_some = False  # files that were there could not be used: the log must be offered again
         self.files: tuple[IndexFile, ...] = self._load(trusted_until_ms)
@@ -110,12 +109,12 @@ class KeyIndex:
         else:
             self._put_carefully(hashes, offset, stored_at_ms)
 
-    def put_many(self, records: Sequence[KeyedRecord]) -> None:
+    def put_many(self, records: list[KeyedRecord]) -> None:
         """`put` for many records, in log order, none rolled back; the keys as the bytes of their properties."""
         for at in range(0, len(records), MOST_AT_ONCE):
             self._put_some(records[at : at + MOST_AT_ONCE])
 
-    def _put_some(self, records: Sequence[KeyedRecord]) -> None:
+    def _put_some(self, records: list[KeyedRecord]) -> None:
         last = self.files[-1] if self.files else None
         if last is None or last.next_entry == 1 or last.is_full:
             # The first record of a file sets the bounds that the others are measured by.
@@ -124,6 +123,12 @@ class KeyIndex:
             if len(records) > 1:
                 self._put_some(records[1:])
             return
+        if self._loops is not None and last.end_offset < records[0][0] and len(records) <= last.room:
+            for record in records:
+                if record[2] not in self._topic_hashes:
+                    self._topic_hash(record[2])
+            if last.put_compiled(self._loops.put_keys, records, self._topic_hashes):
+                return
         offsets, times, topics, keys = _one_key_each(records)
         if offsets and last.end_offset < offsets[0] and len(keys) <= min(last.room, MOST_AT_ONCE):
             known = {topic: self._topic_hash(topic) for topic in set(topics)}

@@ -85,6 +85,15 @@ class QueueIndex:
             for number, (physical, size, tags_code) in enumerate(places, queue_offset):
                 self.put(number, physical, size, tags_code)
 
+    def put_packed(self, queue_offset: int, packed: bytearray, start: int, end: int) -> None:
+        """`put_run` for entries as the file holds them; their records lie in the log from `start` to `end`."""
+        log = self.log
+        if start >= self.max_physical and queue_offset == log.written + len(log.tail) // ENTRY_BYTES:
+            log.tail += packed
+            self.max_physical = end
+        else:
+            self.put_run(queue_offset, list(ENTRY.iter_unpack(packed)))
+
     def entries(self, offset: int, count: int) -> bytes:
         """Up to `count` entries from `offset`, all of one file; nothing where the queue has none."""
         return self.log.read(offset, count)

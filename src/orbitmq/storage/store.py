@@ -180,7 +180,7 @@ class Store:
             raise _with_code(error) from error
         waiting = len(self._recent)
         if waiting == 1 or waiting >= _DISPATCH_AT or self._synchronous:
-            self._appended(1)
+            self.appended(1)
         return appended
 
     def append_batch(
@@ -203,7 +203,7 @@ class Store:
             )
         except StorageError as error:
             raise _with_code(error) from error
-        self._appended(len(members))
+        self.appended(len(members))
         return appended
 
     def dispatch(self) -> None:
@@ -431,7 +431,8 @@ class Store:
             mark_stopped(self.disk, self.config.directory)
         self._lock.release()
 
-    def _appended(self, records: int) -> None:
+    def appended(self, records: int) -> None:
+        """So many records were appended to the log just now: have them flushed and indexed as is due."""
         if self._synchronous and self._log_flusher.idle:
             self._log_flusher.wake()
         waiting = len(self._recent)

@@ -35,10 +35,16 @@ from orbitmq.errors import (
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode, name_of
 from orbitmq.protocol.command import Command
-from orbitmq.protocol.frame import CODEC_JSON, HEADER_LENGTH_MASK, Frame, FrameDecoder
+from orbitmq.protocol.frame import CODEC_JSON, HEADER_LENGTH_MASK, MAX_FRAME_BYTES, Frame, FrameDecoder
 from orbitmq.transport.address import Address
 from orbitmq.transport.calls import Calls
-from orbitmq.transport.express import BINARY_START_BYTES, JSON_START_BYTES, ExpressHandler
+from orbitmq.transport.express import (
+    BINARY_START_BYTES,
+    JSON_START_BYTES,
+    MOST_SWIFT_HEADER_BYTES,
+    ExpressHandler,
+    SwiftHandler,
+)
 from orbitmq.transport.failures import failure_answer, refuse_unknown_code
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
 from orbitmq.transport.preamble import Preamble
@@ -84,6 +90,7 @@ class Connection(asyncio.Protocol):
         "_routes",
         "_server_tls",
         "_stopped_reading",
+        "_swift",
         "_tasks",
         "_tls",
         "_transport",
@@ -99,6 +106,7 @@ class Connection(asyncio.Protocol):
         routes: Routes,
         *,
         express: Mapping[bytes, ExpressHandler] | None = None,
+        swift: SwiftHandler | None = None,
         limits: Limits = DEFAULT_LIMITS,
         server_tls: ServerTls | None = None,
         client_tls: TlsLayer | None = None,
@@ -109,7 +117,8 @@ class Connection(asyncio.Protocol):
     ) -> None:
         """`server_tls` marks the accepting side: only there do the first bytes choose between plain and TLS.
 
-        `express` handlers go by the first bytes of a header (express.py). `on_source` hears when a proxy names another peer.
+        `express` handlers go by the first bytes of a header, `swift` sees every read first (express.py). `on_source` hears when
+        a proxy names another peer.
         """
         self.peer: Address = _UNKNOWN_PEER  # behind a proxy: the client that the proxy names
         self.closed = False
@@ -117,6 +126,9 @@ class Connection(asyncio.Protocol):
         self.meter: Callable[[int], None] | None = None  # asked with the size of each request; raises if it is too much
         self._routes = routes
         self._express = express or {}
+        self._swift = swift if limits.max_frame_bytes >= MAX_FRAME_BYTES else None
+        if limits.max_header_bytes < MOST_SWIFT_HEADER_BYTES:
+            self._swift = None
         self._limits = limits
         self._server_tls = server_tls
         self._preamble = Preamble() if server_tls is not None else None
@@ -159,16 +171,20 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_activity = self._loop.time()
-        if not self._backlog and self._express and self._answer_single(data):
-            return
-        try:
-            if self._preamble is not None:
-                data = self._choose_layers(self._preamble, data)
-            if self._tls is not None and data:
-                data = self._decrypt(self._tls, data)
-        except (FrameError, TransportError) as error:
-            self._refuse(error)
-            return
+        if self._preamble is not None or self._tls is not None:
+            try:
+                if self._preamble is not None:
+                    data = self._choose_layers(self._preamble, data)
+                if self._tls is not None and data:
+                    data = self._decrypt(self._tls, data)
+            except (FrameError, TransportError) as error:
+                self._refuse(error)
+                return
+        if data and self._express and not (self._backlog or self._out or self._write_paused or self.meter):
+            if self._swift is not None:
+                data = self._without_run(self._swift, data)
+            if data and self._answer_single(data):
+                return
         if not data:
             return
         frames = self._decoder.feed(data)
@@ -233,19 +249,19 @@ class Connection(asyncio.Protocol):
             return
         self._send(self._encoded_answer(request, answer))
 
-    def owe(self) -> None:
-        """An express handler took a request and will `pay` its answer later."""
-        self._owed += 1
+    def owe(self, answers: int = 1) -> None:
+        """An express handler took requests and will `pay` their answers later."""
+        self._owed += answers
 
-    def pay(self, frame: bytes) -> None:
-        """The answer's whole frame. Dropped when the connection is gone."""
+    def pay(self, frames: bytes, answers: int = 1) -> None:
+        """The answers' whole frames. Dropped when the connection is gone."""
         was_full = self._is_full()
-        self._owed -= 1
+        self._owed -= answers
         if not self._owed and self._paid is not None and not self._paid.done():
             self._paid.set_result(None)
         if self.closed:
             return
-        self._send([frame])
+        self._send([frames])
         if was_full:
             self._go_on_reading()
 
@@ -331,10 +347,20 @@ class Connection(asyncio.Protocol):
 
     # ---- frames to answers
 
+    def _without_run(self, swift: SwiftHandler, data: bytes) -> bytes:
+        """What is left of a read when the swift handler has answered what it could."""
+        if not self._decoder.can_join or self._is_full():
+            return data
+        data = self._decoder.joined(data)
+        taken, answers = swift(self, data)
+        if answers:
+            self._write(answers)
+        elif taken and self._is_full():
+            self._pause_reading()
+        return data[taken:] if taken else data
+
     def _answer_single(self, data: bytes) -> bool:
         """One read, one usual request: most reads from many clients are that, and have the shortest way of all."""
-        if self._preamble is not None or self._tls is not None or self._out or self._write_paused or self.meter:
-            return False
         word = self._decoder.only_frame(data)
         codec = word >> 24
         start = JSON_START_BYTES if codec == CODEC_JSON else BINARY_START_BYTES
@@ -349,7 +375,7 @@ class Connection(asyncio.Protocol):
             self._queue_failure(commands.decode(Frame(codec, header, body)), error)
             answered = b""
         if answered:
-            self._transport.write(answered)
+            self._write(answered)
             return True
         if answered is None:
             self._in_chunk = True
@@ -509,6 +535,10 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         self.last_activity = self._loop.time()
         self._write_out()
+
+    def _write(self, data: bytes) -> None:
+        """At once: nothing may be queued before it."""
+        self._transport.write(data if self._tls is None else self._tls.encrypt(data))
 
     def _write_out(self) -> None:
         self._flush_scheduled = False

@@ -7,6 +7,9 @@ ordinary handler of the code, by answering None before it has changed anything. 
     frame ─> first bytes of its header known? ─yes─> express handler ─┬─> bytes: the answer's frame
                   │                                                   ├─> b"": the answer comes later, or there is none
                   └─no─> the ordinary way <───────────────────────────┴─> None
+
+A swift handler goes further: it gets all that was read, takes as many usual requests as stand at its front, and gives back how
+many bytes that were, and their answers. Only compiled code gains by it (accelerated.py).
 """
 
 from __future__ import annotations
@@ -20,11 +23,13 @@ if TYPE_CHECKING:
     from orbitmq.transport.connection import Connection
 
 ExpressHandler = Callable[["Connection", bytes, bytes], bytes | None]
+SwiftHandler = Callable[["Connection", bytes], tuple[int, bytes]]
 ExpressRoutes = Mapping[tuple[int, int], ExpressHandler]  # by request code and header codec
 
 # Every known peer writes a JSON header's code first, and these many bytes hold codes of two and three digits whole.
 JSON_START_BYTES: Final = 11
 BINARY_START_BYTES: Final = 2
+MOST_SWIFT_HEADER_BYTES: Final = 1 << 17  # swift handlers look at no longer header, and at no limit of the connection's
 
 
 def by_first_bytes(routes: ExpressRoutes) -> dict[bytes, ExpressHandler]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from orbitmq.errors import ConfigError
 from orbitmq.transport.address import Address
 from orbitmq.transport.connection import Connection, Routes
-from orbitmq.transport.express import ExpressRoutes, by_first_bytes
+from orbitmq.transport.express import ExpressRoutes, SwiftHandler, by_first_bytes
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
 from orbitmq.transport.network import Listener, Network, TcpNetwork
 from orbitmq.transport.tls import ServerTls, TlsSettings
@@ -32,6 +32,7 @@ class Server:
         routes: Routes,
         *,
         express: ExpressRoutes | None = None,
+        swift: SwiftHandler | None = None,
         limits: Limits = DEFAULT_LIMITS,
         tls: TlsSettings | None = None,
         on_close: Callable[[Connection], None] | None = None,
@@ -41,6 +42,7 @@ class Server:
         self.connections: set[Connection] = set()
         self._routes = routes
         self._express = by_first_bytes(express or {})
+        self._swift = swift
         self._limits = limits
         self._doorman = doorman
         self._tls = ServerTls(tls or TlsSettings())
@@ -93,6 +95,7 @@ class Server:
         return Connection(
             self._routes,
             express=self._express,
+            swift=self._swift,
             limits=self._limits if doorman is None else doorman.for_connections(self._limits),
             server_tls=self._tls,
             on_open=self._admit,

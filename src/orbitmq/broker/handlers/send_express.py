@@ -13,7 +13,7 @@ from orbitmq.broker.sending import is_special, packed_host, wants_to_wait
 from orbitmq.errors import OrbitError
 from orbitmq.message.sysflags import INNER_BATCH
 from orbitmq.protocol.codes import ResponseCode
-from orbitmq.protocol.frame import frame_prefix
+from orbitmq.protocol.frame import frame_prefix, whole_frames
 from orbitmq.protocol.headers.send import SignedSendV2
 from orbitmq.protocol.whole_request import UNREADABLE
 
@@ -104,8 +104,20 @@ class SendExpress:
         return b""
 
 
+def pay_run(connection: Connection, durability: Durability, end: int, receipts: bytes, count: int) -> None:
+    """Answer a run of sends at once, when the last of them is as safe as promised."""
+    connection.owe(count)
+    durability.tell(end, partial(_pay_run, connection, receipts, count), count)
+
+
 def _pay(connection: Connection, receipt: bytes, verdict: ResponseCode) -> None:
     connection.pay(receipt if verdict is ResponseCode.SUCCESS else _with_code(receipt, verdict))
+
+
+def _pay_run(connection: Connection, receipts: bytes, count: int, verdict: ResponseCode) -> None:
+    if verdict is not ResponseCode.SUCCESS:
+        receipts = b"".join(_with_code(receipt, verdict) for receipt in whole_frames(receipts))
+    connection.pay(receipts, count)
 
 
 def _with_code(receipt: bytes, verdict: ResponseCode) -> bytes:

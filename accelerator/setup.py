@@ -1,0 +1,22 @@
+"""The compiled modules; everything else stands in pyproject.toml."""
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+MODULES = ("sends", "indexes")
+
+setup(
+    ext_modules=cythonize(
+        [
+            Extension(
+                f"orbitmq_accelerator.{name}",
+                [f"src/orbitmq_accelerator/{name}.pyx"],
+                define_macros=[("_GNU_SOURCE", "1")],
+                extra_compile_args=["-O3"],
+            )
+            for name in MODULES
+        ],
+        language_level=3,
+        compiler_directives={"boundscheck": False, "wraparound": False, "cdivision": True, "initializedcheck": False},
+    )
+)

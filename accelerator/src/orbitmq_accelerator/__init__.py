@@ -1,0 +1,8 @@
+"""The busiest loops of the OrbitMQ broker, compiled.
+
+    sends      the usual sends of one read, from frames to receipts
+    indexes    entering records into their queues and into the key index
+
+Each does what a function of `orbitmq` does, byte for byte, and leaves whatever is unusual to it. `orbitmq.accelerated` decides
+whether they are used.
+"""
