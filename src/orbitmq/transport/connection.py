@@ -354,7 +354,7 @@ class Connection(asyncio.Protocol):
         data = self._decoder.joined(data)
         taken, answers = swift(self, data)
         if answers:
-            self._write(answers)
+            self._transport.write(answers if self._tls is None else self._tls.encrypt(answers))
         elif taken and self._is_full():
             self._pause_reading()
         return data[taken:] if taken else data
@@ -375,7 +375,7 @@ class Connection(asyncio.Protocol):
             self._queue_failure(commands.decode(Frame(codec, header, body)), error)
             answered = b""
         if answered:
-            self._write(answered)
+            self._transport.write(answered if self._tls is None else self._tls.encrypt(answered))
             return True
         if answered is None:
             self._in_chunk = True
@@ -535,10 +535,6 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         self.last_activity = self._loop.time()
         self._write_out()
-
-    def _write(self, data: bytes) -> None:
-        """At once: nothing may be queued before it."""
-        self._transport.write(data if self._tls is None else self._tls.encrypt(data))
 
     def _write_out(self) -> None:
         self._flush_scheduled = False
