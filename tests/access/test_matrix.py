@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from orbitmq.access.handlers import USER_NEEDS
 from orbitmq.access.needs import Action, Kind
 from orbitmq.broker.broker import Broker
+from orbitmq.broker.permissions import AUDITED as BROKER_AUDITED
 from orbitmq.broker.permissions import NEEDS as BROKER_NEEDS
 from orbitmq.broker.routes import build_routes
+from orbitmq.nameserver.permissions import AUDITED as NAMESERVER_AUDITED
 from orbitmq.nameserver.permissions import NEEDS as NAMESERVER_NEEDS
 from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
 from orbitmq.protocol.codes import RequestCode, ResponseCode
@@ -22,9 +25,10 @@ from tests.broker.kit import PATIENCE_SECONDS, configuration
 from tests.nameserver.running import running as running_name_server
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
+    from orbitmq.access.needs import NeedsOf
     from orbitmq.access.users import Users
     from orbitmq.transport.address import Address
 
@@ -118,6 +122,48 @@ async def test_every_code_for_everyone(tmp_path: Path, server: str) -> None:
                 grant(users, needed)
                 assert not await asker.is_refused(code, MEMBER), f"{name} with the right"
                 users.delete_acl("User:member", None, None)
+
+
+NOT_FOR_OPERATORS: Final = frozenset(  # what brokers and clients say of themselves
+    {
+        RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER, RequestCode.BROKER_HEARTBEAT,
+        RequestCode.EXCHANGE_BROKER_HA_INFO, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    }
+)  # fmt: skip
+LOOKING_NEEDS_AN_ADMIN: Final = frozenset(
+    {RequestCode.GET_BROKER_CLUSTER_ACL_INFO, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG}
+)
+TELL_BY_THEMSELVES: Final = frozenset(USER_NEEDS) | {
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+    RequestCode.DELETE_ACL_CONFIG,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+}
+
+
+@pytest.mark.parametrize(("needs", "audited"), [(BROKER_NEEDS, BROKER_AUDITED), (NAMESERVER_NEEDS, NAMESERVER_AUDITED)])
+def test_whatever_changes_something_is_audited(needs: Mapping[int, NeedsOf], audited: frozenset[int]) -> None:
+    changing = set()
+    for code, needs_of in needs.items():
+        request = Command(code, fields=dict(FIELDS), body=BODIES.get(RequestCode(code), b""))
+        wanted = {action for need in needs_of(request, "DefaultCluster") for action in need.actions}
+        if wanted & {Action.CREATE, Action.UPDATE, Action.DELETE}:
+            changing.add(code)
+    assert changing - TELL_BY_THEMSELVES - NOT_FOR_OPERATORS - LOOKING_NEEDS_AN_ADMIN == audited
+
+
+async def test_operators_leave_a_line_and_refusals_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "orbitmq.audit")
+    async with guarded_broker(tmp_path) as (asker, _, _):
+        await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, ROOT)
+        await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ROOT)  # without most of its fields
+        await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER)
+    lines = [record.getMessage() for record in caplog.records if record.name == "orbitmq.audit"]
+    assert any(
+        line.startswith("root at 127.0.0.1:") and "DELETE_TOPIC_IN_BROKER {'topic': 'T'" in line for line in lines
+    )
+    assert any("UPDATE_AND_CREATE_TOPIC" in line and "failed" in line for line in lines)
+    assert any("refused DELETE_TOPIC_IN_BROKER from 127.0.0.1: username cannot be null." in line for line in lines)
+    assert "root-secret" not in caplog.text
 
 
 def grant(users: Users, needed: list[Any]) -> None:

@@ -35,6 +35,21 @@ if TYPE_CHECKING:
 
 audit: Final = logging.getLogger("orbitmq.audit")
 
+# What says what an operator touched; never a value, which may be a secret.
+_TELLING_FIELDS: Final = frozenset(
+    {
+        "topic",
+        "group",
+        "groupName",
+        "consumerGroup",
+        "namespace",
+        "key",
+        "brokerName",
+        "clusterName",
+        "srcGroup",
+        "destGroup",
+    }
+)
 # Clients up to this version sign without a field that they send all the same.
 _LAST_WITHOUT_UNIQUE_KEY_QUERY: Final = 399
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
@@ -131,13 +146,19 @@ class Gate:
         return decide(custom, need, source) or decide(default, need, source)
 
 
-def guarded(routes: Routes, needs: Mapping[int, NeedsOf], gate: Door | None) -> Routes:
-    """The routes behind the gate. A code without declared needs is refused at the start, gate or not."""
+def guarded(
+    routes: Mapping[int, Handler], needs: Mapping[int, NeedsOf], gate: Door | None, audited: frozenset[int]
+) -> Routes:
+    """The routes behind the gate, `audited` ones with a line in the audit log, gate or not.
+
+    A code without declared needs is refused at the start.
+    """
     undeclared = sorted(routes.keys() - needs.keys())
     if undeclared:
         raise ConfigError(
             f"nobody has said what requests of codes {undeclared} need", hint="declare it in permissions.py"
         )
+    routes = {code: partial(_noted, handler) if code in audited else handler for code, handler in routes.items()}
     if gate is None:
         return routes
     return {code: partial(_ask_first, gate, needs[code], handler) for code, handler in routes.items()}
@@ -148,6 +169,25 @@ async def _ask_first(
 ) -> Command | None:
     gate.check(request, connection.peer[0], needs_of)
     return await handler(request, connection)
+
+
+async def _noted(handler: Handler, request: Command, connection: Connection) -> Command | None:
+    """What an operator did, to what, and how it went."""
+    what = {key: text[:100] for key, text in request.fields.items() if key in _TELLING_FIELDS}
+    who = f"{request.fields.get(ACCESS_KEY, 'somebody')} at {connection.peer}"
+    try:
+        answer = await handler(request, connection)
+    except Exception as error:
+        audit.warning("%s: %s %s failed: %.300s", who, request_name(request.code), what, error)
+        raise
+    audit.info(
+        "%s: %s %s%s",
+        who,
+        request_name(request.code),
+        what,
+        f" failed with {answer.code}" if answer and answer.code else "",
+    )
+    return answer
 
 
 def charge(rates: Rates | None, who: str, request: Command) -> None:

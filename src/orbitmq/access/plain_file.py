@@ -70,17 +70,24 @@ def read_access_files(paths: list[Path]) -> PlainAccess:
     accounts: dict[str, Account] = {}
     for path in paths:
         try:
-            content = _load_yaml(path)
-            white += [AddressPattern(str(text)) for text in content.get("globalWhiteRemoteAddresses") or []]
-            for item in content.get("accounts") or []:
-                account = _account(item)
-                accounts[account.access_key] = account
+            content = load_content(path)
+            white += white_addresses(content)
+            accounts |= read_accounts(content)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error.message}", hint=error.hint) from None
     return PlainAccess(tuple(white), accounts)
 
 
-def _load_yaml(path: Path) -> dict[str, Any]:
+def white_addresses(content: dict[str, Any]) -> list[AddressPattern]:
+    return [AddressPattern(str(text)) for text in content.get("globalWhiteRemoteAddresses") or []]
+
+
+def read_accounts(content: dict[str, Any]) -> dict[str, Account]:
+    accounts = [_account(item) for item in content.get("accounts") or []]
+    return {account.access_key: account for account in accounts}
+
+
+def load_content(path: Path) -> dict[str, Any]:
     try:
         import yaml
     except ImportError:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.access.needs import Need, NeedsOf
-    from orbitmq.access.plain_file import Account
+    from orbitmq.access.plain_file import Account, PlainAccess
     from orbitmq.clock import Clock
     from orbitmq.protocol.command import Command
     from orbitmq.transport.rates import Rates
@@ -109,6 +109,20 @@ class PlainGate:
         )
         if not any(hmac.compare_digest(each.encode(), sent) for each in wanted):
             raise _refusal(f"Check signature failed for accessKey={account.access_key}")
+
+    @property
+    def main_file(self) -> Path:
+        return self._main_file
+
+    @property
+    def access(self) -> PlainAccess:
+        """What the files say, as far as they could be read."""
+        return self._access
+
+    def look_again(self) -> None:
+        """At once: a file has just been changed here."""
+        self._looked_ms = 0
+        self._look_again()
 
     def _look_again(self) -> None:
         now_ms = self._clock.now_ms()

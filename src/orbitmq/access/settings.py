@@ -27,6 +27,7 @@ class AccessSettings(LoadLimits, rename="camel", kw_only=True, frozen=True):
         ""  # {"accessKey": ..., "secretKey": ...}: what we sign our own requests with
     )
     auth_config_path: str = ""
+    migrate_auth_from_v1_enabled: bool = False  # accounts of 4.x access files become users at the start
     # There is one of each here, so what these name does not matter.
     authentication_provider: str = ""
     authentication_metadata_provider: str = ""

@@ -104,7 +104,7 @@ class Opener:
         settings = configuration.settings
         config = settings.storage_config()
         folder = config.config_path
-        users = open_users(settings, folder / "auth")
+        users = open_users(settings, folder / "auth", settings.access_file())
         cluster = settings.broker_cluster_name
         refusals = Refusals()
         rates = Rates("user", lambda: configuration.settings, clock, refusals)

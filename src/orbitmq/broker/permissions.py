@@ -132,6 +132,40 @@ _OPERATORS: Final[Mapping[int, NeedsOf]] = {
     RequestCode.EXCHANGE_BROKER_HA_INFO: _CHANGE,
     RequestCode.RESET_MASTER_FLUSH_OFFSET: _CHANGE,
     RequestCode.GET_BROKER_HA_STATUS: _LOOK,
+    # Access files of 4.x: for admins alone, looking included.
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _CHANGE,
+    RequestCode.DELETE_ACL_CONFIG: _CHANGE,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: _CHANGE,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _CHANGE,
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: _CHANGE,
 }
+
+# What changes something for everyone, and is not told of by its own handler.
+AUDITED: Final = frozenset(
+    {
+        RequestCode.POP_ROLLBACK,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.REGISTER_FILTER_SERVER,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.TRIGGER_DELETE_FILES,
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+        RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+        RequestCode.SET_COMMITLOG_READ_MODE,
+        RequestCode.RESET_MASTER_FLUSH_OFFSET,
+    }
+)
 
 NEEDS: Final[Mapping[int, NeedsOf]] = {**_CLIENTS, **_OPERATORS, **USER_NEEDS}

@@ -9,6 +9,7 @@ from orbitmq.accelerated import compiled
 from orbitmq.access.express import ExpressDoor
 from orbitmq.access.gate import guarded
 from orbitmq.access.handlers import access_routes
+from orbitmq.access.plain_handlers import plain_routes
 from orbitmq.broker.handlers import (
     admin_clients,
     admin_config,
@@ -31,7 +32,7 @@ from orbitmq.broker.handlers import (
 )
 from orbitmq.broker.handlers.pull_express import PullExpress
 from orbitmq.broker.handlers.send_express import SendExpress
-from orbitmq.broker.permissions import NEEDS
+from orbitmq.broker.permissions import AUDITED, NEEDS
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON
 from orbitmq.protocol.headers.send import SendMessage, SendMessageV2, SignedSendV2
@@ -139,10 +140,11 @@ def build_routes(state: State) -> Routes:
         ),
     }
     table |= {**_leases(state), **_topics_groups_and_clients(state), **_figures_and_care(state)}
+    table |= plain_routes(s.gate, s.configuration.settings, lambda: s.registration.address, s.clock)
     table |= access_routes(s.users, enabled=s.configuration.settings.is_guarded)
     if s.copying is not None:
         table |= slaves.refusals(s.configuration)
-    return guarded(table, NEEDS, s.gate)
+    return guarded(table, NEEDS, s.gate, AUDITED)
 
 
 def _leases(state: State) -> dict[int, Handler]:

@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 _LOOK: Final = cluster(Action.GET)
 _CHANGE: Final = cluster(Action.UPDATE)
 
+# What operators change. Brokers announce themselves every few seconds; that is no news.
+AUDITED: Final = frozenset(
+    {
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+    }
+)
+
 NEEDS: Final[Mapping[int, NeedsOf]] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: topic(Action.PUB, Action.SUB, Action.GET),
     RequestCode.REGISTER_BROKER: _CHANGE,

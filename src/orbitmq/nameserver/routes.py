@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from orbitmq.access.gate import guarded
 from orbitmq.access.handlers import access_routes
 from orbitmq.nameserver import handlers
-from orbitmq.nameserver.permissions import NEEDS
+from orbitmq.nameserver.permissions import AUDITED, NEEDS
 from orbitmq.nameserver.registry import UNIT_SUB_TOPICS, UNIT_SUB_TOPICS_OUTSIDE_UNITS, UNIT_TOPICS
 from orbitmq.nameserver.route_express import RouteExpress
 from orbitmq.protocol.codes import RequestCode
@@ -75,4 +75,4 @@ def build_routes(
         RequestCode.GET_NAMESRV_CONFIG: partial(handlers.get_configuration, configuration),
         **access_routes(users, enabled=gate is not None),
     }
-    return guarded(table, NEEDS, gate)
+    return guarded(table, NEEDS, gate, AUDITED)

@@ -65,7 +65,8 @@ class NameServer:
             idle_seconds=settings.server_channel_max_idle_time_seconds, backlog=settings.server_socket_backlog
         )
         self._pool = Pool(limits=limits, network=network, sign=own_signature(settings))
-        self.users = open_users(settings, Path(settings.kv_config_path).parent / "auth")
+        folder = Path(settings.kv_config_path).parent / "auth"
+        self.users = open_users(settings, folder, Path(settings.rocketmq_home) / "conf" / "plain_acl.yml")
         refusals = Refusals()
         rates = Rates("user", lambda: configuration.settings, clock, refusals)
         gate = open_gate(settings, self.users, _ANY_CLUSTER, rates)

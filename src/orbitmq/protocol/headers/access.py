@@ -1,4 +1,4 @@
-"""Headers of the codes that manage users and policies (3001 to 3010)."""
+"""Headers of the codes that manage users and policies (3001 to 3010), and access files of 4.x (50 to 54)."""
 
 from __future__ import annotations
 
@@ -34,3 +34,39 @@ class AclFilter(Header):
 
     subject_filter: str | None = None
     resource_filter: str | None = None
+
+
+class PlainAccount(Header):
+    """An account of a 4.x access file; what is None stays as it is. Java: CreateAccessConfigRequestHeader"""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None  # parted by commas
+    group_perms: str | None = None
+
+
+class OfAccount(Header):
+    """Java: DeleteAccessConfigRequestHeader"""
+
+    access_key: str
+
+
+class WhiteAddresses(Header):
+    """Java: UpdateGlobalWhiteAddrsConfigRequestHeader"""
+
+    global_white_addrs: str
+    acl_file_full_path: str | None = None
+
+
+class AccessFileVersions(Header):
+    """Java: GetBrokerAclConfigResponseHeader"""
+
+    version: str  # of the main file, as JSON
+    all_acl_file_version: str  # of each file, by its path
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
