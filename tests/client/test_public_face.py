@@ -1,12 +1,15 @@
 """What users see: the names, their documentation, quick to import, quiet at exit."""
 
+import ast
 import asyncio
 import inspect
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import orbitmq
+from orbitmq import errors
 from tests import api_reference
 from tests.client.scripted import scripted_cluster
 
@@ -41,6 +44,22 @@ def test_every_public_name_is_documented() -> None:
                 and not inspect.getdoc(getattr(value, member))  # an overriding method inherits its base's
             ]
     assert undocumented == []
+
+
+def test_every_error_that_the_client_raises_says_what_to_do() -> None:
+    """Each is raised with a hint where it happens: `raise ConfigError("...", hint="...")`."""
+    tree = {name for name, value in vars(errors).items() if inspect.isclass(value)} - {"RetryLater"}
+    package = Path(orbitmq.__file__).parent
+    # What a broker asked is answered, not raised to the program.
+    files = [path for path in (package / "client").glob("*.py") if path.name != "broker_requests.py"]
+    silent: list[str] = []
+    for path in [*files, *(package / "transport" / name for name in ("calls.py", "lookup.py", "pool.py"))]:
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in tree]
+        silent += [
+            f"{path.name}:{call.lineno}" for call in made if all(keyword.arg != "hint" for keyword in call.keywords)
+        ]
+    assert silent == []
 
 
 def test_the_api_reference_is_current() -> None:

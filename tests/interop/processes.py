@@ -73,6 +73,13 @@ class Process:
             self._child.kill()
             self._child.wait()
 
+    def wait(self) -> int:
+        """Until it has ended by itself; its exit status."""
+        return self._child.wait(READY_SECONDS)
+
+    def signal(self, number: signal.Signals) -> None:
+        self._child.send_signal(number)
+
     def freeze(self) -> None:
         """Stop it from running (SIGSTOP); its connections stay open and silent."""
         self._child.send_signal(signal.SIGSTOP)

@@ -91,7 +91,7 @@ async def check_name_server(session: Session, address: Address) -> AsyncIterator
             address, request(RequestCode.GET_BROKER_CLUSTER_INFO), session.config.timeout_seconds
         )
     except ConnectFailed as error:
-        yield Finding(step="port", verdict="failed", found=error.message, cure=error.hint or "is the server running?")
+        yield Finding(step="port", verdict="failed", found=error.message, cure=error.hint)
         return
     except (ConnectionLost, CallTimeout) as error:
         yield Finding(step="port", verdict="ok", found=f"{address} is open")
@@ -99,8 +99,7 @@ async def check_name_server(session: Session, address: Address) -> AsyncIterator
             step="language",
             verdict="failed",
             found=error.message,
-            cure=error.hint
-            or "something else listens there, or it wants TLS (--tls); name servers usually have port 9876",
+            cure=f"{error.hint} name servers usually have port 9876; --tls speaks TLS",
         )
         return
     yield Finding(step="port", verdict="ok", found=f"{address} is open")

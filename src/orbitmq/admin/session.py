@@ -126,4 +126,4 @@ def _successful(answer: Command, code: RequestCode, who: str) -> Command:
             f"{who} does not serve {name_of(code, RequestCode)}",
             hint="is it a broker where a name server is meant, the other way round, or an older release?",
         )
-    raise refusal(answer)
+    raise refusal(answer, otherwise="")  # whoever asked may know better

@@ -31,10 +31,8 @@ _NO_PERMISSION: Final = 16
 # TOPIC_NOT_EXIST, QUERY_NOT_FOUND, SUBSCRIPTION_GROUP_NOT_EXIST, CONSUMER_NOT_ONLINE, NO_MESSAGE, BROKER_NOT_EXIST; as numbers,
 # because every start of the command would pay for loading the protocol
 _MISSING: Final = frozenset({17, 22, 26, 206, 208, 211})
-_TIMEOUT_HINT: Final = (
-    "is it a RocketMQ server, and not overloaded? --timeout gives it longer; `orbitmq doctor` looks closer"
-)
-_LOST_HINT: Final = "is it a RocketMQ server, and does it want TLS? `orbitmq doctor` looks closer"
+_TIMEOUT_HINT: Final = "--timeout gives it longer; `orbitmq doctor` looks closer"
+_LOST_HINT: Final = "`orbitmq doctor` looks closer"
 
 
 class Declined(click.ClickException):
@@ -76,10 +74,10 @@ def one_line(error: BaseException) -> str:
         return _joined(error.format_message())
     if isinstance(error, OrbitError):
         hint = error.hint
-        if not hint and isinstance(error, CallTimeout):
-            hint = _TIMEOUT_HINT
-        if not hint and isinstance(error, ConnectionLost):
-            hint = _LOST_HINT
+        if isinstance(error, CallTimeout):
+            hint += f" {_TIMEOUT_HINT}"
+        if isinstance(error, ConnectionLost):
+            hint += f" {_LOST_HINT}"
         return _joined(f"{error.message} ({hint})" if hint else error.message)
     if isinstance(error, OSError):
         what = error.strerror or str(error)

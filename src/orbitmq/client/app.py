@@ -196,7 +196,7 @@ class App:
     async def start(self) -> None:
         """Connect, run what `on_start` declared, join the groups."""
         if self._client is not None:
-            raise ConfigError("the app is running already")
+            raise ConfigError("the app is running already", hint="run it once")
         self._client = self._connect()
         self._stopping = asyncio.Event()
         try:

@@ -239,10 +239,10 @@ class Cluster:
             self._pool.drop(Address(address.host, address.port - _VIP_PORT_STEP))
 
 
-def refusal(answer: Command) -> RequestFailed:
-    """The exception for an answer other than success, with what can be done about it."""
+def refusal(answer: Command, *, otherwise: str = "the server's log may say more") -> RequestFailed:
+    """The exception for an answer other than success, with what can be done about it; `otherwise` where that is not known."""
     remark = answer.remark or f"the server answered {answer.code} without saying why"
-    return RequestFailed(answer.code, remark, hint=_HINTS.get(answer.code, ""))
+    return RequestFailed(answer.code, remark, hint=_HINTS.get(answer.code, otherwise))
 
 
 _HINTS: Final[dict[int, str]] = {

@@ -49,10 +49,10 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
-            raise ConfigError(f"concurrency must be at least 1, not {self.concurrency}")
+            raise ConfigError(f"concurrency is {self.concurrency}", hint="give 1 or more")
         for name in ("batch_size", "pull_batch_size"):
             if not 1 <= getattr(self, name) <= _MAX_BATCH:
-                raise ConfigError(f"{name} must be 1 to {_MAX_BATCH}, not {getattr(self, name)}")
+                raise ConfigError(f"{name} is {getattr(self, name)}", hint=f"give 1 to {_MAX_BATCH}")
         if isinstance(self.start, str) and self.start not in ("earliest", "latest"):
             raise ConfigError(f"start {self.start!r} is unknown", hint='"earliest", "latest" or a datetime')
         if isinstance(self.start, datetime) and self.start.tzinfo is None:

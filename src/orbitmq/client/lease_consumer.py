@@ -312,7 +312,7 @@ def _sample(leaser: Leaser) -> None:
 
 def _check_lease(lease: timedelta) -> None:
     if not _SHORTEST_LEASE <= lease <= _LONGEST_LEASE:
-        raise ConfigError(f"a lease lasts from a second to three days, not {lease}")
+        raise ConfigError(f"a lease of {lease} cannot be had", hint="give a second to three days")
 
 
 def _milliseconds(duration: timedelta) -> int:

@@ -167,7 +167,10 @@ def _with_handles(
             offset = int(offsets[place][position]) if offsets else message.queue_offset
             start = starts[place] if starts else here[place][0]
         except (LookupError, ValueError):
-            raise HeaderError(f"a pop says nothing of queue {message.queue_id} of {message.topic}") from None
+            raise HeaderError(
+                f"a pop says nothing of queue {message.queue_id} of {message.topic}",
+                hint="which release is the broker of?",
+            ) from None
         handle = Handle(
             start, result.pop_time, result.invisible_time, result.revive_qid,
             place[0], broker_name, message.queue_id, offset,

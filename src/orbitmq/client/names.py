@@ -42,15 +42,15 @@ def check_topic(topic: str) -> None:
     if not topic or _ALLOWED(topic) is None:
         raise MessageError(f"topic {topic!r} is not a valid name", hint=_WHAT_IS_ALLOWED)
     if len(topic) > MAX_TOPIC:
-        raise MessageError(f"topic {topic!r} has {len(topic)} characters; up to {MAX_TOPIC} are allowed")
+        raise MessageError(f"topic {topic!r} has {len(topic)} characters", hint=f"up to {MAX_TOPIC} are allowed")
     if topic in _NOT_SENDABLE:
-        raise MessageError(f"topic {topic!r} belongs to the broker; nobody else may send to it")
+        raise MessageError(f"topic {topic!r} belongs to the broker; nobody else may send to it", hint="choose another")
 
 
 def check_group(group: str) -> None:
     if not group or _ALLOWED(group) is None:
         raise ConfigError(f"group {group!r} is not a valid name", hint=_WHAT_IS_ALLOWED)
     if len(group) > MAX_GROUP:
-        raise ConfigError(f"group {group!r} has {len(group)} characters; up to {MAX_GROUP} are allowed")
+        raise ConfigError(f"group {group!r} has {len(group)} characters", hint=f"up to {MAX_GROUP} are allowed")
     if group in _RESERVED_GROUPS:
         raise ConfigError(f"group {group!r} is reserved", hint="choose a name of your own")

@@ -486,7 +486,9 @@ class Producer:
         check_topic(topic)
         for message in messages:
             if message.topic != topic:
-                raise MessageError(f"a message for topic {message.topic!r} is in a batch for {topic!r}")
+                raise MessageError(
+                    f"a message for topic {message.topic!r} is in a batch for {topic!r}", hint="send a batch a topic"
+                )
             check_body(message.body, self._options.max_message_bytes)
         receipts: list[Receipt] = []
         sendings = self._prepared_together(messages)

@@ -44,6 +44,6 @@ class ProducerOptions:
         positive = ("timeout_seconds", "max_message_bytes", "max_batch_messages", "max_in_flight", "create_queues")
         for name in positive:
             if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
+                raise ConfigError(f"{name} is {getattr(self, name)}", hint="give a number above 0")
         if self.retries < 0:
             raise ConfigError(f"retries must not be negative: {self.retries}", hint="0 tries once")

@@ -94,7 +94,7 @@ class Puller:
         queue = held.queue
         replica = self._cluster.replica(queue.broker_name, held.pull_from)
         if replica is None:
-            raise TransportError(f"broker {queue.broker_name!r} is in no route")
+            raise TransportError(f"broker {queue.broker_name!r} is in no route", hint="is it running and registered?")
         address, broker_id = replica
         commit_offset = self._offsets.known(queue) or 0
         flags = PULL_SUSPEND
@@ -142,7 +142,9 @@ class Puller:
             try:
                 messages = self._incoming.messages(answer.body, held.public_queue, subscription, held)
             except MessageError as error:
-                raise TransportError(f"{held.queue} gave records that cannot be read: {error}") from error
+                raise TransportError(
+                    f"{held.queue} gave records that cannot be read: {error}", hint="is the broker's store in order?"
+                ) from error
         held.add(messages)
         held.skip_to(result.next_begin_offset)
         if messages:

@@ -164,7 +164,7 @@ async def send_back(
     )
     address = cluster.master(wire_queue.broker_name)
     if address is None:
-        raise TransportError(f"broker {wire_queue.broker_name!r} has no master now")
+        raise TransportError(f"broker {wire_queue.broker_name!r} has no master now", hint="is it running?")
     await cluster.ask(cluster.vip(address), request(RequestCode.CONSUMER_SEND_MSG_BACK, header), SECONDS)
 
 

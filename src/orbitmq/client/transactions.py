@@ -121,7 +121,7 @@ class TransactionProducer:
         if check_after is not None:
             seconds = round(check_after.total_seconds())
             if seconds <= 0:
-                raise ConfigError(f"check_after must be at least a second, not {check_after}")
+                raise ConfigError(f"check_after is {check_after}", hint="give at least a second")
             message.properties[names.CHECK_IMMUNITY_SECONDS] = str(seconds)
         return Transaction(self, message, timeout)
 
@@ -171,7 +171,7 @@ class TransactionProducer:
                 raise AlreadyClosed(f"transaction producer {self.group!r} is closed", hint="close it last")
             cluster = self._instance.cluster
             if address is None:
-                raise TransportError(f"broker {queue.broker_name!r} has no master now")
+                raise TransportError(f"broker {queue.broker_name!r} has no master now", hint="is it running?")
             if decision == UNKNOWN:
                 await cluster.notify(cluster.vip(address), command)  # to this, brokers have nothing to say
             else:

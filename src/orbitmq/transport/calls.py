@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from orbitmq.transport.address import Address
 
 _OPAQUE_MASK: Final = 0x7FFF_FFFF
+_WHY_LATE: Final = "is it a RocketMQ server, and not overloaded? more time may help."
 
 
 class Calls:
@@ -81,6 +82,6 @@ class Calls:
                 del self._waiting[opaque]
             elif deadline <= now:
                 del self._waiting[opaque]
-                future.set_exception(CallTimeout(f"{peer} did not answer in time"))
+                future.set_exception(CallTimeout(f"{peer} did not answer in time", hint=_WHY_LATE))
         if self._waiting:
             self._aim_at(loop, min(deadline for _, deadline, _ in self._waiting.values()))

@@ -63,6 +63,7 @@ Routes = Mapping[int, Handler]
 _FLUSH_BYTES: Final = 256 * 1024
 _GATHER_BYTES: Final = 64 * 1024  # above it, the kernel gathers the pieces; below, copying them together is cheaper
 _REFUSED_SECONDS: Final = 5.0  # for a connection too many to ask something and be told
+_WHY_LOST: Final = "was it stopped? if not, is it a RocketMQ server, and does it want TLS?"
 _UNKNOWN_PEER: Final = Address("unknown", 0)
 
 
@@ -209,7 +210,7 @@ class Connection(asyncio.Protocol):
             self._idle_timer.cancel()
         self._backlog.clear()
         self._out.clear()
-        self._calls.fail(ConnectionLost(f"the connection to {self.peer} closed before it answered"))
+        self._calls.fail(ConnectionLost(f"the connection to {self.peer} closed before it answered", hint=_WHY_LOST))
         if self._on_close is not None:
             self._on_close(self)
 
@@ -222,7 +223,7 @@ class Connection(asyncio.Protocol):
     def start_call(self, request: Command, timeout_seconds: float) -> asyncio.Future[Command]:
         """As `call`, for callers that keep many in flight and want no task each."""
         if self.closed:
-            raise ConnectionLost(f"the connection to {self.peer} is closed")
+            raise ConnectionLost(f"the connection to {self.peer} is closed", hint=_WHY_LOST)
         self._calls.check_room(self.peer)
         request.opaque = self._calls.next_opaque()
         pieces = commands.encode_pieces(request)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Final
 
 from orbitmq.errors import ConfigError, ConnectFailed
 from orbitmq.transport.address import Address, parse_addresses
+
+_LOOKUP_HINT: Final = "its first line should read host:port;host:port"
 
 
 async def fetch_name_servers(url: str, timeout_seconds: float) -> list[Address]:
@@ -19,9 +22,9 @@ async def fetch_name_servers(url: str, timeout_seconds: float) -> list[Address]:
     try:
         addresses = parse_addresses(lines[0]) if lines else []
     except ConfigError as error:
-        raise ConnectFailed(f"{url} names no name server: {error}") from None
+        raise ConnectFailed(f"{url} names no name server: {error}", hint=_LOOKUP_HINT) from None
     if not addresses:
-        raise ConnectFailed(f"{url} names no name server")
+        raise ConnectFailed(f"{url} names no name server", hint=_LOOKUP_HINT)
     return addresses
 
 
@@ -31,7 +34,9 @@ async def resolve(address: Address) -> list[Address]:
     try:
         found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise ConnectFailed(f"cannot resolve {address.host}: {error.strerror}") from None
+        raise ConnectFailed(
+            f"cannot resolve {address.host}: {error.strerror}", hint="is the name right, and does DNS work here?"
+        ) from None
     return sorted({Address(str(entry[4][0]), address.port) for entry in found})
 
 
@@ -42,10 +47,12 @@ def _fetch(url: str, timeout_seconds: float) -> str:
     import urllib.request
 
     if not url.startswith(("http://", "https://")):
-        raise ConnectFailed(f"{url} is no HTTP address")
+        raise ConnectFailed(f"{url} is no HTTP address", hint="it begins with http:// or https://")
     try:
         with urllib.request.urlopen(url, timeout=timeout_seconds) as response:  # noqa: S310 - checked above
             body: bytes = response.read(1 << 16)
     except (OSError, urllib.error.URLError, http.client.HTTPException) as error:
-        raise ConnectFailed(f"cannot look up name servers at {url}: {error}") from None
+        raise ConnectFailed(
+            f"cannot look up name servers at {url}: {error}", hint="is the page there, and reachable from here?"
+        ) from None
     return body.decode("utf-8", "replace")

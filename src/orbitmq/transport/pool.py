@@ -74,7 +74,7 @@ class Pool:
         if slot.connection is not None and not slot.connection.closed:
             return slot.connection
         if self._closed:
-            raise ConnectFailed("this pool is closed")
+            raise ConnectFailed("this pool is closed", hint="what it was opened for has been closed")
         if slot.connecting is None:
             if slot.failure is not None and asyncio.get_running_loop().time() < slot.retry_at:
                 # A new one each time: an exception that is raised again keeps every frame it passed through.
@@ -176,4 +176,4 @@ def _connect_failed(address: Address, error: OSError | TimeoutError | ValueError
             f"{address} does not answer", hint="is the host right, and does a firewall let us through?"
         )
     reason = error.strerror if isinstance(error, OSError) else None
-    return ConnectFailed(f"cannot connect to {address}: {reason or error}")
+    return ConnectFailed(f"cannot connect to {address}: {reason or error}", hint="is the address right?")
