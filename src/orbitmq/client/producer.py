@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from orbitmq.client.cluster import Cluster
     from orbitmq.client.config import ClientConfig
-    from orbitmq.client.hooks import SendHook, TransactionEnd
+    from orbitmq.client.hooks import SendHook
     from orbitmq.client.instance import Instance
     from orbitmq.client.producer_options import ProducerOptions
     from orbitmq.client.received import ReceivedMessage
@@ -469,11 +469,6 @@ class Producer:
         for sending in sendings:
             for hook in self._hooks:
                 hook.after_send(sending)
-
-    def tell_of_transaction(self, end: TransactionEnd) -> None:
-        """What a transaction producer tells the hooks that both share."""
-        for hook in self._hooks:
-            hook.after_transaction(end)
 
     # ---- batches
 

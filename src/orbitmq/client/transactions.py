@@ -57,7 +57,8 @@ class TransactionProducer:
         self._producer = Producer(config, group, options)
         self.group = self._producer.group
         self.stats = self._producer.stats
-        self._checks = TransactionChecks(config, self.group, check, self._producer.tell_of_transaction)
+        self._hooks = options.hooks
+        self._checks = TransactionChecks(config, self.group, check, self._tell)
         self._instance: Instance | None = None
 
     @property
@@ -142,7 +143,7 @@ class TransactionProducer:
         """A broker that does not hear of it will ask, so nothing is raised: what the program did stands."""
         queue, decision = receipt.queue, decision_of(verdict)
         address = self._instance.cluster.master(queue.broker_name) if self._instance is not None else None
-        self._producer.tell_of_transaction(
+        self._tell(
             TransactionEnd(
                 self.group,
                 wrapped(self._config.namespace, queue.topic),
@@ -180,6 +181,10 @@ class TransactionProducer:
             logger.warning(
                 "the end of transaction %s did not reach its broker, which will ask: %s", receipt.message_id, failure
             )
+
+    def _tell(self, end: TransactionEnd) -> None:
+        for hook in self._hooks:
+            hook.after_transaction(end)
 
 
 class Transaction:
