@@ -9,6 +9,7 @@ import pytest
 
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
+from orbitmq.storage.lock import LastExit
 from tests.broker.kit import Wire, running, wire
 from tests.raw_client import until
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
+    from orbitmq.protocol.command import Command
 
+UPDATE_CONFIG, INVALID_PARAMETER = 25, 29
 PARKED = "SCHEDULE_TOPIC_XXXX"
 
 
@@ -164,3 +167,98 @@ async def test_messages_wait_for_a_store_that_takes_them_again(
     monkeypatch.setattr(broker.state.store, "append", append)
 
     assert await delivered(broker, client, 1) == [b"a"]
+
+
+# ---- levels that change while the broker runs
+
+
+async def change(client: Wire, levels: str) -> Command:
+    return await client.ask(UPDATE_CONFIG, None, f"messageDelayLevel={levels}\n".encode())
+
+
+async def test_a_level_may_get_another_meaning_while_the_broker_runs(
+    client: Wire, broker: Broker, clock: ManualClock
+) -> None:
+    await client.send("T", b"ten seconds", DELAY="3")
+    await client.send("T", b"a second", DELAY="1")
+    assert (await change(client, "2s 1m 5s 1d")).code == 0
+
+    await client.send("T", b"two seconds", DELAY="1")
+    await client.send("T", b"five seconds", DELAY="3")
+    await client.send("T", b"a day", DELAY="99")
+    assert broker.state.store.queue_range(PARKED, 3).max_offset == 1  # the fourth is the highest now
+
+    clock.advance(seconds=1)  # what was promised before stays so
+    assert await delivered(broker, client, 1) == [b"a second"]
+    clock.advance(seconds=1)
+    assert await delivered(broker, client, 2) == [b"a second", b"two seconds"]
+    clock.advance(seconds=3)  # unless the level is shorter now: who comes later must not overtake
+    assert (await delivered(broker, client, 4))[2:] == [b"ten seconds", b"five seconds"]
+    clock.advance(minutes=24 * 60)
+    assert (await delivered(broker, client, 5))[4:] == [b"a day"]
+
+
+async def test_what_waits_in_a_level_that_is_no_more_comes_also_after_a_restart(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with running(tmp_path, clock=clock) as broker, wire(broker) as client:
+        await client.send("T", b"two hours", DELAY="18")
+        assert (await change(client, "1s 5s")).code == 0
+        await client.send("T", b"five seconds", DELAY="18")
+    async with running(tmp_path, clock=clock, messageDelayLevel="1s 5s") as broker, wire(broker) as client:
+        clock.advance(seconds=5)
+        assert sorted(await delivered(broker, client, 2)) == [b"five seconds", b"two hours"]
+
+
+@pytest.mark.parametrize("levels", ["", "1s 5x", "1", "s", "-1s", "1s  ,2s", "1.5s"])
+async def test_levels_that_mean_nothing_are_refused_and_change_nothing(
+    client: Wire, broker: Broker, levels: str
+) -> None:
+    before = broker.state.store.delay_levels_ms
+
+    answer = await change(client, levels)
+
+    assert (answer.code, broker.state.store.delay_levels_ms) == (INVALID_PARAMETER, before)
+    assert "messageDelayLevel" in str(answer.remark)
+
+
+# ---- kills
+
+
+async def test_a_killed_broker_goes_on_where_it_was_whatever_was_saved(tmp_path: Path, clock: ManualClock) -> None:
+    saved = tmp_path / "config" / "delayOffset.json"
+    async with running(tmp_path, clock=clock) as broker, wire(broker) as client:
+        await client.send("T", b"first", DELAY="1")
+        clock.advance(seconds=1)
+        await delivered(broker, client, 1)
+        await broker.state.delayed.save()
+        old = saved.read_bytes()
+        for body in (b"second", b"third"):
+            await client.send("T", body, DELAY="1")
+        clock.advance(seconds=1)
+        await delivered(broker, client, 3)
+        await client.send("T", b"fourth", DELAY="1")
+        running_mark = (tmp_path / "abort").read_bytes()
+    saved.write_bytes(old)  # as a kill before the next save leaves it
+    (tmp_path / "abort").write_bytes(running_mark)
+
+    async with running(tmp_path, clock=clock) as broker, wire(broker) as client:
+        assert broker.state.store.last_exit is LastExit.KILLED
+        clock.advance(seconds=1)
+        assert await delivered(broker, client, 4) == [b"first", b"second", b"third", b"fourth"]
+        assert broker.state.delayed.deliver_due() is None
+
+
+async def test_after_a_power_cut_only_what_was_saved_counts(tmp_path: Path, clock: ManualClock) -> None:
+    saved = tmp_path / "config" / "delayOffset.json"
+    async with running(tmp_path, clock=clock) as broker, wire(broker) as client:
+        await broker.state.delayed.save()
+        old = saved.read_bytes()
+        await client.send("T", b"x", DELAY="1")
+        clock.advance(seconds=1)
+        await delivered(broker, client, 1)
+    saved.write_bytes(old)
+    (tmp_path / "abort").write_bytes(b"1\nanother boot\n")
+
+    async with running(tmp_path, clock=clock) as broker, wire(broker) as client:
+        assert await delivered(broker, client, 2) == [b"x", b"x"]

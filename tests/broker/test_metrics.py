@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbitmq.clock import ManualClock
 from orbitmq.errors import ConfigError
 from tests.broker.kit import HEART_BEAT, SEND_BACK, Wire, running, wire
 from tests.raw_client import until
@@ -152,3 +153,22 @@ async def test_a_port_that_is_taken_is_named_and_the_store_is_given_back(tmp_pat
                 pass
     async with running(tmp_path / "b") as second, wire(second) as client:
         assert isinstance(client, Wire)
+
+
+async def test_delays_that_timers_ask_for_are_spread_over_buckets_as_in_java(tmp_path: Path) -> None:
+    now_ms = 1_700_000_000_000
+    async with running(tmp_path, clock=ManualClock(now_ms), **exporting()) as broker, wire(broker) as client:
+        for seconds in (30, 31, 700, 100_000):
+            born = {"born_timestamp": now_ms}
+            assert (await client.send("T", TIMER_DELAY_SEC=str(seconds), header=born)).code == 0
+        timers = broker.state.timers
+        assert timers is not None
+        await until(lambda: timers.waiting() == 4, what="putting on the wheel")
+        families = await scrape(broker)
+    disk = {"storage_type": "local", "storage_medium": "disk", "topic": "T"}
+    assert families["rocketmq_timing_messages"] == [(disk, 4)]
+    assert [value for _, value in families["rocketmq_timer_enqueue_latency_milliseconds"]] == [0]
+    buckets = {labels["le"]: value for labels, value in families["rocketmq_delay_message_latency_seconds_bucket"]}
+    assert buckets == {"60.0": 2, "600.0": 2, "3600.0": 3, "43200.0": 3, "86400.0": 3, "259200.0": 4, "+Inf": 4}
+    assert families["rocketmq_delay_message_latency_seconds_count"] == [(disk, 4)]
+    assert families["rocketmq_delay_message_latency_seconds_sum"] == [(disk, 29 + 30 + 699 + 99_999)]

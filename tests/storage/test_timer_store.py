@@ -11,7 +11,7 @@ from orbitmq.errors import StoreCorrupt
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.lock import LastExit
 from orbitmq.storage.timer_log import ROLL, UNIT_BYTES, TimerLog
-from orbitmq.storage.timer_store import TimerStore
+from orbitmq.storage.timer_store import Timer, TimerStore
 from orbitmq.storage.timer_wheel import WHEEL_BYTES, Slot, TimerWheel
 from tests import golden_stores
 from tests.storage.store_kit import small_config
@@ -38,7 +38,7 @@ def opened(
 
 
 def put(timers: TimerStore, offset: int, seconds: int = 5, now_ms: int = NOW_MS) -> None:
-    timers.put(now_ms + seconds * 1000, now_ms, offset, RECORD_BYTES, 0)
+    timers.put_many([Timer(now_ms + seconds * 1000, offset, RECORD_BYTES, 0)], now_ms)
     timers.queue_offset += 1
 
 

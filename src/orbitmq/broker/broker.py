@@ -87,6 +87,7 @@ class Broker:
             await self._close_ports()
             if self.state.timers is not None:
                 self.state.timers.wheel.close()
+            self.state.delayed.close()
             await asyncio.to_thread(self.state.store.close)
             raise
         start_jobs(self.state, self._tasks.start)
@@ -110,6 +111,7 @@ class Broker:
             state.half_messages.save_progress()
         for part in (state.topics, state.groups, state.offsets, state.filters, state.ordered_leases, state.delayed):
             await part.save()
+        state.delayed.close()
         if state.timers is not None:
             state.timers.stop()
         state.store.dispatch()
@@ -231,7 +233,7 @@ class Broker:
 
     def _message_arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
         if topic == names.DELAY_TOPIC:
-            self.state.delayed.message_arrived()
+            self.state.delayed.message_arrived(queue_id)
         elif topic == names.TIMER_TOPIC and self.state.timers is not None:
             self.state.timers.message_arrived()
         elif self.state.compacted is not None:

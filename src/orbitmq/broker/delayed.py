@@ -1,6 +1,8 @@
 """Messages that wait: one queue per delay level, each in the order of its delivery times.
 
-Every level has the same delay for all its messages, so the first that is not due yet says when to look again.
+Every level has the same delay for all its messages, so the first that is not due yet says when to look again, and who comes
+behind it need not be looked at before. A level that is given another meaning while the broker runs keeps its order: what waits in
+it is delivered when it was to be, or sooner if the level is shorter now. A level that is no more is still emptied.
 
 Java: ScheduleMessageService
 """
@@ -16,15 +18,17 @@ from orbitmq.broker import names
 from orbitmq.broker.saved_table import SavedTable
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message import properties as keys
-from orbitmq.message.record import decode_records
-from orbitmq.storage.reading import ReadStatus
+from orbitmq.message.properties import property_finder
+from orbitmq.message.record import decode_raw
+from orbitmq.storage.lock import LastExit
 from orbitmq.storage.tables import DataVersion, DelayTable
 from orbitmq.tasks import set_within
 
 if TYPE_CHECKING:
     from orbitmq.broker.sending import Sending
     from orbitmq.clock import Clock
-    from orbitmq.message.message import StoredMessage
+    from orbitmq.message.record import RawRecord
+    from orbitmq.storage.delay_progress import DelayProgress
     from orbitmq.storage.json_file import JsonFile
     from orbitmq.storage.store import Store
 
@@ -32,29 +36,56 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_SLEEP_SECONDS: Final = 0.1  # while something waits: an injected clock may jump
 _AFTER_FAILURE_SECONDS: Final = 0.1
-_BATCH: Final = 32
-_BATCHES_PER_TURN: Final = 8
-_QUEUE_ID: Final = re.compile(r"[0-9]{1,9}")
+_BATCH: Final = 256
+_QUEUE_ID: Final = re.compile(rb"[0-9]{1,9}")
+_AT_ONCE: Final = 0
+
+_find_topic: Final = property_finder(keys.REAL_TOPIC)
+_find_queue: Final = property_finder(keys.REAL_QUEUE_ID)
 
 
 class DelayedMessages:
-    def __init__(self, file: JsonFile[DelayTable], store: Store, sending: Sending, clock: Clock) -> None:
+    def __init__(
+        self,
+        file: JsonFile[DelayTable],
+        progress: DelayProgress,
+        store: Store,
+        sending: Sending,
+        clock: Clock,
+    ) -> None:
         table = file.load()
         self.version = table.data_version
         self._unknown = table.unknown
+        self._progress = progress
         self._store = store
         self._sending = sending
         self._clock = clock
         self._arrived = asyncio.Event()
         self._saved = SavedTable(file, self._snapshot)
+        noted = progress.read() if store.last_exit is LastExit.KILLED else {}
+        in_use = {queue_id + 1 for _, queue_id in store.queue_ranges(names.DELAY_TOPIC)}
         self._offsets = {
-            level: self._corrected(level, table.offset_table.get(level, 0))
-            for level in range(1, len(store.config.delay_levels_ms) + 1)
+            level: self._corrected(level, max(table.offset_table.get(level, 0), noted.get(level, 0)))
+            for level in sorted({*range(1, len(store.delay_levels_ms) + 1), *in_use})
         }
+        progress.begin(self._offsets)
+        # Levels in which something waits, and when to look at them again.
+        self._look_at_ms = dict.fromkeys(self._offsets, _AT_ONCE)
         self._arrived.set()
 
-    def message_arrived(self) -> None:
-        """A message was parked."""
+    def message_arrived(self, queue_id: int) -> None:
+        """A message was parked. Where others wait already, it is not due before them."""
+        level = queue_id + 1
+        if level not in self._look_at_ms:
+            self._look_at_ms[level] = _AT_ONCE
+            self._arrived.set()
+
+    def change_levels(self, levels_ms: tuple[int, ...]) -> None:
+        """From now on the levels mean this."""
+        self._store.delay_levels_ms = levels_ms
+        for level in range(1, len(levels_ms) + 1):
+            self._offsets.setdefault(level, self._corrected(level, 0))
+        self._look_at_ms = dict.fromkeys(self._offsets, _AT_ONCE)
         self._arrived.set()
 
     def take_over(self, table: DelayTable) -> None:
@@ -78,65 +109,90 @@ class DelayedMessages:
             self._arrived.clear()
 
     def deliver_due(self) -> float | None:
-        """Deliver everything that is due; seconds until the next is, or None when nothing waits."""
-        waits = [self._deliver_level(level) for level in self._offsets]
-        return min((wait for wait in waits if wait is not None), default=None)
+        """Deliver what is due, up to some hundred of a level; seconds until there is more, or None when nothing waits."""
+        failed = False
+        for level, look_at_ms in list(self._look_at_ms.items()):
+            now_ms = self._clock.now_ms()
+            # A clock that was set back must not hold a message longer than its delay.
+            if now_ms < look_at_ms <= now_ms + self._delay_ms(level):
+                continue
+            try:
+                again_ms = self._deliver_level(level)
+            except StorageError as error:
+                logger.warning("messages of delay level %d wait, the store cannot take them now: %s", level, error)
+                failed = True
+                continue
+            if again_ms is None:
+                del self._look_at_ms[level]
+            else:
+                self._look_at_ms[level] = again_ms
+        if failed:
+            return _AFTER_FAILURE_SECONDS
+        now_ms = self._clock.now_ms()
+        first_ms = min(self._look_at_ms.values(), default=None)
+        return None if first_ms is None else max(0, first_ms - now_ms) / 1000
 
     async def save(self) -> None:
         await self._saved.save_or_log()
 
-    def _deliver_level(self, level: int) -> float | None:
-        delay_ms = self._store.config.delay_levels_ms[level - 1]
-        for _ in range(_BATCHES_PER_TURN):
-            result = self._store.read(names.DELAY_TOPIC, level - 1, self._offsets[level], _BATCH)
-            if result.status is not ReadStatus.FOUND:
-                if result.next_offset > self._offsets[level]:
-                    self._offsets[level] = result.next_offset  # what lay there was deleted
-                    continue
-                return None
+    def close(self) -> None:
+        self._progress.close()
+
+    def _delay_ms(self, level: int) -> int:
+        """Of a level that is no more, the delay of the highest."""
+        levels = self._store.delay_levels_ms
+        return levels[min(level, len(levels)) - 1]
+
+    def _deliver_level(self, level: int) -> int | None:
+        """When to look again, or None when nothing waits."""
+        low, high = self._store.queue_range(names.DELAY_TOPIC, level - 1)
+        self._offsets[level] = max(self._offsets.get(level, 0), low)  # what lay there was deleted
+        if self._offsets[level] >= high:
+            return None
+        entries = self._store.queue_entries(names.DELAY_TOPIC, level - 1, self._offsets[level], _BATCH) or []
+        delay_ms = self._delay_ms(level)
+        for physical, size, due_code in entries:
+            record = self._store.log.read(physical, size)
             try:
-                for buffer in result.buffers:
-                    for message in decode_records(buffer):
-                        now_ms = self._clock.now_ms()
-                        # A clock that was set back must not hold a message longer than its delay.
-                        due_ms = min(message.stored_at_ms + delay_ms, now_ms + delay_ms)
-                        if due_ms > now_ms:
-                            return (due_ms - now_ms) / 1000
-                        if not self._deliver(message):
-                            return _AFTER_FAILURE_SECONDS
-                        self._offsets[level] = message.queue_offset + 1
+                message = decode_raw(record) if record is not None else None
             except MessageError as error:
                 logger.error("skipped a message of delay level %d that cannot be read: %s", level, error)
-                self._offsets[level] += 1
-        return 0.0  # more may be due, but others want the event loop too
+                message = None
+            if message is not None:
+                now_ms = self._clock.now_ms()
+                due_ms = min(message.stored_at_ms, now_ms) + delay_ms
+                if due_code >= message.stored_at_ms:  # else it is no time: where its entry is extended, an address
+                    due_ms = min(due_ms, due_code)
+                if due_ms > now_ms:
+                    return due_ms
+                self._deliver(message)
+            self._offsets[level] += 1
+            self._progress.note(level, self._offsets[level])
+        return _AT_ONCE  # more may be due, but others want the event loop too
 
-    def _deliver(self, message: StoredMessage) -> bool:
-        """False when the store cannot take it now. What can never be delivered is dropped, and said so."""
-        topic = message.properties.get(keys.REAL_TOPIC)
-        queue_id = message.properties.get(keys.REAL_QUEUE_ID, "")
+    def _deliver(self, message: RawRecord) -> None:
+        """StorageError when the store cannot take it now. What can never be delivered is dropped, and said so."""
+        topic = (_find_topic(message.properties) or b"").decode("utf-8", "replace")
+        queue_id = _find_queue(message.properties) or b""
         if not topic or _QUEUE_ID.fullmatch(queue_id) is None or topic == names.HALF_TOPIC:
             logger.error("dropped a delayed message at %d: it does not say where it belongs", message.commit_log_offset)
-            return True
+            return
         try:
             appended = self._store.append(
                 topic,
                 int(queue_id),
                 message.body,
-                message.raw_properties,
+                message.properties,
                 message.born_at_ms,
                 message.born_host,
                 message.flag,
                 message.sys_flag,
                 message.reconsume_times,
             )
-        except StorageError as error:
-            logger.warning("cannot deliver a delayed message of %s now: %s", topic, error)
-            return False
         except MessageError as error:
             logger.error("dropped a delayed message of %s: %s", topic, error)
-            return True
+            return
         self._sending.count(topic, 1, appended.end - appended.commit_log_offset)
-        return True
 
     def _corrected(self, level: int, offset: int) -> int:
         low, high = self._store.queue_range(names.DELAY_TOPIC, level - 1)

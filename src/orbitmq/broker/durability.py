@@ -91,6 +91,8 @@ class Durability:
         waiting, group.waiting = group.waiting, []  # the flusher and the timer both come; the first counts
         if group.timer is not None:
             group.timer.cancel()
+        if is_safe and waiting:
+            self._store.dispatch()  # who is told that a message is safe may ask for it at once
         for end, told, messages in waiting:
             if is_safe:
                 self._tell_of_slaves(end, told, messages)

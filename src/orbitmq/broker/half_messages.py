@@ -18,10 +18,11 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
+from orbitmq.broker.sending import asks_for_delay
 from orbitmq.errors import MessageError, RequestFailed, StorageError
 from orbitmq.message import properties as keys
-from orbitmq.message.properties import encode_properties
-from orbitmq.message.record import decode_record, decode_records, encode_stored
+from orbitmq.message.properties import decode_properties, encode_properties, property_finder
+from orbitmq.message.record import decode_raw, decode_record, decode_records, encode_stored
 from orbitmq.message.sysflags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.topics import Topics
     from orbitmq.clock import Clock
     from orbitmq.message.message import StoredMessage
+    from orbitmq.message.record import RawRecord
     from orbitmq.storage.commit_log import Appended
     from orbitmq.storage.store import Store
 
@@ -44,6 +46,9 @@ logger = logging.getLogger(__name__)
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"  # under which the progress in both queues is saved, as in Java
 _QUEUE: Final = 0
+_find_group: Final = property_finder(keys.PRODUCER_GROUP)
+_find_topic: Final = property_finder(keys.REAL_TOPIC)
+_find_queue: Final = property_finder(keys.REAL_QUEUE_ID)
 _DECIDED_TAG: Final = "d"
 _CHECKS_PER_TURN: Final = 20  # then the event loop serves others
 _PRODUCER_IS_BEHIND_SECONDS: Final = 0.02
@@ -114,28 +119,30 @@ class HalfMessages:
         if queue_offset in self._undecided:
             self._decide(queue_offset)
 
-    def _find(self, queue_offset: int, commit_log_offset: int, group: str) -> StoredMessage:
+    def _find(self, queue_offset: int, commit_log_offset: int, group: str) -> RawRecord:
         record = self._store.record_at(commit_log_offset)
-        message = decode_record(record) if record is not None else None
+        message = decode_raw(record) if record is not None else None
         if message is None or message.topic != names.HALF_TOPIC:
             raise RequestFailed(
                 ResponseCode.SYSTEM_ERROR, f"Find prepared transaction message failed at {commit_log_offset}"
             )
-        if message.properties.get(keys.PRODUCER_GROUP) != group:
+        if (_find_group(message.properties) or b"").decode("utf-8", "replace") != group:
             raise RequestFailed(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if message.queue_offset != queue_offset:
             raise RequestFailed(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
         return message
 
-    def _publish(self, half: StoredMessage) -> None:
+    def _publish(self, half: RawRecord) -> None:
         """The message as its consumers get it. Its stored properties still tell of the half message, as Java's do."""
-        topic = half.properties.get(keys.REAL_TOPIC, "")
-        queue_id = int(half.properties.get(keys.REAL_QUEUE_ID, "0"))
-        properties = half.raw_properties
-        parked = self._sending.parked(topic, queue_id, dict(half.properties))
-        if parked is not None:
-            topic, queue_id, text = parked
-            properties = text.encode()
+        properties = half.properties
+        topic = (_find_topic(properties) or b"").decode("utf-8", "replace")
+        queue_id = int(_find_queue(properties) or 0)
+        text = properties.decode("utf-8", "replace")
+        if asks_for_delay(text):
+            parked = self._sending.parked(topic, queue_id, text, decode_properties(text))
+            if parked is not None:
+                topic, queue_id, text, _ = parked
+                properties = text.encode("utf-8", "replace")
         appended = self._store.append(
             topic,
             queue_id,

@@ -1,6 +1,6 @@
 """What Prometheus scrapes: Apache's names and labels, put together only when somebody asks.
 
-Left out are Apache's histograms (they would have to be kept for every message and request) and the sizes of thread pools,
+Left out are Apache's histograms of every message and request (there is one, of the delays that timers ask for) and the sizes of thread pools,
 which are not here. `message_type` is what the topic is for, by its attribute.
 
 Java: BrokerMetricsManager, DefaultStoreMetricsManager
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter as Tally
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names, statistics
 from orbitmq.protocol import versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from orbitmq.broker.clients import Clients
     from orbitmq.broker.groups import Groups
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.leases.reviving import Reviving
     from orbitmq.broker.progress import Progress
     from orbitmq.broker.settings import BrokerConfiguration
-    from orbitmq.broker.statistics import Statistics
+    from orbitmq.broker.statistics import Distribution, Statistics
     from orbitmq.broker.timers import Timers
     from orbitmq.broker.topics import Topics
     from orbitmq.clock import Clock
@@ -142,6 +143,11 @@ class Metrics:
             return
         gauges = (
             ("rocketmq_timer_enqueue_lag", "Timer messages that are not on the wheel yet.", timers.queue_behind),
+            (
+                "rocketmq_timer_enqueue_latency_milliseconds",
+                "How long the first of them waits.",
+                timers.queue_behind_ms,
+            ),
             ("rocketmq_timer_dequeue_lag", "Messages on the wheel.", timers.waiting()),
             ("rocketmq_timer_dequeue_latency_milliseconds", "How late the wheel is.", timers.read_behind_ms),
         )
@@ -154,6 +160,11 @@ class Metrics:
         for name, help_text, counter_name in counted:
             samples = [({**_DISK, "topic": key}, counter.value) for key, counter in self._stats.counters(counter_name)]
             yield from self._family(name, "counter", help_text, samples)
+        waiting: list[_Sample] = [
+            ({**_DISK, "topic": topic}, count) for topic, count in timers.waiting_by_topic().items()
+        ]
+        yield from self._family("rocketmq_timing_messages", "gauge", "Messages that wait for their moment.", waiting)
+        yield from self._histogram("rocketmq_delay_message_latency_seconds", "Delays asked for.", timers.delays)
         spread: list[_Sample] = [({**_DISK, "timer_bound_s": str(end)}, count) for end, count in timers.spread()]
         yield from self._family("rocketmq_timer_message_snapshot", "gauge", "Messages due until then.", spread)
 
@@ -176,6 +187,18 @@ class Metrics:
         yield from self._family(
             "rocketmq_pop_checkpoint_buffer_size", "gauge", "Open leases in memory.", [({}, len(self._open_leases))]
         )
+
+    def _histogram(self, name: str, help_text: str, by_topic: Mapping[str, Distribution]) -> Iterator[str]:
+        if by_topic:
+            yield from _heading(name, "histogram", help_text)
+        for topic, values in by_topic.items():
+            labels = {**_DISK, "topic": topic}
+            so_far = list(accumulate(values.counts))
+            bounds = [*(f"{bound}.0" for bound in values.bounds), "+Inf"]
+            for bound, up_to in zip(bounds, so_far, strict=True):
+                yield self._sample(f"{name}_bucket", {**labels, "le": bound}, up_to)
+            yield self._sample(f"{name}_count", labels, so_far[-1])
+            yield self._sample(f"{name}_sum", labels, values.total)
 
     async def _about_lag(self) -> list[str]:
         samples: list[list[_Sample]] = [[] for _ in _LAGS]
@@ -224,16 +247,23 @@ class Metrics:
 
     def _family(self, name: str, kind: str, help_text: str, samples: Iterable[_Sample]) -> Iterator[str]:
         """Nothing at all without a sample, as Apache shows an instrument only once it has a value."""
-        settings = self._configuration.settings
-        common = {"cluster": settings.broker_cluster_name, "node_type": "broker", "node_id": settings.broker_name}
         first = True
         for labels, value in samples:
             if first:
-                yield f"# HELP {name} {help_text}"
-                yield f"# TYPE {name} {kind}"
+                yield from _heading(name, kind, help_text)
                 first = False
-            text = ",".join(f'{key}="{_escaped(label)}"' for key, label in {**common, **labels}.items())
-            yield f"{name}{{{text}}} {value}"
+            yield self._sample(name, labels, value)
+
+    def _sample(self, name: str, labels: Mapping[str, str], value: float) -> str:
+        settings = self._configuration.settings
+        common = {"cluster": settings.broker_cluster_name, "node_type": "broker", "node_id": settings.broker_name}
+        text = ",".join(f'{key}="{_escaped(label)}"' for key, label in {**common, **labels}.items())
+        return f"{name}{{{text}}} {value}"
+
+
+def _heading(name: str, kind: str, help_text: str) -> Iterator[str]:
+    yield f"# HELP {name} {help_text}"
+    yield f"# TYPE {name} {kind}"
 
 
 def _software(language: str, version: int) -> dict[str, str]:

@@ -50,7 +50,8 @@ from orbitmq.clock import Clock
 from orbitmq.message.hosts import pack_host
 from orbitmq.message.ids import UniqueIds
 from orbitmq.message.record import decode_entry
-from orbitmq.storage import tables
+from orbitmq.storage import delay_progress, tables
+from orbitmq.storage.delay_progress import DelayProgress
 from orbitmq.storage.json_file import JsonFile
 from orbitmq.storage.store import Store
 from orbitmq.storage.timer_store import TimerStore
@@ -135,7 +136,11 @@ class Opener:
         timers = self._open_timers(store, sending, statistics) if settings.timer_wheel_enable else None
         compacted = self._open_compacted(store, topics) if settings.enable_compaction else None
         delayed = DelayedMessages(
-            JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable), store, sending, clock
+            JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable),
+            DelayProgress(self._disk, folder / delay_progress.NAME),
+            store,
+            sending,
+            clock,
         )
         request_modes = RequestModes(JsonFile(self._disk, folder / tables.REQUEST_MODES, tables.RequestModeTable))
         copying = master_tables = None

@@ -42,9 +42,20 @@ class Receipts:
             self.behind_opaque,
         )
 
-    def frame(self, commit_log_offset: int, queue_id: int, queue_offset: int, unique_key: str, opaque: int) -> bytes:
+    def frame(
+        self,
+        commit_log_offset: int,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: str,
+        opaque: int,
+        recall_handle: str = "",
+    ) -> bytes:
         """What `stored` says, as the whole frame that answers request `opaque`."""
-        header = self._header % (commit_log_offset, queue_id, queue_offset, _json_text(unique_key), opaque)
+        key = _json_text(unique_key)
+        if recall_handle:
+            key += b',"recallHandle":"%b"' % recall_handle.encode()
+        header = self._header % (commit_log_offset, queue_id, queue_offset, key, opaque)
         return lengths(len(header) + 4, len(header)) + header
 
     def stored(

@@ -250,7 +250,9 @@ def _figures_and_care(state: State) -> dict[int, Handler]:
         ),
         RequestCode.VIEW_BROKER_STATS_DATA: partial(admin_stats.stats_data, s.statistics),
         RequestCode.GET_BROKER_CONFIG: partial(admin_config.get_configuration, s.configuration, s.statistics),
-        RequestCode.UPDATE_BROKER_CONFIG: partial(admin_config.update_configuration, s.configuration, s.topics),
+        RequestCode.UPDATE_BROKER_CONFIG: partial(
+            admin_config.update_configuration, s.configuration, s.topics, s.delayed
+        ),
         RequestCode.QUERY_CONSUME_QUEUE: partial(admin_store.queue_entries, s.store, s.clients),
         RequestCode.TRIGGER_DELETE_FILES: partial(admin_store.delete_expired_files, s.cleaning),
         RequestCode.DELETE_EXPIRED_COMMITLOG: partial(admin_store.delete_expired_files, s.cleaning),

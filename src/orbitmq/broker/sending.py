@@ -13,12 +13,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names, statistics, timer_requests
-from orbitmq.broker.timer_requests import park_timer
+from orbitmq.broker.timer_requests import Place, park_timer
 from orbitmq.errors import RequestFailed
 from orbitmq.message import properties as keys
 from orbitmq.message.hosts import pack_host
-from orbitmq.message.properties import decode_properties, encode_properties
-from orbitmq.message.record import decode_record
+from orbitmq.message.properties import decode_properties, encode_properties, extend_properties
 from orbitmq.message.sysflags import INNER_BATCH, TRANSACTION_MASK
 from orbitmq.protocol.bodies.topics import PERM_WRITE
 from orbitmq.protocol.codes import ResponseCode
@@ -26,7 +25,7 @@ from orbitmq.protocol.recall_handles import RecallHandle
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.queue_locks import QueueLocks
@@ -229,30 +228,32 @@ class Sending:
         flag: int = 0,
         sys_flag: int = 0,
         reconsume_times: int = 0,
-    ) -> tuple[Appended, str]:
-        """Append a message as a client sent it; also the unique key it has now."""
+    ) -> tuple[Appended, str, str]:
+        """Append a message as a client sent it; also the unique key it has now, and what takes a timer message back."""
         properties, unique_key = self.complete(properties)
+        recall_handle = ""
         if is_special(properties) or sys_flag & INNER_BATCH:
-            topic, queue_id, properties = self._special(topic, queue_id, properties, sys_flag)
+            goal = topic
+            topic, queue_id, properties, due_ms = self._special(topic, queue_id, properties, sys_flag)
+            if due_ms:
+                recall_handle = self._recall_handle(goal, due_ms, unique_key)
         if topic == names.HALF_TOPIC:
             sys_flag &= ~TRANSACTION_MASK
+        encoded = properties.encode("utf-8", "replace")
         appended = self.store.append(
-            topic, queue_id, body, properties.encode(), born_at_ms, born_host, flag, sys_flag, reconsume_times
+            topic, queue_id, body, encoded, born_at_ms, born_host, flag, sys_flag, reconsume_times
         )
         if topic == names.HALF_TOPIC:
             self.on_half_message(appended)
         self.count(topic, 1, appended.end - appended.commit_log_offset)
-        return appended, unique_key
+        return appended, unique_key, recall_handle
 
-    def recall_handle(self, appended: Appended, unique_key: str) -> str:
-        """What takes a timer message back; empty where it does not wait, or waits to be retried."""
-        record = self.store.record_at(appended.commit_log_offset)
-        properties = decode_record(record).properties if record is not None else {}
-        topic, due = properties.get(keys.REAL_TOPIC, ""), properties.get(keys.TIMER_OUT_MS, "")
-        if not due.isdigit() or not topic or topic.startswith(names.RETRY_PREFIX):
+    def _recall_handle(self, topic: str, due_ms: int, unique_key: str) -> str:
+        """Nothing for what waits to be retried."""
+        if topic.startswith(names.RETRY_PREFIX):
             return ""
         # Java adds one ms, so that aligning it to the wheel again finds the same slot.
-        return RecallHandle(topic, self._configuration.settings.broker_name, int(due) + 1, unique_key).text()
+        return RecallHandle(topic, self._configuration.settings.broker_name, due_ms + 1, unique_key).text()
 
     def complete(self, properties: str) -> tuple[str, str]:
         """A message's properties with what a broker adds, and the unique key among them."""
@@ -295,7 +296,7 @@ class Sending:
         self._puts.pop(topic, None)
         self._plain.pop(topic, None)
 
-    def _special(self, topic: str, queue_id: int, properties: str, sys_flag: int) -> tuple[str, int, str]:
+    def _special(self, topic: str, queue_id: int, properties: str, sys_flag: int) -> Place:
         """Where a message really goes that asks for more than to be stored."""
         parsed = decode_properties(properties)
         is_inner_batch = bool(sys_flag & INNER_BATCH)
@@ -310,19 +311,22 @@ class Sending:
                     "the broker has sending transaction message forbidden",
                     hint="start it with rejectTransactionMessage=false",
                 )
-            self.parked(topic, queue_id, dict(parsed))  # a delay that cannot be is refused now, not at the commit
-            return as_half_message(topic, queue_id, parsed)
-        return self.parked(topic, queue_id, parsed) or (topic, queue_id, properties)
+            if asks_for_delay(properties):
+                self.parked(
+                    topic, queue_id, properties, parsed
+                )  # a delay that cannot be is refused now, not at the commit
+            return as_half_message(topic, queue_id, properties, parsed)
+        return self.parked(topic, queue_id, properties, parsed) or Place(topic, queue_id, properties)
 
-    def parked(self, topic: str, queue_id: int, parsed: dict[str, str]) -> tuple[str, int, str] | None:
+    def parked(self, topic: str, queue_id: int, properties: str, parsed: dict[str, str]) -> Place | None:
         """Where a message waits that asks for a delay; None for one that does not. A level beats a timer."""
         level = parsed.get(keys.DELAY, "0")
         if _NUMBER.fullmatch(level) is None:
             raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"delay level {level[:20]!r} is not a number")
         if int(level) > 0 and topic != names.DELAY_TOPIC:
-            return park_delayed(topic, queue_id, parsed, len(self.store.config.delay_levels_ms))
+            return park_delayed(topic, queue_id, properties, parsed, len(self.store.delay_levels_ms))
         settings = self._configuration.settings
-        return park_timer(topic, queue_id, parsed, settings, self._clock.now_ms(), self.is_moment_full)
+        return park_timer(topic, queue_id, properties, parsed, settings, self._clock.now_ms(), self.is_moment_full)
 
     # ---- retries
 
@@ -353,28 +357,31 @@ class Sending:
 _FIRST_WITH_MAX_RECONSUME: Final = 121  # 3.4.9
 
 
-def park_delayed(topic: str, queue_id: int, parsed: dict[str, str], levels: int) -> tuple[str, int, str]:
+def park_delayed(topic: str, queue_id: int, properties: str, parsed: Mapping[str, str], levels: int) -> Place:
     """A delayed message waits in a topic of the broker's own, one queue per level, with its real goal in its properties."""
     level = min(int(parsed[keys.DELAY]), levels)
-    for key in timer_requests.REQUESTS:
-        parsed.pop(key, None)
-    parsed[keys.DELAY] = str(level)
-    parsed[keys.REAL_TOPIC] = topic
-    parsed[keys.REAL_QUEUE_ID] = str(queue_id)
-    return names.DELAY_TOPIC, level - 1, encode_properties(parsed).decode()
+    added = {keys.REAL_TOPIC: topic, keys.REAL_QUEUE_ID: str(queue_id)}
+    if parsed[keys.DELAY] != str(level) or not parsed.keys().isdisjoint(timer_requests.REQUESTS):
+        parsed = {key: value for key, value in parsed.items() if key not in timer_requests.REQUESTS}
+        added = {keys.DELAY: str(level), **added}
+    return Place(names.DELAY_TOPIC, level - 1, extend_properties(properties, parsed, added))
 
 
-def as_half_message(topic: str, queue_id: int, parsed: dict[str, str]) -> tuple[str, int, str]:
+def as_half_message(topic: str, queue_id: int, properties: str, parsed: Mapping[str, str]) -> Place:
     """Where a half message goes, and the properties that say where it belongs."""
-    parsed[keys.REAL_TOPIC] = topic
-    parsed[keys.REAL_QUEUE_ID] = str(queue_id)
-    parsed[keys.TRANSACTION_ID] = parsed.get(keys.UNIQUE_KEY, "")
-    return names.HALF_TOPIC, 0, encode_properties(parsed).decode()
+    transaction = parsed.get(keys.UNIQUE_KEY, "")
+    added = {keys.REAL_TOPIC: topic, keys.REAL_QUEUE_ID: str(queue_id), keys.TRANSACTION_ID: transaction}
+    return Place(names.HALF_TOPIC, 0, extend_properties(properties, parsed, added))
 
 
 def is_special(properties: str) -> bool:
     """Whether a message may ask for more than to be stored. A false alarm costs only time."""
     return _DELAY in properties or _TIMER in properties or _HALF in properties or _INNER in properties
+
+
+def asks_for_delay(properties: str) -> bool:
+    """Whether it may do so; a false alarm costs only time."""
+    return _DELAY in properties or _TIMER in properties
 
 
 def wants_to_wait(properties: str) -> bool:

@@ -261,6 +261,8 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
             if match is None:
                 raise ConfigError(f"messageDelayLevel has {part!r}", hint="write each level as 10s, 5m, 2h or 1d")
             levels.append(int(match[1]) * _DELAY_UNITS_MS[match[2]])
+        if not levels:
+            raise ConfigError("messageDelayLevel is empty", hint="name at least one level, as in 1s 5s 10s")
         return tuple(levels)
 
     @property
@@ -329,7 +331,7 @@ BrokerConfiguration = Configuration[Settings]
 AT_NEXT_START: Final = frozenset(
     {
         "namesrvAddr", "fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup", "brokerIP1", "brokerIP2",
-        "haListenPort", "inSyncReplicas", "regionId", "traceOn", "traceTopicEnable", "msgTraceTopicName", "messageDelayLevel",
+        "haListenPort", "inSyncReplicas", "regionId", "traceOn", "traceTopicEnable", "msgTraceTopicName",
         "clusterTopicEnable", "brokerTopicEnable", "flushConsumerOffsetInterval", "flushDelayOffsetInterval",
         "serverChannelMaxIdleTimeSeconds", "serverSocketBacklog", "storeType", "maxMessageSize",
         "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mappedFileSizeConsumeQueueExt",

@@ -5,6 +5,7 @@ Counting is an addition to two integers; windows are cut from samples taken ever
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter as Tally
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -83,6 +84,21 @@ class Counter:
 
     def day(self) -> Window:
         return _window(self._day)
+
+
+class Distribution:
+    """How many values were up to each bound; the last count is of those above all."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[int, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0
+
+    def add(self, value: int) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
 
 class Statistics:

@@ -11,16 +11,16 @@ Java: HookUtils.handleScheduleMessage
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.broker import names
 from orbitmq.errors import RequestFailed
 from orbitmq.message import properties as keys
-from orbitmq.message.properties import encode_properties
+from orbitmq.message.properties import extend_properties
 from orbitmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from orbitmq.broker.settings import Settings
 
@@ -30,19 +30,29 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _LARGEST: Final = 2**63 - 1
 
 
+class Place(NamedTuple):
+    """Where a message is stored, and with which properties, when its sender asked for more than that."""
+
+    topic: str
+    queue_id: int
+    properties: str
+    due_ms: int = 0  # of a timer message
+
+
 def park_timer(
     topic: str,
     queue_id: int,
-    parsed: dict[str, str],
+    properties: str,
+    parsed: Mapping[str, str],
     settings: Settings,
     now_ms: int,
     is_congested: Callable[[int], bool],
-) -> tuple[str, int, str] | None:
+) -> Place | None:
     """Where a timer message waits, and the properties that say where it belongs; None for one that asks for no delay.
 
     RequestFailed where it asks for what cannot be.
     """
-    if topic == names.TIMER_TOPIC or keys.TIMER_OUT_MS in parsed or not any(key in parsed for key in REQUESTS):
+    if topic == names.TIMER_TOPIC or keys.TIMER_OUT_MS in parsed or parsed.keys().isdisjoint(REQUESTS):
         return None
     if not settings.timer_wheel_enable:
         raise RequestFailed(
@@ -66,10 +76,8 @@ def park_timer(
             f" and less than {limit * 2}, trigger random flow control",
             hint="spread messages over more moments; timerCongestNumEachSlot is the limit",
         )
-    parsed[keys.TIMER_OUT_MS] = str(due_ms)
-    parsed[keys.REAL_TOPIC] = topic
-    parsed[keys.REAL_QUEUE_ID] = str(queue_id)
-    return names.TIMER_TOPIC, 0, encode_properties(parsed).decode()
+    added = {keys.TIMER_OUT_MS: str(due_ms), keys.REAL_TOPIC: topic, keys.REAL_QUEUE_ID: str(queue_id)}
+    return Place(names.TIMER_TOPIC, 0, extend_properties(properties, parsed, added), due_ms)
 
 
 def slot_ms(asked_ms: int, precision_ms: int) -> int:
@@ -77,7 +85,7 @@ def slot_ms(asked_ms: int, precision_ms: int) -> int:
     return (asked_ms - 1) // precision_ms * precision_ms
 
 
-def _asked_ms(parsed: dict[str, str], settings: Settings, now_ms: int) -> int:
+def _asked_ms(parsed: Mapping[str, str], settings: Settings, now_ms: int) -> int:
     key = next(key for key in REQUESTS if key in parsed)
     text = parsed[key]
     if _NUMBER.fullmatch(text) is None or abs(int(text)) > _LARGEST:

@@ -15,17 +15,19 @@ import asyncio
 import logging
 import re
 from copy import copy
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.broker import names, statistics
+from orbitmq.broker.statistics import Distribution
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message import properties as keys
-from orbitmq.message.properties import encode_properties, property_finder
-from orbitmq.message.record import decode_entry, decode_record
+from orbitmq.message.properties import decode_properties, encode_properties, property_finder
+from orbitmq.message.record import decode_raw
 from orbitmq.message.tags import java_hash
 from orbitmq.storage.commit_log import LIGHT_QUEUE_PREFIX
 from orbitmq.storage.tables import TimerCountTable, TopicCount
 from orbitmq.storage.timer_log import RECALL, ROLL, TimerUnit
+from orbitmq.storage.timer_store import Timer
 from orbitmq.tasks import set_within
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
     from orbitmq.clock import Clock
-    from orbitmq.message.message import StoredMessage
+    from orbitmq.message.record import RawRecord
     from orbitmq.storage.checkpoint import TimerCheckpoint
     from orbitmq.storage.json_file import JsonFile
     from orbitmq.storage.store import Store
@@ -44,7 +46,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 QUEUE: Final = 0  # of the timer topic
+NO_LIMIT: Final = 2**31 - 1  # of messages for one moment: what a slot can count
 NEVER_WAITED: Final = 2**63 - 1  # Java's mark of a message that was late before it could be put on the wheel
+DELAY_BOUNDS_SECONDS: Final = (60, 600, 3600, 43_200, 86_400, 259_200)
 SPANS_SECONDS: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 
 _LONGEST_SLEEP_SECONDS: Final = 0.1  # while something waits: an injected clock may jump
@@ -57,6 +61,23 @@ _find_due: Final = property_finder(keys.TIMER_OUT_MS)
 _find_topic: Final = property_finder(keys.REAL_TOPIC)
 _find_queue: Final = property_finder(keys.REAL_QUEUE_ID)
 _find_recalled: Final = property_finder(keys.TIMER_DELETE_UNIQUE_KEY)
+_find_unique_key: Final = property_finder(keys.UNIQUE_KEY)
+_find_turns: Final = property_finder(keys.TIMER_ROLL_TIMES)
+_GOALS_REMEMBERED: Final = 10_000
+
+# What a message is told of its wait.
+_TOLD: Final = f"{keys.TIMER_ENQUEUE_MS}\x01%d\x02{keys.TIMER_DEQUEUE_MS}\x01%d\x02".encode()
+_TOLD_AND_ROLLED: Final = _TOLD + f"{keys.TIMER_ROLL_TIMES}\x01%d\x02".encode()
+_MAY_BE_TOLD: Final = re.compile(f"{keys.TIMER_ENQUEUE_MS}|{keys.TIMER_DEQUEUE_MS}|{keys.TIMER_ROLL_TIMES}".encode())
+
+
+class _Ready(NamedTuple):
+    """A message of the timer topic that can be put on the wheel."""
+
+    queue_offset: int
+    timer: Timer
+    goal: str
+    asked_seconds: int
 
 
 class Timers:
@@ -83,11 +104,13 @@ class Timers:
         self._stats = stats
         self._clock = clock
         self._random = randomness
+        self.delays: dict[str, Distribution] = {}  # that messages for a topic asked for, in seconds
         self._arrived = asyncio.Event()
         self._arrived.set()
         self._firing: DueSlot | None = None  # delivered up to `_next` of its units
         self._next = 0
-        self._recalled: dict[str, StoredMessage] = {}  # in the slot that fires
+        self._recalled: dict[str, RawRecord] = {}  # in the slot that fires
+        self._goals: dict[bytes, tuple[str, int]] = {}  # topics that messages are for, and Java's hashes of them
         low, high = store.queue_range(names.TIMER_TOPIC, QUEUE)
         wheel.queue_offset = min(max(wheel.queue_offset, low), high)
 
@@ -100,6 +123,8 @@ class Timers:
     def is_congested(self, due_ms: int) -> bool:
         """Whether one more message for that moment is to be refused. Java: isReject"""
         limit = self._configuration.settings.timer_congest_num_each_slot
+        if limit == NO_LIMIT:
+            return False
         count = self.wheel.count_at(due_ms)
         if count <= limit:
             return False
@@ -116,6 +141,14 @@ class Timers:
     def queue_behind(self) -> int:
         """Messages of the timer topic that are not on the wheel yet."""
         return max(0, self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset - self.wheel.queue_offset)
+
+    @property
+    def queue_behind_ms(self) -> int:
+        """How long the first of them waits already; 0 where there is none."""
+        if not self.queue_behind:
+            return 0
+        stored_ms = self._store.stored_at_ms(names.TIMER_TOPIC, QUEUE, self.wheel.queue_offset)
+        return max(0, self._clock.now_ms() - stored_ms) if stored_ms is not None else 0
 
     def done_until_ms(self) -> int:
         """Whatever was stored before this moment and was due before it is delivered."""
@@ -139,18 +172,22 @@ class Timers:
             for start, stop in zip(starts, SPANS_SECONDS, strict=False)
         ]
 
+    def waiting_by_topic(self) -> dict[str, int]:
+        return {topic: count.count for topic, count in self._counts.items()}
+
     def table(self) -> TimerCountTable:
         version, counts = copy(self._version), {topic: copy(count) for topic, count in self._counts.items()}
         return TimerCountTable(data_version=version, timing_count=counts, unknown=self._unknown)
 
     def forget_topic(self, topic: str) -> None:
         self._counts.pop(topic, None)
+        self.delays.pop(topic, None)
 
     def forget_topics_but(self, known: set[str]) -> None:
         """Of topics that are gone nothing is counted any more. The broker's own stay."""
         for topic in [topic for topic in self._counts if topic not in known]:
             if not topic.startswith((names.SYSTEM_TOPIC_PREFIX, LIGHT_QUEUE_PREFIX)):
-                del self._counts[topic]
+                self.forget_topic(topic)
 
     # ---- the work
 
@@ -222,43 +259,66 @@ class Timers:
         wheel.queue_offset = max(wheel.queue_offset, low)
         if wheel.queue_offset >= high:
             return False
-        entries = self._store.queue_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, _PUT_PER_TURN)
-        for commit_log_offset, size, _ in entries or ():
-            if not wheel.was_put(commit_log_offset):
-                self._put(commit_log_offset, size)
-            wheel.queue_offset += 1
+        entries = self._store.queue_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, _PUT_PER_TURN) or []
+        now_ms = self._clock.now_ms()
+        ready: list[_Ready] = []
+        end = wheel.queue_offset
+        for number, (commit_log_offset, size, _) in enumerate(entries, end):
+            message = self._message(commit_log_offset, size)
+            timer = self._asked(message, size) if message is not None else None
+            if message is not None and timer is not None and not wheel.was_put(commit_log_offset):
+                goal, _ = self._goal(message)
+                asked_seconds = (timer.due_ms - message.born_at_ms) // 1000
+                if not wheel.is_over(timer.due_ms, now_ms):
+                    ready.append(_Ready(number, timer, goal, asked_seconds))
+                elif ready:
+                    break  # the next turn begins with it, so that it is not delivered twice should these not be put
+                else:
+                    if not timer.recall:
+                        self._deliver(message, NEVER_WAITED, roll=False)
+                    self._taken(goal, asked_seconds)
+            end = number + 1
+            if not ready:
+                wheel.queue_offset = end
+        put = wheel.put_many([each.timer for each in ready], now_ms)
+        for _, timer, goal, asked_seconds in ready[:put]:
+            self._taken(goal, asked_seconds)
+            self._count(goal, -1 if timer.recall else 1)
+        wheel.queue_offset = end if put == len(ready) else ready[put].queue_offset
         wheel.note(self._next if self._firing is not None else 0)
         return True
 
-    def _put(self, commit_log_offset: int, size: int) -> None:
-        record = self._store.record_at(commit_log_offset)
-        if record is None:
-            return  # its file has expired
-        try:
-            properties = decode_entry(record, 0, commit_log_offset).properties
-        except MessageError as error:
-            logger.error("skipped a timer message that cannot be read: %s", error)
-            return
-        due, topic = _find_due(properties), _find_topic(properties)
-        if (
-            due is None
-            or not due.isdigit()
-            or topic is None
-            or _QUEUE_ID.fullmatch(_find_queue(properties) or b"") is None
-        ):
-            logger.error("skipped a message of the timer topic at %d: it does not say when or where", commit_log_offset)
-            return
-        due_ms, now_ms = int(due), self._clock.now_ms()
-        goal = topic.decode("utf-8", "replace")
+    def _taken(self, goal: str, asked_seconds: int) -> None:
         self._stats.counter(statistics.TIMER_ENQUEUE_NUMS, goal).add(1)
-        is_recall = _find_recalled(properties) is not None
-        if self.wheel.is_over(due_ms, now_ms):
-            message = None if is_recall else self._message(commit_log_offset)
-            if message is not None:
-                self._deliver(message, NEVER_WAITED, roll=False)
-            return
-        self.wheel.put(due_ms, now_ms, commit_log_offset, size, java_hash(goal), recall=is_recall)
-        self._count(goal, -1 if is_recall else 1)
+        delays = self.delays.get(goal)
+        if delays is None:
+            delays = self.delays[goal] = Distribution(DELAY_BOUNDS_SECONDS)
+        delays.add(asked_seconds)
+
+    def _asked(self, message: RawRecord, size: int) -> Timer | None:
+        """What a message of the timer topic asks for; None, and said, when it does not say when or where."""
+        properties = message.properties
+        due = _find_due(properties)
+        goal, topic_hash = self._goal(message)
+        if not goal or due is None or not due.isdigit() or _QUEUE_ID.fullmatch(_find_queue(properties) or b"") is None:
+            logger.error(
+                "skipped a message of the timer topic at %d: it does not say when or where", message.commit_log_offset
+            )
+            return None
+        return Timer(
+            int(due), message.commit_log_offset, size, topic_hash, recall=_find_recalled(properties) is not None
+        )
+
+    def _goal(self, message: RawRecord) -> tuple[str, int]:
+        """The topic that a message is for, and Java's hash of it."""
+        topic = _find_topic(message.properties) or b""
+        goal = self._goals.get(topic)
+        if goal is None:
+            if len(self._goals) >= _GOALS_REMEMBERED:
+                self._goals.clear()
+            name = topic.decode("utf-8", "replace")
+            goal = self._goals[topic] = (name, java_hash(name))
+        return goal
 
     # ---- off the wheel
 
@@ -269,7 +329,7 @@ class Timers:
             if self._firing is None:
                 return False
             self._next = self._firing.fired
-            self._recalled = self._recalls(self._firing)
+            self._recalled = self._recalls(self._firing) if self._firing.has_recalls else {}
         positions = self._firing.positions
         for _ in range(_FIRED_PER_TURN):
             if self._next == len(positions):
@@ -284,61 +344,62 @@ class Timers:
 
     def _slot_is_done(self, firing: DueSlot) -> None:
         for message in self._recalled.values():  # found nothing to take back
-            self._count(message.properties.get(keys.REAL_TOPIC, ""), 1)
+            self._count(self._goal(message)[0], 1)
         self._recalled = {}
         self._firing = None
         self.wheel.fired(firing)
 
-    def _recalls(self, due: DueSlot) -> dict[str, StoredMessage]:
+    def _recalls(self, due: DueSlot) -> dict[str, RawRecord]:
         found = {}
         for position in due.positions:
             unit = self.wheel.log.unit(position)
-            message = self._message(unit.commit_log_offset) if unit is not None and _only_recalls(unit) else None
+            if unit is None or not _only_recalls(unit):
+                continue
+            message = self._message(unit.commit_log_offset, unit.size)
             if message is not None:
-                found[message.properties.get(keys.TIMER_DELETE_UNIQUE_KEY, "")] = message
+                found[(_find_recalled(message.properties) or b"").decode("utf-8", "replace")] = message
         return found
 
     def _fire_unit(self, unit: TimerUnit) -> None:
-        message = self._message(unit.commit_log_offset)
+        message = self._message(unit.commit_log_offset, unit.size)
         if message is None:
             return
-        topic = message.properties.get(keys.REAL_TOPIC, "")
+        topic, _ = self._goal(message)
         rolls = bool(unit.kind & ROLL)
         if not rolls and self._recalled:
-            key = recall_key(topic, message.properties.get(keys.UNIQUE_KEY, ""))
-            if self._recalled.pop(key, None) is not None:
+            unique_key = (_find_unique_key(message.properties) or b"").decode("utf-8", "replace")
+            if self._recalled.pop(recall_key(topic, unique_key), None) is not None:
                 return
         self._deliver(message, unit.put_at_ms, roll=rolls)
         self._count(topic, 1 if unit.kind & RECALL else -1)
 
-    def _message(self, commit_log_offset: int) -> StoredMessage | None:
-        record = self._store.record_at(commit_log_offset)
+    def _message(self, commit_log_offset: int, size: int) -> RawRecord | None:
+        record = self._store.log.read(commit_log_offset, size)
         try:
-            return decode_record(record) if record is not None else None
+            return decode_raw(record) if record is not None else None  # its file has expired
         except MessageError as error:
             logger.error("dropped a timer message that cannot be read: %s", error)
             return None
 
-    def _deliver(self, message: StoredMessage, put_at_ms: int, *, roll: bool) -> None:
+    def _deliver(self, message: RawRecord, put_at_ms: int, *, roll: bool) -> None:
         """StorageError when the store cannot take it now."""
+        goal, _ = self._goal(message)
         topic, queue_id = message.topic, message.queue_id
-        told = {keys.TIMER_ENQUEUE_MS: str(put_at_ms), keys.TIMER_DEQUEUE_MS: str(self._clock.now_ms())}
+        now_ms = self._clock.now_ms()
         if roll:
-            turns = message.properties.get(keys.TIMER_ROLL_TIMES, "")
-            told[keys.TIMER_ROLL_TIMES] = str(int(turns) + 1 if turns.isdigit() else 1)
+            turns = _find_turns(message.properties) or b""
+            told = _TOLD_AND_ROLLED % (put_at_ms, now_ms, int(turns) + 1 if turns.isdigit() else 1)
         else:
-            topic = message.properties[keys.REAL_TOPIC]
-            queue_id = int(message.properties[keys.REAL_QUEUE_ID])
-        size = self._append(topic, queue_id, message, encode_properties({**message.properties, **told}))
+            topic, queue_id = goal, int(_find_queue(message.properties) or 0)
+            told = _TOLD % (put_at_ms, now_ms)
+        size = self._append(topic, queue_id, message, _told(message.properties, told))
         self._sending.count(topic, 1, size)
-        self._stats.counter(statistics.TIMER_DEQUEUE_NUMS, message.properties[keys.REAL_TOPIC]).add(1)
+        self._stats.counter(statistics.TIMER_DEQUEUE_NUMS, goal).add(1)
 
-    def _append(self, topic: str, queue_id: int, message: StoredMessage, properties: bytes) -> int:
+    def _append(self, topic: str, queue_id: int, message: RawRecord, properties: bytes) -> int:
         """The size of the record; 0 if it can never be stored, which is said."""
-        for attempt in (
-            properties,
-            message.raw_properties,
-        ):  # what it is told of its wait may be too much for the record
+        # What it is told of its wait may be too much for the record.
+        for attempt in (properties, message.properties):
             try:
                 appended = self._store.append(
                     topic,
@@ -369,6 +430,12 @@ class Timers:
 
 def recall_key(topic: str, unique_key: str) -> str:
     return f"{topic}+{unique_key}"
+
+
+def _told(properties: bytes, told: bytes) -> bytes:
+    if _MAY_BE_TOLD.search(properties) is None and properties.endswith(b"\x02"):
+        return properties + told
+    return encode_properties({**decode_properties(properties), **decode_properties(told)})  # it rolled before
 
 
 def _only_recalls(unit: TimerUnit) -> bool:

@@ -122,6 +122,13 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     return join_properties(properties).encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java
 
 
+def extend_properties(text: str, known: Mapping[str, str], added: Mapping[str, str]) -> str:
+    """`text` with `added` behind it; `known` is what it says. Written anew only where it would say something twice."""
+    if text.count(_VALUE_END) == len(known) and text.endswith(_VALUE_END) and known.keys().isdisjoint(added):
+        return text + join_properties(added)
+    return join_properties({**known, **added})
+
+
 def decode_properties(data: bytes | str) -> dict[str, str]:
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     properties = {}

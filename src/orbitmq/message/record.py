@@ -331,6 +331,49 @@ def _decode_usual(data: bytes, at: int, end: int) -> StoredMessage | None:
     )
 
 
+class RawRecord(msgspec.Struct, gc=False):
+    """A record as it is stored again elsewhere: its properties stay encoded, its body is not copied."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body: memoryview
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_at_ms: int
+    born_host: bytes
+    stored_at_ms: int
+    reconsume_times: int
+    commit_log_offset: int
+
+
+def decode_raw(view: memoryview) -> RawRecord:
+    """The one record that is in `view`. MessageError when the lengths contradict each other; does not check the CRC."""
+    size, body_at, topic_length_at, topic_at, topic_end = _message_layout(view, 0)
+    if size != len(view):
+        raise MessageError(f"a record of {size} bytes where {len(view)} were expected")
+    head = _HEADS[(_INT.unpack_from(view, _SYS_FLAG_AT)[0] & HOSTS_MASK) >> _HOSTS_SHIFT]
+    (
+        _, _, _, queue_id, flag, queue_offset, commit_log_offset, sys_flag, born_at_ms, born_host,
+        stored_at_ms, _, reconsume_times, _, _,
+    ) = head.unpack_from(view)  # fmt: skip
+    return RawRecord(
+        str(view[topic_at:topic_end], "utf-8", "replace"),
+        queue_id,
+        queue_offset,
+        view[body_at:topic_length_at],
+        bytes(view[topic_end + 2 :]),
+        flag,
+        sys_flag,
+        born_at_ms,
+        born_host,
+        stored_at_ms,
+        reconsume_times,
+        commit_log_offset,
+    )
+
+
 BriefRecord = tuple[int, int, int, int, bytes, bytes]
 """Where a record begins, its flag, queue offset and reconsume times, its body and its encoded properties."""
 

@@ -105,6 +105,7 @@ class Indexer:
         self._keys = keys
         self._extensions = extensions
         self.filter_bitmap: Callable[[str, bytes], bytes] | None = None  # of a topic and a message's properties
+        self.delay_levels_ms = config.delay_levels_ms  # what level 1, 2, ... means now
         self._config = config
         self._health = health
         self._tag_codes: dict[bytes | None, int] = {}  # None: a message without a tag
@@ -270,7 +271,7 @@ class Indexer:
         if topic == DELAY_TOPIC:
             level = _find_delay(properties)
             if level is not None and level.isdigit() and int(level) > 0:
-                levels = self._config.delay_levels_ms
+                levels = self.delay_levels_ms
                 return stored_at_ms + levels[min(int(level), len(levels)) - 1]
         tags = _find_tags(properties)
         code = self._tag_codes.get(tags)

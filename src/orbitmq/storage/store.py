@@ -35,7 +35,7 @@ from orbitmq.storage.key_index import KeyIndex
 from orbitmq.storage.lock import LastExit, last_exit, mark_running, mark_stopped, take_lock
 from orbitmq.storage.offset_search import Boundary, offset_by_time
 from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS, QueueExtensions
-from orbitmq.storage.queue_index import QueueIndex
+from orbitmq.storage.queue_index import ENTRY, QueueIndex
 from orbitmq.storage.queue_table import QueueTable
 from orbitmq.storage.reading import MAX_READ_BYTES, QueueReader
 from orbitmq.storage.recovery import recover
@@ -217,6 +217,15 @@ class Store:
         """With queue extensions, keep `filter_bitmap(topic, properties)` beside each entry from now on."""
         self._indexer.filter_bitmap = filter_bitmap
 
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """What delay level 1, 2, ... means for messages from now on."""
+        return self._indexer.delay_levels_ms
+
+    @delay_levels_ms.setter
+    def delay_levels_ms(self, levels: tuple[int, ...]) -> None:
+        self._indexer.delay_levels_ms = levels
+
     def delete_below(self, log_start: int) -> int:
         """Remove files of the extensions that no entry leads to; for the cleaning, after the queues' own files."""
         removed = 0
@@ -342,8 +351,12 @@ class Store:
         with self.queues.lock:
             if isinstance(queue, BatchQueueIndex):
                 return [(entry.physical, entry.size, entry.tags_code) for entry in queue.entries_from(start, count)]
-            stop = min(start + count, queue.next_offset)
-            return [queue.entry(offset) for offset in range(max(start, queue.min_offset), stop)]
+            found: list[tuple[int, int, int]] = []
+            at, stop = max(start, queue.min_offset), min(start + count, queue.next_offset)
+            while at + len(found) < stop:
+                data = queue.entries(at + len(found), stop - at - len(found))  # of one file at a time
+                found += ENTRY.iter_unpack(data) if data else [queue.entry(at + len(found))]
+            return found
 
     def topics(self) -> set[str]:
         """Those that have queues."""

@@ -1,6 +1,6 @@
 """Messages that wait for any moment: the wheel, the log behind it, and how far both are safe.
 
-    put      a message of the timer topic on the wheel, behind those of the same moment
+    put_many messages of the timer topic on the wheel, behind those of the same moment
     due      the next slot whose time is over, and what is in it
     fired    that slot is done
     save     make it all durable: log, wheel, then the checkpoint that relies on them
@@ -25,13 +25,14 @@ from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from orbitmq.errors import StorageError
 from orbitmq.storage.checkpoint import CheckpointFile, TimerCheckpoint, read_timer_checkpoint
 from orbitmq.storage.lock import LastExit
 from orbitmq.storage.timer_log import PLAIN, RECALL, ROLL, TimerLog, TimerUnit
 from orbitmq.storage.timer_wheel import NOWHERE, SLOTS, Slot, TimerWheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.files import Disk
@@ -51,9 +52,20 @@ _SPARE_SLOTS: Final = 60  # of a turn of the wheel, kept free before its end
 _TURN: Final = SLOTS // 2
 
 
+class Timer(NamedTuple):
+    """A message that is to be put on the wheel."""
+
+    due_ms: int
+    commit_log_offset: int
+    size: int
+    topic_hash: int
+    recall: bool = False  # it takes another of the same moment from the wheel
+
+
 class DueSlot(NamedTuple):
     slot: Slot
     positions: array[int]  # of its units in the log, oldest first
+    has_recalls: bool
     fired: int = 0  # how many of them fired before the process was killed
 
 
@@ -107,25 +119,39 @@ class TimerStore:
     # ---- on the wheel
 
     def was_put(self, commit_log_offset: int) -> bool:
-        """Whether a message behind the checkpoint was put on the wheel before the last stop. Said once for each."""
-        if commit_log_offset not in self._known:
-            return False
-        self._known.remove(commit_log_offset)
-        return True
+        """Whether a message behind the checkpoint was put on the wheel before the last stop."""
+        return commit_log_offset in self._known
 
     def is_over(self, due_ms: int, now_ms: int) -> bool:
         """Whether the slot of that moment has fired or is firing, and rightly so: a clock may have been set back."""
         return due_ms // self.precision_ms < min(self._closed_to, now_ms // self.precision_ms)
 
-    def put(
-        self, due_ms: int, now_ms: int, commit_log_offset: int, size: int, topic_hash: int, *, recall: bool = False
-    ) -> None:
-        """Put a message on the wheel; `recall`: one that takes another of the same moment from it."""
-        now = now_ms // self.precision_ms
+    def put_many(self, timers: Iterable[Timer], now_ms: int) -> int:
+        """Put messages on the wheel, in their order: how many there was room for. StorageError when not even for one.
+
+        Each slot is read and written once, however many messages come into it.
+        """
+        slots: dict[int, Slot] = {}
+        done = 0
+        try:
+            for timer in timers:
+                self._put(slots, timer, now_ms // self.precision_ms)
+                done += 1
+        except StorageError:
+            if not done:
+                raise
+        finally:
+            # A kill before this costs nothing: a start finds the units in the log, and chains those that no slot leads to.
+            for slot in slots.values():
+                self.wheel.put(slot)
+        return done
+
+    def _put(self, slots: dict[int, Slot], timer: Timer, now: int) -> None:
+        due = timer.due_ms // self.precision_ms
         if not self.is_waiting:
-            self._pass_to(min(now, due_ms // self.precision_ms))
-        tick = max(due_ms // self.precision_ms, self._closed_to)
-        kind = PLAIN | (RECALL if recall else 0)
+            self._pass_to(min(now, due))
+        tick = max(due, self._closed_to)
+        kind = PLAIN | RECALL if timer.recall else PLAIN
         away = tick - now
         if away >= self._roll_window:
             kind |= ROLL
@@ -134,10 +160,10 @@ class TimerStore:
                 self._roll_window // 2 if away - self._roll_window < self._roll_window // 3 else self._roll_window
             )
             tick = max(tick, self._closed_to)
-        slot = self.wheel.slot(tick)
-        delay_ms = (tick - now) * self.precision_ms
-        unit = TimerUnit(slot.last, kind, now * self.precision_ms, delay_ms, commit_log_offset, size, topic_hash)
-        self._chain(slot, self.log.append(unit), kind)
+        slot = slots.get(tick) or self.wheel.slot(tick)
+        put_ms, delay_ms = now * self.precision_ms, (tick - now) * self.precision_ms
+        unit = TimerUnit(slot.last, kind, put_ms, delay_ms, timer.commit_log_offset, timer.size, timer.topic_hash)
+        slots[tick] = self._chained(slot, self.log.append(unit), kind)
 
     def count_at(self, due_ms: int) -> int:
         """Messages in the slot of that moment."""
@@ -160,7 +186,7 @@ class TimerStore:
         for slot in self.wheel.used(self.read_tick, min(now, self.last_tick + 1)):
             fired = self._fired_units if slot.tick == self.read_tick else 0
             self.read_tick, self._closed_to = slot.tick, slot.tick + 1
-            return DueSlot(slot, self._chain_of(slot), fired)
+            return DueSlot(slot, *self._chain_of(slot), fired)
         self._pass_to(now)
         return None
 
@@ -209,25 +235,29 @@ class TimerStore:
         self.wheel.close()
         self._checkpoint_file.close()
 
-    def _chain(self, slot: Slot, position: int, kind: int) -> None:
+    def _chained(self, slot: Slot, position: int, kind: int) -> Slot:
         first = position if slot.first == NOWHERE else slot.first
-        self.wheel.put(Slot(slot.tick, first, position, slot.messages + (-1 if kind & RECALL else 1)))
         self.last_tick = max(self.last_tick, slot.tick)
+        return Slot(slot.tick, first, position, slot.messages + (-1 if kind & RECALL else 1))
 
-    def _chain_of(self, slot: Slot) -> array[int]:
+    def _chain_of(self, slot: Slot) -> tuple[array[int], bool]:
+        """Where its units are, and whether recalls are among them."""
         positions = array("q")
+        has_recalls = False
         at = slot.last
         while at != NOWHERE:
             unit = self.log.unit(at)
             if unit is None or unit.previous >= at:
                 if unit is not None:
+                    has_recalls = has_recalls or bool(unit.kind & RECALL)
                     positions.append(at)
                 logger.error("the chain of timers due at tick %d breaks at %d of the timer log", slot.tick, at)
                 break
+            has_recalls = has_recalls or bool(unit.kind & RECALL)
             positions.append(at)
             at = unit.previous
         positions.reverse()
-        return positions
+        return positions, has_recalls
 
     def _go_on(self, earliest: int) -> None:
         """Where a killed process was."""
@@ -258,4 +288,4 @@ class TimerStore:
             tick = unit.fires_ms // self.precision_ms
             slot = self.wheel.slot(tick)
             if tick >= self.read_tick and position > slot.last:
-                self._chain(slot, position, unit.kind)
+                self.wheel.put(self._chained(slot, position, unit.kind))

@@ -13,6 +13,7 @@ from orbitmq.protocol.headers.admin import ConfigVersion
 from orbitmq.protocol.properties_text import format_properties
 
 if TYPE_CHECKING:
+    from orbitmq.broker.delayed import DelayedMessages
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.topics import Topics
@@ -30,11 +31,17 @@ async def get_configuration(
 
 
 async def update_configuration(
-    configuration: BrokerConfiguration, topics: Topics, request: Command, connection: Connection
+    configuration: BrokerConfiguration,
+    topics: Topics,
+    delayed: DelayedMessages,
+    request: Command,
+    connection: Connection,
 ) -> Command:
     changed = await change(configuration, request.body, str(connection.peer))
     if "brokerPermission" in changed:
         topics.announce_all()
+    if "messageDelayLevel" in changed:
+        delayed.change_levels(configuration.settings.delay_levels_ms())
     if waiting := sorted(changed & AT_NEXT_START):
         logger.info("saved, and in force from the next start on: %s", ", ".join(waiting))
     if inert := sorted(changed & configuration.without_effect.keys()):

@@ -46,7 +46,7 @@ async def send_reply(
         queue_id = sending.queue_for(header, topic)
         offset = queue_offset = 0
         if configuration.settings.store_reply_message_enable:
-            appended, _ = sending.put(
+            appended, _, _ = sending.put(
                 header.topic,
                 queue_id,
                 request.body,

@@ -36,7 +36,6 @@ SendHeader = SendMessage | SendMessageV2
 
 _FIRST_WITH_MAX_RECONSUME: Final = 121  # 3.4.9
 _FIRST_RETRY_LEVEL: Final = 3
-_TIMER: Final = "TIMER_"
 _MOST_INNER: Final = 32_767  # a queue entry counts them in 16 bits
 _INNER_NUM: Final = f"{keys.INNER_NUM}\x01".encode()
 
@@ -70,7 +69,7 @@ async def send_message(
         if target.startswith(names.RETRY_PREFIX):
             target, queue_id, properties = sending.redirect_exhausted(header, request.version, properties)
             queue_id = max(queue_id, 0)
-        appended, unique_key = sending.put(
+        appended, unique_key, recall_handle = sending.put(
             target,
             queue_id,
             request.body,
@@ -83,8 +82,7 @@ async def send_message(
         )
     except (RequestFailed, MessageError) as error:
         return receipts.refused(error)
-    handle = sending.recall_handle(appended, unique_key) if _TIMER in properties else ""
-    receipt = receipts.stored(appended.commit_log_offset, queue_id, appended.queue_offset, unique_key, handle)
+    receipt = receipts.stored(appended.commit_log_offset, queue_id, appended.queue_offset, unique_key, recall_handle)
     if not durability.is_immediate and wants_to_wait(properties):
         receipt.code = await durability.wait(appended.end)
     return receipt
@@ -162,7 +160,7 @@ def _put_whole(
         raise RequestFailed(
             ResponseCode.MESSAGE_ILLEGAL, f"a batch of {members} messages", hint=f"from 1 to {_MOST_INNER} are taken"
         )
-    appended, unique_key = sending.put(
+    appended, unique_key, _ = sending.put(
         header.topic,
         queue_id,
         body,

@@ -1,6 +1,6 @@
-"""The usual send, on the shortest way into the store: one plain message for a known topic.
+"""The usual send, on the shortest way into the store: one message for a known topic that takes any kind.
 
-Everything else (new topics, batches, delays, transactions, retries, refusals) is left to `send.py`, which also says what is
+Everything else (new topics, batches, retries, refusals) is left to `send.py`, which also says what is
 right: whatever is stored and answered here would be stored and answered there, byte for byte.
 """
 
@@ -71,7 +71,6 @@ class SendExpress:
             or fields.batch
             or not body
             or fields.sys_flag & INNER_BATCH
-            or is_special(properties)
             or not (durability.is_immediate or durability.has_room)
         ):
             return None
@@ -79,24 +78,39 @@ class SendExpress:
             isinstance(fields, SignedSendV2) and self._door.admits(self._code, fields, body, connection.peer.host)
         ):
             return None
-        text, unique_key = sending.complete(properties)
+        recall_handle = ""
         try:
-            appended = sending.store.append(
-                topic,
-                queue_id,
-                body,
-                text.encode(),
-                fields.born_timestamp,
-                packed_host(*connection.peer),
-                fields.flag,
-                fields.sys_flag,
-                fields.reconsume_times,
-            )
+            if is_special(properties):
+                appended, unique_key, recall_handle = sending.put(
+                    topic,
+                    queue_id,
+                    body,
+                    properties,
+                    fields.born_timestamp,
+                    packed_host(*connection.peer),
+                    fields.flag,
+                    fields.sys_flag,
+                    fields.reconsume_times,
+                )
+                at, end = appended.commit_log_offset, appended.end
+            else:
+                text, unique_key = sending.complete(properties)
+                appended = sending.store.append(
+                    topic,
+                    queue_id,
+                    body,
+                    text.encode(),
+                    fields.born_timestamp,
+                    packed_host(*connection.peer),
+                    fields.flag,
+                    fields.sys_flag,
+                    fields.reconsume_times,
+                )
+                at, end = appended.commit_log_offset, appended.end
+                plain.count(end - at)
         except OrbitError:
             return None  # nothing was stored; the ordinary handler will hear the same, and can say it
-        at, end = appended.commit_log_offset, appended.end
-        plain.count(end - at)
-        receipt = self._receipts.frame(at, queue_id, appended.queue_offset, unique_key, request.opaque)
+        receipt = self._receipts.frame(at, queue_id, appended.queue_offset, unique_key, request.opaque, recall_handle)
         if durability.is_immediate or not wants_to_wait(properties):
             return receipt
         connection.owe()
