@@ -231,7 +231,11 @@ async def test_what_cannot_be_recalled_is_told_so_and_changes_nothing(
 
 async def test_a_message_in_the_write_pool_can_be_recalled_too(tmp_path: Path, clock: ManualClock) -> None:
     """Its record cannot be read yet when its sender is answered."""
-    pool: dict[str, Any] = {"transientStorePoolEnable": "true", "transientStorePoolSize": 2, "commitIntervalCommitLog": 3_600_000}
+    pool: dict[str, Any] = {
+        "transientStorePoolEnable": "true",
+        "transientStorePoolSize": 2,
+        "commitIntervalCommitLog": 3_600_000,
+    }
     async with running(tmp_path / "pool", clock=clock, **SMALL, **pool) as broker, wire(broker) as client:
         receipt = await client.send("T", b"x", TIMER_DELAY_SEC="5", UNIQ_KEY="POOLED")
         assert broker.state.store.log.readable_end == 0
