@@ -7,6 +7,7 @@ from typing import Any
 
 from orbitmq.broker import half_messages, sending
 from orbitmq.broker.sending import Sending
+from orbitmq.broker.timer_requests import Place
 from orbitmq.broker.timers import Timers
 from orbitmq.cli.entry import main
 from orbitmq.storage.timer_wheel import NOWHERE, SLOTS
@@ -57,10 +58,12 @@ def acks_without_storing() -> None:
     """Every tenth delayed message is acknowledged and thrown away."""
     parked, count = Sending.parked, 0
 
-    def lose(self: Sending, topic: str, queue_id: int, parsed: dict[str, str]) -> Any:
+    def lose(self: Sending, topic: str, queue_id: int, properties: str, parsed: dict[str, str]) -> Place | None:
         nonlocal count
         count += topic == "Delayed"
-        return ("Nowhere", 0, "") if topic == "Delayed" and count % 10 == 0 else parked(self, topic, queue_id, parsed)
+        if topic == "Delayed" and count % 10 == 0:
+            return Place("Nowhere", 0, "")
+        return parked(self, topic, queue_id, properties, parsed)
 
     Sending.parked = lose  # type: ignore[method-assign]
 
