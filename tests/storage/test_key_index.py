@@ -414,6 +414,20 @@ def test_many_records_at_once_leave_the_bytes_of_one_by_one(
     assert [bytes(file.memory) for file in many.files] == [bytes(file.memory) for file in single.files]
 
 
+@pytest.mark.parametrize("slots", [50, 100_000])
+def test_more_keys_than_are_hashed_together_leave_the_bytes_of_one_by_one(tmp_path: Path, slots: int) -> None:
+    records = [(100 * n, 5000 + 7 * n, "t", f"unique-{n}", f"order-{n} customer-{n % 11}") for n in range(1, 601)]
+    single = KeyIndex(LocalDisk(), tmp_path / "single", ManualClock(), slots=slots, entries=1000)
+    many = KeyIndex(LocalDisk(), tmp_path / "many", ManualClock(), slots=slots, entries=1000)
+
+    for record in records:
+        single.put(*record)
+    many.put_many([(offset, at_ms, topic, a.encode(), b.encode()) for offset, at_ms, topic, a, b in records])
+
+    assert [bytes(file.memory) for file in many.files] == [bytes(file.memory) for file in single.files]
+    assert len(many.files) == 2
+
+
 def test_a_kill_among_the_slots_of_many_records_is_healed(tmp_path: Path) -> None:
     def opened() -> KeyIndex:
         return KeyIndex(LocalDisk(), tmp_path / "index", ManualClock(), slots=1000, entries=50)

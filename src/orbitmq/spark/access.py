@@ -17,6 +17,7 @@ from orbitmq.client.cluster import Cluster
 from orbitmq.client.config import ClientConfig, name_server_source
 from orbitmq.errors import ConfigError
 from orbitmq.protocol.signing import Credentials
+from orbitmq.spark.buffers import keep_large_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
@@ -120,6 +121,7 @@ class Link:
     """The connections of this process to one cluster, and the loop they live on."""
 
     def __init__(self, access: Access) -> None:
+        keep_large_buffers()
         self.access = access
         self.config = access.client_config()
         self.portal = portal.enter()

@@ -130,14 +130,25 @@ class KeyIndex:
             if last.put_compiled(self._loops.put_keys, records, self._topic_hashes):
                 return
         offsets, times, topics, keys = _one_key_each(records)
-        if offsets and last.end_offset < offsets[0] and len(keys) <= min(last.room, MOST_AT_ONCE):
-            known = {topic: self._topic_hash(topic) for topic in set(topics)}
-            hashes = java_hashes_after([known[topic] for topic in topics], keys)
+        if offsets and last.end_offset < offsets[0] and len(keys) <= last.room:
+            hashes = self._hashes(topics, keys)
             if hashes is not None:
                 last.put_many(positive_all(hashes), offsets, times)
                 return
         for offset, stored_at_ms, topic, unique_key, more_keys in records:
             self.put(offset, stored_at_ms, topic, _text(unique_key), _text(more_keys))
+
+    def _hashes(self, topics: Sequence[str], keys: Sequence[bytes]) -> list[int] | None:
+        """A record may have several keys: as many at a time as can be hashed together. None if one of them cannot be."""
+        known = {topic: self._topic_hash(topic) for topic in set(topics)}
+        before = [known[topic] for topic in topics]
+        hashes: list[int] = []
+        for at in range(0, len(keys), MOST_AT_ONCE):
+            some = java_hashes_after(before[at : at + MOST_AT_ONCE], keys[at : at + MOST_AT_ONCE])
+            if some is None:
+                return None
+            hashes += some
+        return hashes
 
     def _put_carefully(self, hashes: list[int], offset: int, stored_at_ms: int) -> None:
         """For a record that may be there already, or that needs another file."""
