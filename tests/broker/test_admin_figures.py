@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from orbitmq.clock import ManualClock
@@ -10,6 +11,7 @@ from orbitmq.message.tags import tag_code
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import decode
 from orbitmq.protocol.frame import FrameDecoder
+from orbitmq.transport.request_times import Kind
 from tests.broker.kit import Wire, running, wire
 from tests.golden_frames import golden_frames
 
@@ -39,6 +41,33 @@ async def test_runtime_info_has_every_key_of_apaches_broker(client: Wire) -> Non
 
     assert usual(set(ours)) == usual(set(theirs))
     assert all(isinstance(value, str) for value in ours.values())
+
+
+async def test_runtime_info_says_how_quickly_messages_were_taken(client: Wire, broker: Broker) -> None:
+    for _ in range(10):
+        await client.send("T", b"x")
+    await client.bodies("T")
+    times = broker.state.times.of(Kind(RequestCode.SEND_MESSAGE_V2))
+    times.add(0.120, 89)
+    times.add(2.5)
+    broker.state.times.of(Kind(RequestCode.PULL_MESSAGE)).add(0.777)
+    broker.state.times.of(Kind(RequestCode.PULL_MESSAGE, is_held=True)).add(30.0)
+    empty = await runtime_info(client)
+    assert empty["putLatency99"] == "0.00"  # the minute is not over
+
+    broker.state.service_times.sample()
+    full = await runtime_info(client)
+    spread = [int(count) for count in re.findall(r":(\d+) ", full["putMessageDistributeTime"])]
+    assert (len(spread), sum(spread), spread[8]) == (13, 100, 1)
+    assert full["putMessageDistributeTime"].startswith("[<=0ms]:")
+    assert int(re.findall(r"\[100~200ms\]:(\d+)", full["putMessageDistributeTime"])[0]) >= 89
+    assert 110 < float(full["putLatency99"]) <= 2500
+    assert float(full["putLatency999"]) >= float(full["putLatency99"])
+    assert int(full["putMessageEntireTimeMax"]) >= 2500
+    assert 777 <= int(full["getMessageEntireTimeMax"]) < 30_000
+
+    broker.state.service_times.sample()
+    assert (await runtime_info(client))["putLatency999"] == "0.00"  # a minute without puts
 
 
 async def test_tools_of_4_x_find_the_rate_under_the_name_they_know(client: Wire) -> None:

@@ -11,7 +11,10 @@ import pytest
 
 from orbitmq.clock import ManualClock
 from orbitmq.errors import ConfigError
-from tests.broker.kit import HEART_BEAT, SEND_BACK, Wire, running, wire
+from orbitmq.message.batch import BatchMember, encode_batch
+from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.command import Command
+from tests.broker.kit import HEART_BEAT, SEND_BACK, SEND_V2, Wire, running, wire
 from tests.raw_client import until
 from tests.storage.faulty_disk import FaultyDisk
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.broker import Broker
     from orbitmq.transport.address import Address
 
-SAMPLE = re.compile(r"(\w+)\{(.*)\} ([0-9.]+)")
+SAMPLE = re.compile(r"(\w+)\{(.*)\} ([0-9.e-]+)")
 
 
 async def fetch(address: Address | None, path: str) -> tuple[int, str]:
@@ -127,6 +130,111 @@ async def test_messages_given_up_are_counted(tmp_path: Path) -> None:
         families = await scrape(broker)
         ((labels, count),) = families["rocketmq_send_to_dlq_messages_total"]
         assert (labels["consumer_group"], labels["topic"], count) == ("G", "T", 1)
+
+
+async def test_sizes_of_messages_are_spread_between_apaches_bounds(tmp_path: Path) -> None:
+    async with running(tmp_path, **exporting()) as broker, wire(broker) as client:
+        for size in (100, 2000, 2000, 5000, 600_000):
+            await client.send("T", bytes(size))
+        batch = encode_batch([BatchMember(bytes(3000)), BatchMember(bytes(200))])  # on the average in between
+        assert (await client.send("T", batch, header={"batch": True})).code == 0
+        families = await scrape(broker)
+        buckets = {labels["le"]: count for labels, count in families["rocketmq_message_size_bucket"]}
+        assert buckets == {
+            "1024.0": 1, "4096.0": 5, "524288.0": 6, "1048576.0": 7, "2097152.0": 7, "4194304.0": 7, "+Inf": 7,
+        }  # fmt: skip
+        assert families["rocketmq_message_size_count"] == families["rocketmq_messages_in_total"]
+        assert families["rocketmq_message_size_sum"] == families["rocketmq_throughput_in_total"]
+        await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        assert "rocketmq_message_size_count" not in await scrape(broker)
+
+
+async def latencies(broker: Broker) -> dict[tuple[str, str, str, str], float]:
+    """How many requests were timed, by code, answer, result, and whether they were held."""
+    families = await scrape(broker)
+    labels = ("request_code", "response_code", "result", "is_long_polling")
+    found = {}
+    for sample, count in families["rocketmq_rpc_latency_milliseconds_count"]:
+        assert sample["protocol_type"] == "remoting"
+        same = [
+            value
+            for other, value in families["rocketmq_rpc_latency_milliseconds_bucket"]
+            if sample.items() <= other.items()
+        ]
+        assert same == sorted(same)
+        assert (len(same), same[-1]) == (10, count)
+        found[tuple(sample[label] for label in labels)] = count
+    return found  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_every_request_is_timed_whichever_way_it_goes(tmp_path: Path, flush: str) -> None:
+    async with running(tmp_path, **exporting(flushDiskType=flush)) as broker, wire(broker) as client:
+        for _ in range(3):  # the first creates the topic and goes the ordinary way
+            await client.send("T", b"x")
+        await client.ask(77, {"no": "such code"})
+        await client.bodies("T")
+        held = await client.hold("T", 0, 3)
+        await client.send("T", b"x")
+        assert (await held).code == 0
+        timed_out = await client.hold("T", 0, 4, suspend_timeout_millis=1)
+        assert (await timed_out).code == 19
+        await (await client.connection()).call(Command(SEND_V2, fields={"no": "field"}), 20.0)
+        counts = await latencies(broker)
+        assert counts["send_message_v2", "success", "success", "false"] == 4
+        assert counts["send_message_v2", "invalid_parameter", "success", "false"] == 1
+        assert counts["pull_message", "success", "success", "false"] == 1
+        assert counts["pull_message", "success", "success", "true"] == 1
+        assert counts["pull_message", "pull_not_found", "success", "true"] == 1
+        assert not [key for key in counts if key[0] == "77"]  # whoever invents codes fills no memory
+        families = await scrape(broker)
+        marks = {labels["processor"]: waiting for labels, waiting in families["rocketmq_processor_watermark"]}
+        assert len(marks) == 12
+        assert set(marks.values()) == {0}
+
+
+async def test_what_waits_for_the_disk_shows_as_a_watermark(tmp_path: Path) -> None:
+    async with running(tmp_path, **exporting(flushDiskType="SYNC_FLUSH")) as broker:
+        broker.state.durability.tell(broker.state.store.log.end + 1, lambda verdict: None)
+        families = await scrape(broker)
+        marks = {labels["processor"]: waiting for labels, waiting in families["rocketmq_processor_watermark"]}
+        assert (marks["send"], marks["pull"]) == (1, 0)
+
+
+async def test_what_operators_waited_for_is_spread(tmp_path: Path) -> None:
+    async with running(tmp_path, **exporting()) as broker, wire(broker) as client:
+        topic = {"defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "order": "false"}
+        topic |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
+        assert (await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "T", **topic})).code == 0
+        assert (await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "TBW102", **topic})).code != 0
+        body = json.dumps({"groupName": "G"}).encode()
+        assert (await client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
+        families = await scrape(broker)
+        topics = families["rocketmq_topic_create_execution_time_milliseconds_count"]
+        assert ({"invocation_status": "success", "is_system": "false"}, 1) in topics
+        assert ({"invocation_status": "failure", "is_system": "true"}, 1) in topics
+        groups = families["rocketmq_consumer_group_create_execution_time_milliseconds_count"]
+        assert groups == [({"invocation_status": "success"}, 1)]
+
+
+async def test_transactions_are_counted_by_the_topic_they_are_for(tmp_path: Path) -> None:
+    async with running(tmp_path, **exporting()) as broker, wire(broker) as client:
+        receipts = [await client.send("Pay", TRAN_MSG="true", PGROUP="P") for _ in range(3)]
+        assert (await scrape(broker))["rocketmq_half_messages"] == [({"topic": "Pay"}, 3)]
+        for receipt, decision in zip(receipts, (8, 12), strict=False):
+            header = {
+                "producerGroup": "P",
+                "tranStateTableOffset": receipt.fields["queueOffset"],
+                "commitLogOffset": int(receipt.fields["msgId"][-16:], 16),
+                "commitOrRollback": decision,
+                "fromTransactionCheck": "false",
+                "msgId": "x",
+            }
+            assert (await client.ask(RequestCode.END_TRANSACTION, header)).code == 0
+        families = await scrape(broker)
+        for name, count in (("half_messages", 1), ("commit_messages_total", 1), ("rollback_messages_total", 1)):
+            assert families[f"rocketmq_{name}"] == [({"topic": "Pay"}, count)]
+        assert families["rocketmq_finish_message_latency_milliseconds_count"] == [({"topic": "Pay"}, 1)]
 
 
 async def test_probes(tmp_path: Path) -> None:

@@ -164,6 +164,7 @@ class Broker:
                 idle_seconds=settings.server_channel_max_idle_time_seconds, backlog=settings.server_socket_backlog
             ),
             tls=self.configuration.tls,
+            times=self.state.times,
             on_close=self._connection_closed,
             network=self._network,
             doorman=self._doorman,
@@ -195,6 +196,7 @@ class Broker:
         metrics = Metrics(
             state.store, state.topics, state.groups, state.clients, state.progress, state.statistics,
             self.configuration, self._clock, state.timers, state.reviving, state.open_leases, state.refusals,
+            state.half_messages, state.times, state.service_times,
         )  # fmt: skip
         self._exporter = Exporter(metrics, state.store, self._network)
         self.metrics_address = await self._exporter.start(host, self.configuration.settings.metrics_prom_exporter_port)

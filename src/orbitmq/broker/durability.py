@@ -49,6 +49,11 @@ class Durability:
         self.is_immediate = not self._flushes and self._slaves is None
 
     @property
+    def unanswered(self) -> int:
+        """Messages whose senders wait."""
+        return self._unanswered
+
+    @property
     def has_room(self) -> bool:
         return self._unanswered < self._most_waiting
 

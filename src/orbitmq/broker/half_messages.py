@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections import Counter as Tally
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.broker import names
+from orbitmq.broker import names, statistics
+from orbitmq.broker.histograms import FINISH_LATENCY
 from orbitmq.broker.sending import asks_for_delay
 from orbitmq.errors import MessageError, RequestFailed, StorageError
 from orbitmq.message import properties as keys
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.sending import Sending
     from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.topics import Topics
     from orbitmq.clock import Clock
     from orbitmq.message.message import StoredMessage
@@ -58,9 +61,10 @@ _LONGEST_ROUND_SECONDS: Final = 60.0  # Java's too; the next round goes on
 class HalfMessage:
     """What must be known of an undecided message without reading it."""
 
-    __slots__ = ("checks", "commit_log_offset", "group", "stored_at_ms")
+    __slots__ = ("checks", "commit_log_offset", "group", "stored_at_ms", "topic")
 
-    def __init__(self, commit_log_offset: int, stored_at_ms: int, checks: int = 0) -> None:
+    def __init__(self, topic: str, commit_log_offset: int, stored_at_ms: int, checks: int = 0) -> None:
+        self.topic = sys.intern(topic)  # where it will go
         self.commit_log_offset = commit_log_offset
         self.stored_at_ms = stored_at_ms
         self.checks = checks
@@ -76,6 +80,7 @@ class HalfMessages:
         clients: Clients,
         sending: Sending,
         configuration: BrokerConfiguration,
+        stats: Statistics,
         clock: Clock,
         store_host: bytes,
     ) -> None:
@@ -85,6 +90,7 @@ class HalfMessages:
         self._clients = clients
         self._sending = sending
         self._configuration = configuration
+        self._stats = stats
         self._clock = clock
         self._store_host = store_host
         self._undecided: dict[int, HalfMessage] = {}  # by offset in the half queue, oldest first
@@ -95,14 +101,18 @@ class HalfMessages:
     def __len__(self) -> int:
         return len(self._undecided)
 
+    def by_topic(self) -> Tally[str]:
+        """How many are undecided."""
+        return Tally(half.topic for half in self._undecided.values())
+
     def settle_at(self, store_host: bytes) -> None:
         self._store_host = store_host
 
     # ---- a transaction begins
 
-    def taken(self, appended: Appended) -> None:
-        """A half message was stored."""
-        self._undecided[appended.queue_offset] = HalfMessage(appended.commit_log_offset, appended.stored_at_ms)
+    def taken(self, appended: Appended, topic: str) -> None:
+        """A half message for that topic was stored."""
+        self._undecided[appended.queue_offset] = HalfMessage(topic, appended.commit_log_offset, appended.stored_at_ms)
 
     # ---- and is decided
 
@@ -111,13 +121,19 @@ class HalfMessages:
         message = self._find(queue_offset, commit_log_offset, group)
         if queue_offset not in self._undecided:
             return  # decided before; once is enough
+        topic = self._undecided[queue_offset].topic
         self._publish(message)
         self._decide(queue_offset)
+        self._stats.counter(statistics.COMMIT_NUMS, topic).add(1)
+        waited_seconds = (self._clock.now_ms() - message.born_at_ms) // 1000
+        self._stats.histogram(FINISH_LATENCY).record(waited_seconds, topic)
 
     def roll_back(self, queue_offset: int, commit_log_offset: int, group: str) -> None:
         self._find(queue_offset, commit_log_offset, group)
-        if queue_offset in self._undecided:
+        half = self._undecided.get(queue_offset)
+        if half is not None:
             self._decide(queue_offset)
+            self._stats.counter(statistics.ROLLBACK_NUMS, half.topic).add(1)
 
     def _find(self, queue_offset: int, commit_log_offset: int, group: str) -> RawRecord:
         record = self._store.record_at(commit_log_offset)
@@ -304,7 +320,10 @@ class HalfMessages:
             if message.queue_offset not in decided:
                 checks = message.properties.get(keys.TRANSACTION_CHECK_TIMES, "")
                 self._undecided[message.queue_offset] = HalfMessage(
-                    message.commit_log_offset, message.stored_at_ms, int(checks) if checks.isdigit() else 0
+                    message.properties.get(keys.REAL_TOPIC, ""),
+                    message.commit_log_offset,
+                    message.stored_at_ms,
+                    int(checks) if checks.isdigit() else 0,
                 )
         if self._undecided:
             logger.info("%d transactions are undecided", len(self._undecided))

@@ -7,7 +7,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.broker import totals
+from orbitmq.broker import service_times, totals
 from orbitmq.broker.long_poll import BUCKET_SECONDS
 from orbitmq.broker.statistics import SAMPLE_SECONDS
 from orbitmq.tasks import every
@@ -59,6 +59,7 @@ def start_jobs(state: State, start: StartTask) -> None:
         ("freeing ordered queues", _FREE_QUEUES_SECONDS, state.ordered_leases.free_due),
         ("sampling statistics", SAMPLE_SECONDS, state.statistics.sample),
         ("sampling totals", totals.SAMPLE_SECONDS, state.totals.sample),
+        ("sampling service times", service_times.SAMPLE_SECONDS, state.service_times.sample),
         ("stopping slow readers", _PROTECT_SECONDS, state.progress.protect_broker),
         ("dropping silent clients", _CLIENT_SCAN_SECONDS, partial(_expire_clients, state)),
         ("cleaning the store", settings.clean_resource_interval / 1000, state.cleaning.round),

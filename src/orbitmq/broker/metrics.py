@@ -1,7 +1,6 @@
 """What Prometheus scrapes: Apache's names and labels, put together only when somebody asks.
 
-Left out are Apache's histograms of every message and request (there is one, of the delays that timers ask for) and the sizes of thread pools,
-which are not here. `message_type` is what the topic is for, by its attribute.
+`message_type` is what the topic is for, by its attribute.
 
 Java: BrokerMetricsManager, DefaultStoreMetricsManager
 """
@@ -14,23 +13,29 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names, statistics
+from orbitmq.broker.histograms import ON_DISK, MessageSizes, Spread
 from orbitmq.protocol import versions
+from orbitmq.protocol.codes import RequestCode, ResponseCode, name_of
+from orbitmq.transport.request_times import spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from orbitmq.broker.clients import Clients
     from orbitmq.broker.groups import Groups
+    from orbitmq.broker.half_messages import HalfMessages
     from orbitmq.broker.leases.open_leases import OpenLeases
     from orbitmq.broker.leases.reviving import Reviving
     from orbitmq.broker.progress import Progress
+    from orbitmq.broker.service_times import ServiceTimes
     from orbitmq.broker.settings import BrokerConfiguration
-    from orbitmq.broker.statistics import Distribution, Statistics
+    from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.timers import Timers
     from orbitmq.broker.topics import Topics
     from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
     from orbitmq.transport.load_limits import Refusals
+    from orbitmq.transport.request_times import Kind, RequestTimes
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -43,7 +48,7 @@ _LAGS: Final = (
     ("rocketmq_consumer_ready_messages", "Messages not fetched."),
 )
 
-_DISK: Final = {"storage_type": "local", "storage_medium": "disk"}
+_RPC_BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
 _Sample = tuple[dict[str, str], float]
 
 
@@ -62,8 +67,14 @@ class Metrics:
         reviving: Reviving,
         open_leases: OpenLeases,
         refusals: Refusals,
+        half_messages: HalfMessages,
+        times: RequestTimes,
+        service_times: ServiceTimes,
     ) -> None:
         self._refusals = refusals
+        self._half_messages = half_messages
+        self._times = times
+        self._service_times = service_times
         self._timers = timers
         self._reviving = reviving
         self._open_leases = open_leases
@@ -79,7 +90,9 @@ class Metrics:
     async def text(self) -> str:
         """Gives way to other work between groups: there may be thousands."""
         lines = [*self._about_broker(), *self._about_messages(), *self._about_clients(), *self._about_store()]
-        lines += [*self._about_timers(), *self._about_leases()]
+        lines += [*self._about_requests(), *self._about_transactions(), *self._about_timers(), *self._about_leases()]
+        for histogram in self._stats.histograms():
+            lines += self._histogram(*histogram.kind[:3], histogram.spreads())
         lines += await self._about_lag()
         return "\n".join(lines) + "\n"
 
@@ -103,6 +116,38 @@ class Metrics:
         )
         for name, help_text, counted, labels in families:
             samples = [(labels(key), counter.value) for key, counter in self._stats.counters(counted)]
+            yield from self._family(name, "counter", help_text, samples)
+        sizes = dict(self._stats.counters(statistics.TOPIC_PUT_SIZE))
+        spreads = (
+            (self._of_topic(topic), self._stats.message_sizes(topic).spread(counter.value, sizes[topic].value))
+            for topic, counter in self._stats.counters(statistics.TOPIC_PUT_NUMS)
+        )
+        yield from self._histogram("rocketmq_message_size", "Sizes of records.", MessageSizes.BOUNDS, spreads)
+
+    def _about_requests(self) -> Iterator[str]:
+        """Java: RemotingMetricsManager"""
+        waiting: list[_Sample] = [
+            ({"processor": name}, count) for name, count in self._service_times.watermarks().items()
+        ]
+        yield from self._family("rocketmq_processor_watermark", "gauge", "Requests that wait.", waiting)
+        spreads = (
+            (_of_request(kind), Spread(spread(times.counts, _RPC_BOUNDS_MS), times.seconds * 1000))
+            for kind, times in self._times.all()
+            if any(times.counts)
+        )
+        name, help_text = "rocketmq_rpc_latency_milliseconds", "From a request's arrival to its answer."
+        yield from self._histogram(name, help_text, _RPC_BOUNDS_MS, spreads)
+
+    def _about_transactions(self) -> Iterator[str]:
+        ended = [*self._stats.counters(statistics.COMMIT_NUMS), *self._stats.counters(statistics.ROLLBACK_NUMS)]
+        by_topic = {**dict.fromkeys((topic for topic, _ in ended), 0), **self._half_messages.by_topic()}
+        undecided: list[_Sample] = [({"topic": topic}, count) for topic, count in by_topic.items()]
+        yield from self._family("rocketmq_half_messages", "gauge", "Undecided transactions.", undecided)
+        for name, help_text, counted in (
+            ("rocketmq_commit_messages_total", "Transactions committed.", statistics.COMMIT_NUMS),
+            ("rocketmq_rollback_messages_total", "Transactions rolled back.", statistics.ROLLBACK_NUMS),
+        ):
+            samples: list[_Sample] = [({"topic": key}, counter.value) for key, counter in self._stats.counters(counted)]
             yield from self._family(name, "counter", help_text, samples)
 
     def _about_clients(self) -> Iterator[str]:
@@ -135,7 +180,7 @@ class Metrics:
             ("rocketmq_storage_message_reserve_time_milliseconds", "Age of the oldest message.", kept_ms),
         )
         for name, help_text, value in figures:
-            yield from self._family(name, "gauge", help_text, [(_DISK, value)])
+            yield from self._family(name, "gauge", help_text, [(ON_DISK, value)])
 
     def _about_timers(self) -> Iterator[str]:
         timers = self._timers
@@ -152,21 +197,22 @@ class Metrics:
             ("rocketmq_timer_dequeue_latency_milliseconds", "How late the wheel is.", timers.read_behind_ms),
         )
         for name, help_text, value in gauges:
-            yield from self._family(name, "gauge", help_text, [(_DISK, value)])
+            yield from self._family(name, "gauge", help_text, [(ON_DISK, value)])
+        timing: list[_Sample] = [
+            ({**ON_DISK, "topic": topic}, count) for topic, count in timers.waiting_by_topic().items()
+        ]
+        yield from self._family("rocketmq_timing_messages", "gauge", "Messages on the wheel.", timing)
         counted = (
             ("rocketmq_timer_enqueue_total", "Timer messages taken.", statistics.TIMER_ENQUEUE_NUMS),
             ("rocketmq_timer_dequeue_total", "Timer messages delivered.", statistics.TIMER_DEQUEUE_NUMS),
         )
         for name, help_text, counter_name in counted:
-            samples = [({**_DISK, "topic": key}, counter.value) for key, counter in self._stats.counters(counter_name)]
+            samples = [
+                ({**ON_DISK, "topic": key}, counter.value) for key, counter in self._stats.counters(counter_name)
+            ]
             yield from self._family(name, "counter", help_text, samples)
-        waiting: list[_Sample] = [
-            ({**_DISK, "topic": topic}, count) for topic, count in timers.waiting_by_topic().items()
-        ]
-        yield from self._family("rocketmq_timing_messages", "gauge", "Messages that wait for their moment.", waiting)
-        yield from self._histogram("rocketmq_delay_message_latency_seconds", "Delays asked for.", timers.delays)
-        spread: list[_Sample] = [({**_DISK, "timer_bound_s": str(end)}, count) for end, count in timers.spread()]
-        yield from self._family("rocketmq_timer_message_snapshot", "gauge", "Messages due until then.", spread)
+        due: list[_Sample] = [({**ON_DISK, "timer_bound_s": str(end)}, count) for end, count in timers.spread()]
+        yield from self._family("rocketmq_timer_message_snapshot", "gauge", "Messages due until then.", due)
 
     def _about_leases(self) -> Iterator[str]:
         """Java: PopMetricsManager"""
@@ -187,18 +233,6 @@ class Metrics:
         yield from self._family(
             "rocketmq_pop_checkpoint_buffer_size", "gauge", "Open leases in memory.", [({}, len(self._open_leases))]
         )
-
-    def _histogram(self, name: str, help_text: str, by_topic: Mapping[str, Distribution]) -> Iterator[str]:
-        if by_topic:
-            yield from _heading(name, "histogram", help_text)
-        for topic, values in by_topic.items():
-            labels = {**_DISK, "topic": topic}
-            so_far = list(accumulate(values.counts))
-            bounds = [*(f"{bound}.0" for bound in values.bounds), "+Inf"]
-            for bound, up_to in zip(bounds, so_far, strict=True):
-                yield self._sample(f"{name}_bucket", {**labels, "le": bound}, up_to)
-            yield self._sample(f"{name}_count", labels, so_far[-1])
-            yield self._sample(f"{name}_sum", labels, values.total)
 
     async def _about_lag(self) -> list[str]:
         samples: list[list[_Sample]] = [[] for _ in _LAGS]
@@ -245,6 +279,20 @@ class Metrics:
     def _age_ms(self, since_ms: int | None) -> int:
         return max(0, self._clock.now_ms() - since_ms) if since_ms is not None else 0
 
+    def _histogram(
+        self, name: str, help_text: str, bounds: Sequence[int], spreads: Iterable[tuple[dict[str, str], Spread]]
+    ) -> Iterator[str]:
+        ends = [*(f"{float(bound)}" for bound in bounds), "+Inf"]
+        first = True
+        for labels, (counts, total) in spreads:
+            if first:
+                yield from _heading(name, "histogram", help_text)
+                first = False
+            yield self._sample(f"{name}_count", labels, sum(counts))
+            yield self._sample(f"{name}_sum", labels, total)
+            for end, so_far in zip(ends, accumulate(counts), strict=True):
+                yield self._sample(f"{name}_bucket", {**labels, "le": end}, so_far)
+
     def _family(self, name: str, kind: str, help_text: str, samples: Iterable[_Sample]) -> Iterator[str]:
         """Nothing at all without a sample, as Apache shows an instrument only once it has a value."""
         first = True
@@ -271,6 +319,16 @@ def _software(language: str, version: int) -> dict[str, str]:
         "language": language.lower(),
         "version": versions.name(version).lower(),
         "protocol_type": "remoting",
+    }
+
+
+def _of_request(kind: Kind) -> dict[str, str]:
+    return {
+        "protocol_type": "remoting",
+        "request_code": name_of(kind.request_code, RequestCode).lower(),
+        "response_code": name_of(kind.answer_code, ResponseCode).lower(),
+        "is_long_polling": _flag(kind.is_held),
+        "result": kind.result,
     }
 
 

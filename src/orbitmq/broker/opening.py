@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from orbitmq.access.opening import open_gate, open_users, own_signature
 from orbitmq.access.plain_gate import PlainGate
@@ -40,6 +40,7 @@ from orbitmq.broker.replication.metadata import MasterTables
 from orbitmq.broker.replication.slave import Copying
 from orbitmq.broker.request_modes import RequestModes
 from orbitmq.broker.sending import Sending
+from orbitmq.broker.service_times import ServiceTimes
 from orbitmq.broker.state import State
 from orbitmq.broker.statistics import Statistics
 from orbitmq.broker.timers import Timers
@@ -59,6 +60,7 @@ from orbitmq.transport.address import Address
 from orbitmq.transport.load_limits import Refusals
 from orbitmq.transport.pool import Pool
 from orbitmq.transport.rates import Rates
+from orbitmq.transport.request_times import RequestTimes
 
 if TYPE_CHECKING:
     import random
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orbitmq.access.gate import Door
+    from orbitmq.access.users import Users
     from orbitmq.broker.name_servers import NameServers
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.clock import Clock
@@ -80,6 +83,27 @@ if TYPE_CHECKING:
     StartTask = Callable[[Coroutine[Any, Any, Any], str], object]
 
 logger = logging.getLogger(__name__)
+
+
+class _Tables(NamedTuple):
+    """What is known besides messages, each in a file of its own."""
+
+    topics: Topics
+    groups: Groups
+    offsets: ConsumerOffsets
+    filters: ConsumerFilters
+    request_modes: RequestModes
+
+
+class _LeaseParts(TypedDict):
+    """Those parts of `State` that hand out leases and take them back."""
+
+    lease_log: LeaseLog
+    open_leases: OpenLeases
+    ordered_leases: OrderedLeases
+    pops: Serving
+    settling: Settling
+    reviving: Reviving
 
 
 class Opener:
@@ -103,82 +127,27 @@ class Opener:
         """Everything, ready to be connected and started. `address` is what clients will be told, its port perhaps not yet."""
         configuration, clock = self._configuration, self._clock
         settings = configuration.settings
-        config = settings.storage_config()
-        folder = config.config_path
-        users = open_users(settings, folder / "auth", settings.access_file())
-        cluster = settings.broker_cluster_name
-        refusals = Refusals()
-        rates = Rates("user", lambda: configuration.settings, clock, refusals)
-        configuration.when_changed.append(rates.refresh)
-        gate: Door | None = (
-            PlainGate(settings.access_file(), cluster, clock, rates)
-            if settings.acl_enable
-            else open_gate(settings, users, cluster, rates)
-        )
-        topics = Topics(JsonFile(self._disk, folder / tables.TOPICS, tables.TopicTable), configuration, clock, refusals)
-        groups = Groups(JsonFile(self._disk, folder / tables.GROUPS, tables.GroupTable), configuration, clock, refusals)
-        offsets = ConsumerOffsets(self._offsets_file(folder), configuration, clock)
-        filters = ConsumerFilters(
-            JsonFile(self._disk, folder / tables.FILTERS, tables.FilterTable), configuration, clock
-        )
         host = pack_host(*address)
-        store = Store(config, host, clock=clock, disk=self._disk, threads=self._threads, is_batch_topic=topics.is_batch)
-        store.start()
-        logger.info(
-            "opened the store %s: %d topics, log from %d to %d, last stop %s",
-            config.directory, len(topics.all()), store.log.start, store.log.end, store.last_exit.name.lower(),
-        )  # fmt: skip
-        statistics = Statistics(clock)
-        locks = QueueLocks(clock)
-        clients = Clients(clock, partial(_wants_notices, configuration, groups))
-        unique_ids = UniqueIds(clock, host[:-4], os.getpid(), self._random.getrandbits(32))
-        sending = Sending(store, topics, groups, locks, configuration, statistics, clock, unique_ids, self._random)
-        timers = self._open_timers(store, sending, statistics) if settings.timer_wheel_enable else None
-        compacted = self._open_compacted(store, topics) if settings.enable_compaction else None
-        delayed = DelayedMessages(
-            JsonFile(self._disk, folder / tables.DELAYS, tables.DelayTable),
-            DelayProgress(self._disk, folder / delay_progress.NAME),
-            store,
-            sending,
-            clock,
-        )
-        request_modes = RequestModes(JsonFile(self._disk, folder / tables.REQUEST_MODES, tables.RequestModeTable))
-        copying = master_tables = None
-        if settings.is_slave:
-            pool = self._pool(own_signature(settings))
-            copying = Copying(store, configuration, clock, pool, self._network)
-            master_tables = MasterTables(copying, pool, topics, groups, offsets, delayed, request_modes)
-        registration = Registration(
-            topics, configuration, name_servers, partial(self._pool, own_signature(settings)),
-            copying.follow if copying else None,
-        )  # fmt: skip
+        users = open_users(settings, settings.storage_config().config_path / "auth", settings.access_file())
+        refusals = Refusals()
+        gate = self._open_gate(users, refusals)  # before the store: it may refuse its settings
+        known = self._open_tables(refusals)
+        store = self._open_store(known.topics, host)
+        stats, locks, times = Statistics(clock), QueueLocks(clock), RequestTimes()
+        clients = Clients(clock, partial(_wants_notices, configuration, known.groups))
+        sending = self._open_sending(store, known, locks, stats, host)
+        timers = self._open_timers(store, sending, stats) if settings.timer_wheel_enable else None
+        compacted = self._open_compacted(store, known.topics) if settings.enable_compaction else None
+        delayed = self._open_delayed(store, sending)
+        copying, master_tables = self._open_copying(store, known, delayed)
+        pool_for_registration = partial(self._pool, own_signature(settings))
+        follow = copying.follow if copying is not None else None
+        registration = Registration(known.topics, configuration, name_servers, pool_for_registration, follow)
         slaves = Slaves(store, configuration, self._network)
-        durability = Durability(
-            store,
-            settings.sync_flush_timeout / 1000,
-            settings.send_thread_pool_queue_capacity,
-            slaves,
-            settings.copies_awaited,
-        )
-        lease_log = LeaseLog(store, configuration, statistics, clock, host)
-        open_leases = OpenLeases()
-        if not settings.is_slave:
-            offsets.log_end = lambda: store.log.end
-            restore_positions(store, lease_log, offsets, settings.revive_queue_num)
-        ordered = OrderedLeases(JsonFile(self._disk, folder / tables.ORDERS, tables.OrderTable), topics, groups, clock)
-        popping = Popping(
-            store,
-            topics,
-            offsets,
-            lease_log,
-            open_leases,
-            ordered,
-            configuration,
-            statistics,
-            clock,
-            self._random,
-        )
+        durability = self._open_durability(store, slaves)
+        topics, groups, offsets = known.topics, known.groups, known.offsets
         return State(
+            **self._open_leases(store, known, sending, durability, stats, host, start_task),
             configuration=configuration,
             clock=clock,
             randomness=self._random,
@@ -186,10 +155,10 @@ class Opener:
             topics=topics,
             groups=groups,
             offsets=offsets,
-            filters=filters,
+            filters=known.filters,
             clients=clients,
             locks=locks,
-            statistics=statistics,
+            statistics=stats,
             sending=sending,
             receipts=Receipts(settings.region_id, trace_on=settings.trace_on),
             durability=durability,
@@ -199,27 +168,21 @@ class Opener:
             users=users,
             gate=gate,
             refusals=refusals,
-            pulling=Pulling(store, topics, groups, clients, offsets, configuration, statistics, compacted, filters),
+            pulling=Pulling(store, topics, groups, clients, offsets, configuration, stats, compacted, known.filters),
             delayed=delayed,
             timers=timers,
             compacted=compacted,
-            half_messages=HalfMessages(store, topics, offsets, clients, sending, configuration, clock, host),
+            half_messages=HalfMessages(store, topics, offsets, clients, sending, configuration, stats, clock, host),
             registration=registration,
-            totals=Totals(clock, statistics, topics, settings.broker_cluster_name),
-            progress=Progress(store, topics, groups, offsets, clients, statistics, configuration),
+            totals=Totals(clock, stats, topics, settings.broker_cluster_name),
+            progress=Progress(store, topics, groups, offsets, clients, stats, configuration),
             cleaning=Cleaning(store, configuration, [store, *([timers.wheel.log] if timers is not None else [])]),
             filter_servers=FilterServers(registration),
             cold_data=ColdDataLimits(),
-            lease_log=lease_log,
-            open_leases=open_leases,
-            ordered_leases=ordered,
-            pops=Serving(popping, ordered, topics, groups, durability, configuration, clock, start_task),
-            settling=Settling(offsets, lease_log, open_leases, ordered, configuration, statistics, clock),
-            reviving=Reviving(
-                store, topics, groups, offsets, lease_log, open_leases, sending, configuration, statistics, clock
-            ),
-            request_modes=request_modes,
+            request_modes=known.request_modes,
             topic_routes=TopicRoutes(topics, name_servers, settings.broker_name, self._pool()),
+            times=times,
+            service_times=ServiceTimes(times, durability),
         )
 
     def _pool(
@@ -228,6 +191,31 @@ class Opener:
         on_close: Callable[[Connection], None] | None = None,
     ) -> Pool:
         return Pool(network=self._network, randomness=self._random, sign=sign, on_close=on_close)
+
+    # ---- what is kept in files
+
+    def _open_tables(self, refusals: Refusals) -> _Tables:
+        configuration, clock, disk = self._configuration, self._clock, self._disk
+        folder = configuration.settings.storage_config().config_path
+        return _Tables(
+            Topics(JsonFile(disk, folder / tables.TOPICS, tables.TopicTable), configuration, clock, refusals),
+            Groups(JsonFile(disk, folder / tables.GROUPS, tables.GroupTable), configuration, clock, refusals),
+            ConsumerOffsets(self._offsets_file(folder), configuration, clock),
+            ConsumerFilters(JsonFile(disk, folder / tables.FILTERS, tables.FilterTable), configuration, clock),
+            RequestModes(JsonFile(disk, folder / tables.REQUEST_MODES, tables.RequestModeTable)),
+        )
+
+    def _open_store(self, topics: Topics, host: bytes) -> Store:
+        config = self._configuration.settings.storage_config()
+        store = Store(
+            config, host, clock=self._clock, disk=self._disk, threads=self._threads, is_batch_topic=topics.is_batch
+        )
+        store.start()
+        logger.info(
+            "opened the store %s: %d topics, log from %d to %d, last stop %s",
+            config.directory, len(topics.all()), store.log.start, store.log.end, store.last_exit.name.lower(),
+        )  # fmt: skip
+        return store
 
     def _offsets_file(self, folder: Path) -> JsonFile[tables.OffsetTable]:
         """Light queues have a file of their own, for all offsets; it begins with what the usual one knows."""
@@ -238,6 +226,77 @@ class Opener:
         if self._disk.stat(light.path) is None:
             light.save(usual.load())
         return light
+
+    # ---- what works on it
+
+    def _open_gate(self, users: Users, refusals: Refusals) -> Door | None:
+        configuration, settings = self._configuration, self._configuration.settings
+        rates = Rates("user", lambda: configuration.settings, self._clock, refusals)
+        configuration.when_changed.append(rates.refresh)
+        if settings.acl_enable:
+            return PlainGate(settings.access_file(), settings.broker_cluster_name, self._clock, rates)
+        return open_gate(settings, users, settings.broker_cluster_name, rates)
+
+    def _open_sending(self, store: Store, known: _Tables, locks: QueueLocks, stats: Statistics, host: bytes) -> Sending:
+        clock, randomness = self._clock, self._random
+        unique_ids = UniqueIds(clock, host[:-4], os.getpid(), randomness.getrandbits(32))
+        topics, groups, configuration = known.topics, known.groups, self._configuration
+        return Sending(store, topics, groups, locks, configuration, stats, clock, unique_ids, randomness)
+
+    def _open_delayed(self, store: Store, sending: Sending) -> DelayedMessages:
+        folder, disk = store.config.config_path, self._disk
+        file = JsonFile(disk, folder / tables.DELAYS, tables.DelayTable)
+        return DelayedMessages(file, DelayProgress(disk, folder / delay_progress.NAME), store, sending, self._clock)
+
+    def _open_copying(
+        self, store: Store, known: _Tables, delayed: DelayedMessages
+    ) -> tuple[Copying | None, MasterTables | None]:
+        """What a slave has and a master has not."""
+        configuration = self._configuration
+        if not configuration.settings.is_slave:
+            return None, None
+        pool = self._pool(own_signature(configuration.settings))
+        copying = Copying(store, configuration, self._clock, pool, self._network)
+        topics, groups, offsets, _, request_modes = known
+        return copying, MasterTables(copying, pool, topics, groups, offsets, delayed, request_modes)
+
+    def _open_durability(self, store: Store, slaves: Slaves) -> Durability:
+        settings = self._configuration.settings
+        timeout_seconds, most_waiting = settings.sync_flush_timeout / 1000, settings.send_thread_pool_queue_capacity
+        return Durability(store, timeout_seconds, most_waiting, slaves, settings.copies_awaited)
+
+    def _open_leases(
+        self,
+        store: Store,
+        known: _Tables,
+        sending: Sending,
+        durability: Durability,
+        stats: Statistics,
+        host: bytes,
+        start_task: StartTask,
+    ) -> _LeaseParts:
+        configuration, clock, settings = self._configuration, self._clock, self._configuration.settings
+        topics, groups, offsets = known.topics, known.groups, known.offsets
+        lease_log = LeaseLog(store, configuration, stats, clock, host)
+        open_leases = OpenLeases()
+        if not settings.is_slave:
+            offsets.log_end = lambda: store.log.end
+            restore_positions(store, lease_log, offsets, settings.revive_queue_num)
+        path = store.config.config_path / tables.ORDERS
+        ordered = OrderedLeases(JsonFile(self._disk, path, tables.OrderTable), topics, groups, clock)
+        popping = Popping(
+            store, topics, offsets, lease_log, open_leases, ordered, configuration, stats, clock, self._random
+        )
+        return _LeaseParts(
+            lease_log=lease_log,
+            open_leases=open_leases,
+            ordered_leases=ordered,
+            pops=Serving(popping, ordered, topics, groups, durability, configuration, clock, start_task),
+            settling=Settling(offsets, lease_log, open_leases, ordered, configuration, stats, clock),
+            reviving=Reviving(
+                store, topics, groups, offsets, lease_log, open_leases, sending, configuration, stats, clock
+            ),
+        )
 
     def _open_timers(self, store: Store, sending: Sending, statistics: Statistics) -> Timers:
         def is_timer_record(commit_log_offset: int, size: int) -> bool:

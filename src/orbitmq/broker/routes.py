@@ -38,11 +38,12 @@ from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON
 from orbitmq.protocol.headers.send import SendMessage, SendMessageV2, SignedSendV2
 from orbitmq.protocol.short_send_binary import ShortSendReader
 from orbitmq.protocol.whole_request import reader
+from orbitmq.transport.request_times import Kind
 
 if TYPE_CHECKING:
     from orbitmq.access.gate import Door
     from orbitmq.broker.state import State
-    from orbitmq.transport.connection import Handler, Routes
+    from orbitmq.transport.connection import Connection, Handler, Routes
     from orbitmq.transport.express import ExpressRoutes, SwiftHandler
 
 
@@ -62,14 +63,14 @@ NOT_ON_FAST_PORT: Final = frozenset(
 def build_express(state: State) -> ExpressRoutes:
     s = state
     pulls: ExpressRoutes = {
-        (RequestCode.PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, RequestCode.PULL_MESSAGE),
-        (RequestCode.LITE_PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, RequestCode.LITE_PULL_MESSAGE),
+        (RequestCode.PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, s.times, RequestCode.PULL_MESSAGE),
+        (RequestCode.LITE_PULL_MESSAGE, CODEC_JSON): PullExpress(s.pulling, s.times, RequestCode.LITE_PULL_MESSAGE),
     }
     if s.gate is not None:  # who asks has to be looked at first
         return _guarded_express(s, s.gate) if s.copying is None else {}
     if s.copying is not None:  # nothing is sent to a slave
         return pulls if s.configuration.settings.slave_read_enable else {}
-    send_with = partial(SendExpress, s.sending, s.durability, s.receipts)
+    send_with = partial(SendExpress, s.sending, s.durability, s.receipts, s.times)
     read_short = reader(SendMessageV2)
     return {
         (RequestCode.SEND_MESSAGE, CODEC_JSON): send_with(RequestCode.SEND_MESSAGE, reader(SendMessage)),
@@ -83,7 +84,7 @@ def build_express(state: State) -> ExpressRoutes:
 def _guarded_express(s: State, gate: Door) -> ExpressRoutes:
     """Signed sends of the kind that every client sends most."""
     code = RequestCode.SEND_MESSAGE_V2
-    send = SendExpress(s.sending, s.durability, s.receipts, code, reader(SignedSendV2), ExpressDoor(gate))
+    send = SendExpress(s.sending, s.durability, s.receipts, s.times, code, reader(SignedSendV2), ExpressDoor(gate))
     return {(code, CODEC_JSON): send}
 
 
@@ -92,8 +93,19 @@ def build_swift(state: State) -> SwiftHandler | None:
     sends = compiled("sends")
     if sends is None or state.gate is not None or state.copying is not None:
         return None
-    handler: SwiftHandler = sends.SwiftSends(state.sending, state.durability, state.receipts, state.clock.now_ms)
-    return handler
+    take: SwiftHandler = sends.SwiftSends(state.sending, state.durability, state.receipts, state.clock.now_ms)
+    served, puts = state.times.of(Kind(RequestCode.SEND_MESSAGE_V2)), state.sending.all_puts
+
+    def timed(connection: Connection, data: bytes) -> tuple[int, bytes]:
+        before = puts.value
+        taken, answers = take(connection, data)
+        if answers:
+            if not served.fresh:
+                served.unsettled.append(served)
+            served.fresh += puts.value - before
+        return taken, answers
+
+    return timed
 
 
 def build_routes(state: State) -> Routes:
@@ -173,8 +185,8 @@ def _leases(state: State) -> dict[int, Handler]:
 def _topics_groups_and_clients(state: State) -> dict[int, Handler]:
     s = state
     return {
-        RequestCode.UPDATE_AND_CREATE_TOPIC: partial(admin_topics.update_topic, s.topics),
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: partial(admin_topics.update_topics, s.topics),
+        RequestCode.UPDATE_AND_CREATE_TOPIC: partial(admin_topics.update_topic, s.topics, s.statistics, s.clock),
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: partial(admin_topics.update_topics, s.topics, s.statistics, s.clock),
         RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: admin_topics.refuse_static_topic,
         RequestCode.DELETE_TOPIC_IN_BROKER: partial(
             admin_topics.delete_topic,
@@ -197,8 +209,12 @@ def _topics_groups_and_clients(state: State) -> dict[int, Handler]:
             admin_topics.topic_stats, s.topics, s.store, s.statistics, s.configuration
         ),
         RequestCode.CLEAN_UNUSED_TOPIC: partial(admin_topics.clean_unused_topics, s.topics, s.store),
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: partial(admin_groups.update_group, s.groups),
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: partial(admin_groups.update_groups, s.groups),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: partial(
+            admin_groups.update_group, s.groups, s.statistics, s.clock
+        ),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: partial(
+            admin_groups.update_groups, s.groups, s.statistics, s.clock
+        ),
         RequestCode.DELETE_SUBSCRIPTIONGROUP: partial(
             admin_groups.delete_group, s.groups, s.offsets, s.pulling, s.open_leases, s.statistics
         ),
@@ -243,6 +259,7 @@ def _figures_and_care(state: State) -> dict[int, Handler]:
             s.store,
             s.statistics,
             s.totals,
+            s.service_times,
             s.delayed,
             s.timers,
             s.configuration,

@@ -1,7 +1,7 @@
 """What GET_BROKER_RUNTIME_INFO answers: some sixty texts under the names that mqadmin and the dashboard read.
 
 Requests are answered by one event loop, without queues between threads, so sizes and waiting times of Apache's thread pools
-are 0 here; their capacities are the configured ones. How long each put took is not measured.
+are 0 here; their capacities are the configured ones. How long puts took is measured from request to answer (service_times.py).
 
 Java: AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.getRuntimeInfo
 """
@@ -15,6 +15,7 @@ from orbitmq.protocol import versions
 
 if TYPE_CHECKING:
     from orbitmq.broker.delayed import DelayedMessages
+    from orbitmq.broker.service_times import ServiceTimes
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.timers import Timers
@@ -34,6 +35,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 def runtime_info(
     stats: Statistics,
     totals: Totals,
+    service_times: ServiceTimes,
     delayed: DelayedMessages,
     timers: Timers | None,
     configuration: BrokerConfiguration,
@@ -63,7 +65,7 @@ def runtime_info(
         table["timerCongestNum"] = str(timers.waiting())
         table["timerEnqueueTps"] = str(_rate(stats, statistics.TIMER_ENQUEUE_NUMS))
         table["timerDequeueTps"] = str(_rate(stats, statistics.TIMER_DEQUEUE_NUMS))
-    return {**table, **_traffic(stats, totals)}
+    return {**table, **_traffic(stats, totals), **_speed(service_times)}
 
 
 def _rate(stats: Statistics, name: str) -> float:
@@ -92,11 +94,17 @@ def _traffic(stats: Statistics, totals: Totals) -> dict[str, str]:
         "putMessageFailedTimes": "0",
         "putMessageSizeTotal": str(size),
         "putMessageAverageSize": str(size / count),
-        "putMessageDistributeTime": "".join(f"{name}:0 " for name in _PUT_TIMES),
-        "putMessageEntireTimeMax": "0",
-        "getMessageEntireTimeMax": "0",
-        "putLatency99": "0.00",
-        "putLatency999": "0.00",
+    }
+
+
+def _speed(times: ServiceTimes) -> dict[str, str]:
+    puts = zip(_PUT_TIMES, times.put_spread(), strict=True)
+    return {
+        "putMessageDistributeTime": "".join(f"{name}:{count} " for name, count in puts),
+        "putMessageEntireTimeMax": str(times.longest_put_ms),
+        "getMessageEntireTimeMax": str(times.longest_get_ms),
+        "putLatency99": f"{times.put_percentile_ms(0.99):.2f}",
+        "putLatency999": f"{times.put_percentile_ms(0.999):.2f}",
     }
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.broker import names, statistics, timer_requests
+from orbitmq.broker.histograms import MessageSizes
 from orbitmq.broker.timer_requests import Place, park_timer
 from orbitmq.errors import RequestFailed
 from orbitmq.message import properties as keys
@@ -52,18 +53,27 @@ _HALF: Final = "TRAN_MSG\x01"
 _INNER: Final = "INNER_NUM\x01"
 # A foreign message in the timer's own topic would stop Java's timer for good.
 _CLOSED: Final = names.NOT_SENDABLE | {names.TIMER_TOPIC}
+_SMALL_BYTES, _MIDDLE_BYTES = MessageSizes.BOUNDS[:2]
 _NUMBER: Final = re.compile(r"-?[0-9]{1,10}")
+
+
+class TopicCounters(NamedTuple):
+    """Messages, their bytes, and how large they are."""
+
+    nums: Counter
+    sizes: Counter
+    spread: MessageSizes
 
 
 class PlainTopic:
     """A topic that takes plain messages without further questions, and what counts them."""
 
-    __slots__ = ("_all", "_nums", "_sizes", "queue_keys", "queues")
+    __slots__ = ("_all", "_nums", "_sizes", "_spread", "queue_keys", "queues")
 
-    def __init__(self, topic: str, queues: int, counters: tuple[Counter, Counter], all_puts: Counter) -> None:
+    def __init__(self, topic: str, queues: int, counters: TopicCounters, all_puts: Counter) -> None:
         self.queues = queues
         self.queue_keys = [(topic, queue_id) for queue_id in range(queues)]
-        self._nums, self._sizes = counters
+        self._nums, self._sizes, self._spread = counters
         self._all = all_puts
 
     def count(self, size: int) -> None:
@@ -75,9 +85,13 @@ class PlainTopic:
         sizes.times += 1
         everything.value += 1
         everything.times += 1
+        if size > _MIDDLE_BYTES:
+            self._spread.note(size)
+        elif size > _SMALL_BYTES:
+            self._spread.larger[0] += 1
 
     def count_run(self, messages: int, size: int) -> None:
-        """So many more messages, that many bytes together."""
+        """So many more messages, that many bytes together. Of their sizes, the average counts."""
         nums, sizes, everything = self._nums, self._sizes, self._all
         nums.value += messages
         nums.times += messages
@@ -85,6 +99,8 @@ class PlainTopic:
         sizes.times += messages
         everything.value += messages
         everything.times += messages
+        if size > _SMALL_BYTES * messages:
+            self._spread.note(size // messages, messages)
 
 
 class Sending:
@@ -113,13 +129,13 @@ class Sending:
         self._random = randomness
         self.refusal = ""  # why every send is refused; empty: none is
         self.stalled_ms = 0  # how long the broker stood still just now; sends are refused until it runs again
-        self.on_half_message: Callable[[Appended], None] = lambda appended: None
+        self.on_half_message: Callable[[Appended, str], None] = lambda appended, topic: None
         self.is_moment_full: Callable[[int], bool] = lambda due_ms: False  # whether no more timers are taken for it
-        self._puts: dict[str, tuple[Counter, Counter]] = {}
+        self._puts: dict[str, TopicCounters] = {}
         self._plain: dict[str, PlainTopic] = {}
         self._plain_as_of: tuple[object, object] = (None, None)  # topics and settings that `_plain` was made of
         settings = configuration.settings
-        self._all_puts = stats.counter(statistics.BROKER_PUT_NUMS, settings.broker_cluster_name)
+        self.all_puts = stats.counter(statistics.BROKER_PUT_NUMS, settings.broker_cluster_name)
         self.suffix = encode_properties(
             {
                 keys.REGION: settings.region_id,
@@ -201,7 +217,7 @@ class Sending:
         ):
             return None
         queues = max(config.write_queue_nums, config.read_queue_nums)
-        plain = self._plain[topic] = PlainTopic(topic, queues, self._counters(topic), self._all_puts)
+        plain = self._plain[topic] = PlainTopic(topic, queues, self._counters(topic), self.all_puts)
         return plain
 
     def queue_for(self, header: SendMessage | SendMessageV2, topic: TopicConfig) -> int:
@@ -230,13 +246,13 @@ class Sending:
         reconsume_times: int = 0,
     ) -> tuple[Appended, str, str]:
         """Append a message as a client sent it; also the unique key it has now, and what takes a timer message back."""
+        asked_for = topic
         properties, unique_key = self.complete(properties)
         recall_handle = ""
         if is_special(properties) or sys_flag & INNER_BATCH:
-            goal = topic
             topic, queue_id, properties, due_ms = self._special(topic, queue_id, properties, sys_flag)
             if due_ms:
-                recall_handle = self._recall_handle(goal, due_ms, unique_key)
+                recall_handle = self._recall_handle(asked_for, due_ms, unique_key)
         if topic == names.HALF_TOPIC:
             sys_flag &= ~TRANSACTION_MASK
         encoded = properties.encode("utf-8", "replace")
@@ -244,7 +260,7 @@ class Sending:
             topic, queue_id, body, encoded, born_at_ms, born_host, flag, sys_flag, reconsume_times
         )
         if topic == names.HALF_TOPIC:
-            self.on_half_message(appended)
+            self.on_half_message(appended, asked_for)
         self.count(topic, 1, appended.end - appended.commit_log_offset)
         return appended, unique_key, recall_handle
 
@@ -269,17 +285,20 @@ class Sending:
         return properties + self._suffix, unique_key
 
     def count(self, topic: str, messages: int, size: int) -> None:
-        nums, sizes = self._counters(topic)
+        nums, sizes, spread = self._counters(topic)
         nums.add(messages)
         sizes.add(size)
-        self._all_puts.add(messages)
+        if size > _SMALL_BYTES * messages:  # of a batch, the average counts
+            spread.note(size // messages, messages)
+        self.all_puts.add(messages)
 
-    def _counters(self, topic: str) -> tuple[Counter, Counter]:
+    def _counters(self, topic: str) -> TopicCounters:
         counters = self._puts.get(topic)
         if counters is None:
-            counters = self._puts[topic] = (
+            counters = self._puts[topic] = TopicCounters(
                 self._stats.counter(statistics.TOPIC_PUT_NUMS, topic),
                 self._stats.counter(statistics.TOPIC_PUT_SIZE, topic),
+                self._stats.message_sizes(topic),
             )
         return counters
 

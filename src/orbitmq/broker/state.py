@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.replication.slave import Copying
     from orbitmq.broker.request_modes import RequestModes
     from orbitmq.broker.sending import Sending
+    from orbitmq.broker.service_times import ServiceTimes
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.timers import Timers
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
     from orbitmq.transport.load_limits import Refusals
+    from orbitmq.transport.request_times import RequestTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +93,5 @@ class State:
     reviving: Reviving
     request_modes: RequestModes
     topic_routes: TopicRoutes
+    times: RequestTimes
+    service_times: ServiceTimes

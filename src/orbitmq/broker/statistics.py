@@ -5,10 +5,11 @@ Counting is an addition to two integers; windows are cut from samples taken ever
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter as Tally
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from orbitmq.broker.histograms import Histogram, HistogramKind, MessageSizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +25,10 @@ BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 BROKER_GET_MISSES: Final = "BROKER_GET_MISSES"  # pulls that found nothing; Java counts them elsewhere
 DLQ_PUT_NUMS: Final = "DLQ_PUT_NUMS"
-TIMER_ENQUEUE_NUMS: Final = "TIMER_ENQUEUE_NUMS"  # these two only in Java's metrics
+TIMER_ENQUEUE_NUMS: Final = "TIMER_ENQUEUE_NUMS"  # these four only in Java's metrics
 TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
+COMMIT_NUMS: Final = "TRANSACTION_COMMIT_NUMS"
+ROLLBACK_NUMS: Final = "TRANSACTION_ROLLBACK_NUMS"
 GROUP_CK_NUMS: Final = "GROUP_CK_NUMS"  # batches leased
 GROUP_ACK_NUMS: Final = "GROUP_ACK_NUMS"
 BROKER_CK_NUMS: Final = "BROKER_CK_NUMS"
@@ -86,21 +89,6 @@ class Counter:
         return _window(self._day)
 
 
-class Distribution:
-    """How many values were up to each bound; the last count is of those above all."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[int, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0
-
-    def add(self, value: int) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-
 class Statistics:
     def __init__(self, clock: Clock) -> None:
         self.started_ms = clock.now_ms()
@@ -108,6 +96,8 @@ class Statistics:
         self._samples = 0
         self._counters: dict[tuple[str, str], Counter] = {}
         self._forgotten: Tally[str] = Tally()
+        self._histograms: dict[HistogramKind, Histogram] = {}
+        self._message_sizes: dict[str, MessageSizes] = {}  # by topic
 
     def counter(self, name: str, key: str) -> Counter:
         counter = self._counters.get((name, key))
@@ -117,6 +107,21 @@ class Statistics:
 
     def find(self, name: str, key: str) -> Counter | None:
         return self._counters.get((name, key))
+
+    def histogram(self, kind: HistogramKind) -> Histogram:
+        histogram = self._histograms.get(kind)
+        if histogram is None:
+            histogram = self._histograms[kind] = Histogram(kind)
+        return histogram
+
+    def histograms(self) -> list[Histogram]:
+        return list(self._histograms.values())
+
+    def message_sizes(self, topic: str) -> MessageSizes:
+        sizes = self._message_sizes.get(topic)
+        if sizes is None:
+            sizes = self._message_sizes[topic] = MessageSizes()
+        return sizes
 
     def total(self, name: str, is_counted: Callable[[str], bool] = lambda _key: True) -> int:
         """Over all keys, also those forgotten since, but for keys that are not to be counted."""
@@ -130,6 +135,9 @@ class Statistics:
         """A topic or group is gone: so are its counters, alone and as part of `topic@group`."""
         for name, known in [item for item in self._counters if key in item[1].split("@")]:
             self._forgotten[name] += self._counters.pop((name, known)).value
+        for histogram in self._histograms.values():
+            histogram.forget(key)
+        self._message_sizes.pop(key, None)
 
     def sample(self) -> None:
         """Called every `SAMPLE_SECONDS`."""

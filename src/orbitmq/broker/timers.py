@@ -18,7 +18,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.broker import names, statistics
-from orbitmq.broker.statistics import Distribution
+from orbitmq.broker.histograms import DELAY_LATENCY, ON_DISK
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import decode_properties, encode_properties, property_finder
@@ -48,7 +48,6 @@ logger = logging.getLogger(__name__)
 QUEUE: Final = 0  # of the timer topic
 NO_LIMIT: Final = 2**31 - 1  # of messages for one moment: what a slot can count
 NEVER_WAITED: Final = 2**63 - 1  # Java's mark of a message that was late before it could be put on the wheel
-DELAY_BOUNDS_SECONDS: Final = (60, 600, 3600, 43_200, 86_400, 259_200)
 SPANS_SECONDS: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 
 _LONGEST_SLEEP_SECONDS: Final = 0.1  # while something waits: an injected clock may jump
@@ -104,7 +103,7 @@ class Timers:
         self._stats = stats
         self._clock = clock
         self._random = randomness
-        self.delays: dict[str, Distribution] = {}  # that messages for a topic asked for, in seconds
+        self._delays = stats.histogram(DELAY_LATENCY)
         self._arrived = asyncio.Event()
         self._arrived.set()
         self._firing: DueSlot | None = None  # delivered up to `_next` of its units
@@ -181,7 +180,6 @@ class Timers:
 
     def forget_topic(self, topic: str) -> None:
         self._counts.pop(topic, None)
-        self.delays.pop(topic, None)
 
     def forget_topics_but(self, known: set[str]) -> None:
         """Of topics that are gone nothing is counted any more. The broker's own stay."""
@@ -290,10 +288,7 @@ class Timers:
 
     def _taken(self, goal: str, asked_seconds: int) -> None:
         self._stats.counter(statistics.TIMER_ENQUEUE_NUMS, goal).add(1)
-        delays = self.delays.get(goal)
-        if delays is None:
-            delays = self.delays[goal] = Distribution(DELAY_BOUNDS_SECONDS)
-        delays.add(asked_seconds)
+        self._delays.record(asked_seconds, goal, *ON_DISK.values())
 
     def _asked(self, message: RawRecord, size: int) -> Timer | None:
         """What a message of the timer topic asks for; None, and said, when it does not say when or where."""

@@ -64,6 +64,7 @@ class Command:
         "_fields",
         "_raw",
         "_raw_codec",
+        "arrived",
         "body",
         "code",
         "flag",
@@ -99,6 +100,7 @@ class Command:
         # The fields as they came in, until somebody reads them; kept so that a forwarded command keeps its bytes.
         self._raw: bytes | msgspec.Raw = b""
         self._raw_codec = CODEC_JSON
+        self.arrived = 0.0  # when a request was read, by the event loop's clock; for who measures how long it took
 
     @property
     def is_response(self) -> bool:
@@ -189,6 +191,7 @@ def decode(frame: Frame) -> Command:
     command._fields = None
     command._raw = json_header.extFields
     command._raw_codec = CODEC_JSON
+    command.arrived = 0.0
     return command
 
 

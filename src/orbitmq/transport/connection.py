@@ -48,10 +48,12 @@ from orbitmq.transport.express import (
 from orbitmq.transport.failures import failure_answer, refuse_unknown_code
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
 from orbitmq.transport.preamble import Preamble
+from orbitmq.transport.request_times import Kind, Result
 from orbitmq.transport.tls import ServerTls, TlsLayer, TlsMode
 
 if TYPE_CHECKING:
     from orbitmq.transport.load_limits import Refusals
+    from orbitmq.transport.request_times import RequestTimes
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +95,7 @@ class Connection(asyncio.Protocol):
         "_stopped_reading",
         "_swift",
         "_tasks",
+        "_times",
         "_tls",
         "_transport",
         "_write_paused",
@@ -111,6 +114,7 @@ class Connection(asyncio.Protocol):
         limits: Limits = DEFAULT_LIMITS,
         server_tls: ServerTls | None = None,
         client_tls: TlsLayer | None = None,
+        times: RequestTimes | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         on_source: Callable[[Connection], None] | None = None,
@@ -119,7 +123,7 @@ class Connection(asyncio.Protocol):
         """`server_tls` marks the accepting side: only there do the first bytes choose between plain and TLS.
 
         `express` handlers go by the first bytes of a header, `swift` sees every read first (express.py). `on_source` hears when
-        a proxy names another peer.
+        a proxy names another peer, `times` how long requests took.
         """
         self.peer: Address = _UNKNOWN_PEER  # behind a proxy: the client that the proxy names
         self.closed = False
@@ -134,6 +138,7 @@ class Connection(asyncio.Protocol):
         self._server_tls = server_tls
         self._preamble = Preamble() if server_tls is not None else None
         self._tls = client_tls
+        self._times = times
         self._on_open = on_open
         self._on_close = on_close
         self._on_source = on_source
@@ -246,9 +251,7 @@ class Connection(asyncio.Protocol):
 
     def answer(self, request: Command, answer: Command) -> None:
         """Answer a request whose handler returned None. Dropped when the connection is gone or it was one-way."""
-        if self.closed or request.flag & FLAG_ONEWAY:
-            return
-        self._send(self._encoded_answer(request, answer))
+        self._answer_later(request, answer, is_held=True)
 
     def owe(self, answers: int = 1) -> None:
         """An express handler took requests and will `pay` their answers later."""
@@ -265,6 +268,12 @@ class Connection(asyncio.Protocol):
         self._send([frames])
         if was_full:
             self._go_on_reading()
+
+    def note_paid(self, code: int, verdict: int, arrived: float, answers: int = 1) -> None:
+        """That requests which arrived then are being paid now."""
+        if self._times is not None:
+            result = Result.NOT_WRITTEN if self.closed else Result.SUCCESS
+            self._times.of(Kind(code, verdict, result)).add(self._loop.time() - arrived, answers)
 
     def queue_pieces(self, pieces: list[bytes | memoryview], size: int) -> None:
         """For express handlers: an answer too large to be copied together. It leaves with the others of the chunk."""
@@ -356,6 +365,7 @@ class Connection(asyncio.Protocol):
         taken, answers = swift(self, data)
         if answers:
             self._transport.write(answers if self._tls is None else self._tls.encrypt(answers))
+            self._settle_times(self.last_activity)
         elif taken and self._is_full():
             self._pause_reading()
         return data[taken:] if taken else data
@@ -377,18 +387,22 @@ class Connection(asyncio.Protocol):
             answered = b""
         if answered:
             self._transport.write(answered if self._tls is None else self._tls.encrypt(answered))
+            if self._times is not None:
+                self._times.settle(self._loop.time() - self.last_activity)
             return True
         if answered is None:
             self._in_chunk = True
             self._step_handler(Frame(codec, header, body))
             self._in_chunk = False
         self._write_out()
+        self._settle_times(self.last_activity)
         if self._is_full():
             self._pause_reading()
         return True
 
     def _process(self, frames: list[Frame]) -> None:
         self._in_chunk = True
+        arrived = self.last_activity  # a write in between notes another time
         express_of, meter = self._express.get, self.meter
         for index, frame in enumerate(frames):
             codec, header, body = frame
@@ -416,6 +430,7 @@ class Connection(asyncio.Protocol):
         self._in_chunk = False
         if self._out:
             self._write_out()  # `data_received` has just noted the time
+        self._settle_times(arrived)
         if self._leaves_after_answer:
             self.close()
 
@@ -429,12 +444,13 @@ class Connection(asyncio.Protocol):
         if command.flag & FLAG_RESPONSE:
             self._calls.take(command)
             return True
+        command.arrived = self.last_activity
         coroutine = self._routes.get(command.code, refuse_unknown_code)(command, self)
         try:
             waiting_for = coroutine.send(None)
         except StopIteration as finished:
-            if finished.value is not None and not command.flag & FLAG_ONEWAY:
-                self._queue(self._encoded_answer(command, finished.value))
+            if finished.value is not None:
+                self._queue_answer(command, finished.value)
         except Exception as error:  # whatever it is, the peer gets an answer
             self._queue_failure(command, error)
         else:
@@ -457,9 +473,13 @@ class Connection(asyncio.Protocol):
         return True
 
     def _queue_failure(self, request: Command, error: Exception) -> None:
-        failure = failure_answer(request, error, self.peer)
+        self._queue_answer(request, failure_answer(request, error, self.peer))
+
+    def _queue_answer(self, request: Command, answer: Command) -> None:
+        if self._times is not None and request.code in self._routes:
+            self._times.note(request, answer)
         if not request.flag & FLAG_ONEWAY:
-            self._queue(self._encoded_answer(request, failure))
+            self._queue(self._encoded_answer(request, answer))
 
     def _hold_back(self, frames: list[Frame], done: int) -> None:
         """The frames behind number `done` wait until this connection may go on."""
@@ -502,12 +522,29 @@ class Connection(asyncio.Protocol):
             self._go_on_reading()
 
     async def _finish(self, request: Command, coroutine: Coroutine[Any, Any, Command | None], waiting_for: Any) -> None:
+        times = self._times
+        if times is not None:
+            times.waiting[request.code] += 1
         try:
             answer = await _resumed(coroutine, waiting_for)
         except Exception as error:  # whatever it is, the peer gets an answer
             answer = failure_answer(request, error, self.peer)
+        finally:
+            if times is not None:
+                times.waiting[request.code] -= 1
         if answer is not None:
-            self.answer(request, answer)
+            self._answer_later(request, answer, is_held=False)
+
+    def _answer_later(self, request: Command, answer: Command, *, is_held: bool) -> None:
+        if self._times is not None and request.code in self._routes:
+            seconds = self._loop.time() - request.arrived
+            self._times.note_later(request, answer, seconds, is_written=not self.closed, is_held=is_held)
+        if not self.closed and not request.flag & FLAG_ONEWAY:
+            self._send(self._encoded_answer(request, answer))
+
+    def _settle_times(self, arrived: float) -> None:
+        if self._times is not None and self._times.unsettled:
+            self._times.settle(self._loop.time() - arrived)
 
     # ---- answers to bytes
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orbitmq.transport.doorman import Doorman
+    from orbitmq.transport.request_times import RequestTimes
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class Server:
         swift: SwiftHandler | None = None,
         limits: Limits = DEFAULT_LIMITS,
         tls: TlsSettings | None = None,
+        times: RequestTimes | None = None,
         on_close: Callable[[Connection], None] | None = None,
         network: Network | None = None,
         doorman: Doorman | None = None,
@@ -46,6 +48,7 @@ class Server:
         self._limits = limits
         self._doorman = doorman
         self._tls = ServerTls(tls or TlsSettings())
+        self._times = times
         self._on_close = on_close
         self._network = network or TcpNetwork()
         self._listener: Listener | None = None
@@ -98,6 +101,7 @@ class Server:
             swift=self._swift,
             limits=self._limits if doorman is None else doorman.for_connections(self._limits),
             server_tls=self._tls,
+            times=self._times,
             on_open=self._admit,
             on_close=self._forget,
             on_source=doorman.arrived if doorman is not None else None,

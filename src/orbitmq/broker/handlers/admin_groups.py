@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from orbitmq import fastjson
 from orbitmq.broker import names
+from orbitmq.broker.histograms import GROUP_CREATE_TIME
 from orbitmq.errors import BodyError, RequestFailed
 from orbitmq.protocol.bodies.admin import GroupReadable, GroupSubscription
 from orbitmq.protocol.bodies.groups import GroupList
@@ -25,24 +26,31 @@ if TYPE_CHECKING:
     from orbitmq.broker.pulling import Pulling
     from orbitmq.broker.registration import Registration
     from orbitmq.broker.statistics import Statistics
+    from orbitmq.clock import Clock
     from orbitmq.transport.connection import Connection
 
 
-async def update_group(groups: Groups, request: Command, connection: Connection) -> Command:
+async def update_group(
+    groups: Groups, stats: Statistics, clock: Clock, request: Command, connection: Connection
+) -> Command:
     body = fastjson.loads(request.body)
     if not isinstance(body, dict):
         raise BodyError("a group's settings are an object")
-    await groups.update([read_sent(GroupConfig, body)])
+    with stats.histogram(GROUP_CREATE_TIME).timed(clock):
+        await groups.update([read_sent(GroupConfig, body)])
     return ok()
 
 
-async def update_groups(groups: Groups, request: Command, connection: Connection) -> Command:
+async def update_groups(
+    groups: Groups, stats: Statistics, clock: Clock, request: Command, connection: Connection
+) -> Command:
     """Several at once, all or none."""
     body = fastjson.loads(request.body)
     listed = body.get("groupConfigList") if isinstance(body, dict) else None
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise BodyError("groupConfigList is missing")
-    await groups.update([read_sent(GroupConfig, entry) for entry in listed])
+    with stats.histogram(GROUP_CREATE_TIME).timed(clock):
+        await groups.update([read_sent(GroupConfig, entry) for entry in listed])
     return ok()
 
 

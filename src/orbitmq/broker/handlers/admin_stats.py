@@ -16,6 +16,7 @@ from orbitmq.protocol.headers.admin import StatsName
 
 if TYPE_CHECKING:
     from orbitmq.broker.delayed import DelayedMessages
+    from orbitmq.broker.service_times import ServiceTimes
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics, Window
     from orbitmq.broker.timers import Timers
@@ -29,6 +30,7 @@ async def broker_runtime_info(
     store: Store,
     stats: Statistics,
     totals: Totals,
+    service_times: ServiceTimes,
     delayed: DelayedMessages,
     timers: Timers | None,
     configuration: BrokerConfiguration,
@@ -36,7 +38,7 @@ async def broker_runtime_info(
     request: Command,
     connection: Connection,
 ) -> Command:
-    about_broker = runtime_info(stats, totals, delayed, timers, configuration, clock)
+    about_broker = runtime_info(stats, totals, service_times, delayed, timers, configuration, clock)
     about_store = await asyncio.to_thread(store_info, store)
     if request.version < versions.FIRST_OF_5:
         about_broker["getTransferedTps"] = about_broker["getTransferredTps"]  # tools of 4.x know this spelling only

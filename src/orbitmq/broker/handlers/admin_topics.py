@@ -9,6 +9,7 @@ import msgspec
 
 from orbitmq import fastjson
 from orbitmq.broker import names, statistics
+from orbitmq.broker.histograms import TOPIC_CREATE_TIME
 from orbitmq.errors import BodyError, RequestFailed
 from orbitmq.protocol.bodies.groups import QueueKey
 from orbitmq.protocol.bodies.offsets import QueueRange, TopicStats
@@ -21,6 +22,8 @@ from orbitmq.storage.java_object import read_sent, to_json, write_object
 from orbitmq.storage.tables import DataVersion, TopicConfig
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from orbitmq.broker.compaction import CompactedTopics
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
@@ -31,11 +34,14 @@ if TYPE_CHECKING:
     from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.timers import Timers
     from orbitmq.broker.topics import Topics
+    from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Connection
 
 
-async def update_topic(topics: Topics, request: Command, connection: Connection) -> Command:
+async def update_topic(
+    topics: Topics, stats: Statistics, clock: Clock, request: Command, connection: Connection
+) -> Command:
     header = request.read(CreateTopic)
     config = TopicConfig(
         topic_name=header.topic,
@@ -46,19 +52,27 @@ async def update_topic(topics: Topics, request: Command, connection: Connection)
         topic_sys_flag=header.topic_sys_flag,
         order=header.order,
     )
-    await topics.update([(config, header.attributes or "")])
+    with _timed(stats, clock, topics.is_system(header.topic)):
+        await topics.update([(config, header.attributes or "")])
     return ok()
 
 
-async def update_topics(topics: Topics, request: Command, connection: Connection) -> Command:
+async def update_topics(
+    topics: Topics, stats: Statistics, clock: Clock, request: Command, connection: Connection
+) -> Command:
     """Several at once, all or none. Their attributes are changes, too: {"+message.type": "FIFO"}."""
     body = fastjson.loads(request.body)
     listed = body.get("topicConfigList") if isinstance(body, dict) else None
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise BodyError("topicConfigList is missing")
     configs = [read_sent(TopicConfig, entry) for entry in listed]
-    await topics.update((config, _changes(config.attributes)) for config in configs)
+    with _timed(stats, clock, any(topics.is_system(config.topic_name) for config in configs)):
+        await topics.update((config, _changes(config.attributes)) for config in configs)
     return ok()
+
+
+def _timed(stats: Statistics, clock: Clock, is_system: bool) -> AbstractContextManager[None]:
+    return stats.histogram(TOPIC_CREATE_TIME).timed(clock, "true" if is_system else "false")
 
 
 def _changes(attributes: dict[str, str]) -> str:

@@ -14,10 +14,12 @@ from orbitmq.protocol.frame import MAX_FRAME_BYTES, lengths
 from orbitmq.protocol.headers.pull import PullMessage
 from orbitmq.protocol.whole_request import UNREADABLE, reader
 from orbitmq.storage.reading import ReadStatus
+from orbitmq.transport.request_times import Kind
 
 if TYPE_CHECKING:
     from orbitmq.broker.pulling import Pulling
     from orbitmq.transport.connection import Connection
+    from orbitmq.transport.request_times import RequestTimes
 
 _FOUND: Final = (
     b'{"code":0,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%%d","minOffset":"%%d","maxOffset":"%%d",'
@@ -31,8 +33,9 @@ _read: Final = reader(PullMessage)
 class PullExpress:
     """An express handler (transport/express.py) for one code, with JSON headers."""
 
-    def __init__(self, pulling: Pulling, code: int) -> None:
+    def __init__(self, pulling: Pulling, times: RequestTimes, code: int) -> None:
         self._pulling = pulling
+        self._served = times.of(Kind(code))
         self._code = code
 
     def __call__(self, connection: Connection, header: bytes, _body: bytes) -> bytes | None:
@@ -49,7 +52,9 @@ class PullExpress:
         result, topic, group, wishes = found
         if result.status is not ReadStatus.FOUND:
             # Whoever answers it later needs no more of the request than this.
-            if not pulling.hold(result, fields, wishes, Command(self._code, opaque=request.opaque), connection):
+            kept = Command(self._code, opaque=request.opaque)
+            kept.arrived = connection.last_activity
+            if not pulling.hold(result, fields, wishes, kept, connection):
                 return None
             pulling.commit_if_asked(fields)
             return b""
@@ -66,5 +71,9 @@ class PullExpress:
             return None
         pulling.commit_if_asked(fields)
         pulling.handed_out(fields, result)
+        served = self._served
+        if not served.fresh:
+            served.unsettled.append(served)
+        served.fresh += 1
         connection.queue_pieces([lengths(length, len(answer)) + answer, *result.buffers], 4 + length)
         return b""

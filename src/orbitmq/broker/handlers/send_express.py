@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.broker.sending import is_special, packed_host, wants_to_wait
 from orbitmq.errors import OrbitError
 from orbitmq.message.sysflags import INNER_BATCH
-from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.frame import frame_prefix, whole_frames
 from orbitmq.protocol.headers.send import SignedSendV2
 from orbitmq.protocol.whole_request import UNREADABLE
+from orbitmq.transport.request_times import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
     from orbitmq.protocol.whole_request import WholeRequest
     from orbitmq.transport.connection import Connection
+    from orbitmq.transport.request_times import RequestTimes
 
 _SUCCESS: Final = b'{"code":0,'
 _PREFIX_BYTES: Final = 8
@@ -40,6 +42,7 @@ class SendExpress:
         sending: Sending,
         durability: Durability,
         receipts: Receipts,
+        times: RequestTimes,
         code: int,
         read: Callable[[bytes], WholeRequest[SendMessage]]
         | Callable[[bytes], WholeRequest[SendMessageV2]]
@@ -50,6 +53,7 @@ class SendExpress:
         self._sending = sending
         self._durability = durability
         self._receipts = receipts
+        self._served = times.of(Kind(code))
         self._code = code
         self._read = read
         self._door = door
@@ -112,23 +116,28 @@ class SendExpress:
             return None  # nothing was stored; the ordinary handler will hear the same, and can say it
         receipt = self._receipts.frame(at, queue_id, appended.queue_offset, unique_key, request.opaque, recall_handle)
         if durability.is_immediate or not wants_to_wait(properties):
+            served = self._served
+            if not served.fresh:
+                served.unsettled.append(served)
+            served.fresh += 1
             return receipt
         connection.owe()
-        durability.tell(end, partial(_pay, connection, receipt))
+        durability.tell(end, partial(self._pay, connection, receipt, connection.last_activity))
         return b""
+
+    def _pay(self, connection: Connection, receipt: bytes, arrived: float, verdict: ResponseCode) -> None:
+        connection.note_paid(self._code, verdict, arrived)
+        connection.pay(receipt if verdict is ResponseCode.SUCCESS else _with_code(receipt, verdict))
 
 
 def pay_run(connection: Connection, durability: Durability, end: int, receipts: bytes, count: int) -> None:
     """Answer a run of sends at once, when the last of them is as safe as promised."""
     connection.owe(count)
-    durability.tell(end, partial(_pay_run, connection, receipts, count), count)
+    durability.tell(end, partial(_pay_run, connection, receipts, count, connection.last_activity), count)
 
 
-def _pay(connection: Connection, receipt: bytes, verdict: ResponseCode) -> None:
-    connection.pay(receipt if verdict is ResponseCode.SUCCESS else _with_code(receipt, verdict))
-
-
-def _pay_run(connection: Connection, receipts: bytes, count: int, verdict: ResponseCode) -> None:
+def _pay_run(connection: Connection, receipts: bytes, count: int, arrived: float, verdict: ResponseCode) -> None:
+    connection.note_paid(RequestCode.SEND_MESSAGE_V2, verdict, arrived, count)
     if verdict is not ResponseCode.SUCCESS:
         receipts = b"".join(_with_code(receipt, verdict) for receipt in whole_frames(receipts))
     connection.pay(receipts, count)
