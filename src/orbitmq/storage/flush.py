@@ -106,8 +106,10 @@ class LogFlusher:
                 self._fence(cause)
             self.flushed = end
             self._checkpoint.log_synced_ms = max(self._checkpoint.log_synced_ms, stored_at_ms)
-        self._answer()
-        self._on_flushed()
+        try:
+            self._on_flushed()  # before the answers: who is told that a message is safe may look for it at once
+        finally:
+            self._answer()
 
     @contextmanager
     def cutting_back(self, end: int) -> Iterator[None]:
