@@ -39,8 +39,7 @@ fmt: setup
 	@$(BIN)/ruff format .
 
 docs: setup
-	@$(BIN)/python -m tests.api_reference
-	@$(BIN)/python -m tests.configuration_reference
+	@PYTHONPATH=. $(BIN)/python -m tests.website
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -114,6 +114,10 @@ def schemas() -> str:
     return msgspec.json.format(msgspec.json.encode(whole), indent=1).decode() + "\n"
 
 
-if __name__ == "__main__":
+def write() -> None:
     FIELDS.write_text(tables())
     SCHEMAS.write_text(schemas())
+
+
+if __name__ == "__main__":
+    write()

@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +20,6 @@ from tests.cli.kit import Command, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 FAILED, WRONG_USE, UNREACHABLE, NOT_FOUND, NOT_PERMITTED, DECLINED = 1, 2, 3, 4, 5, 6
 PATIENCE_SECONDS = 60
@@ -325,6 +326,58 @@ def test_a_folder_in_use_or_with_other_things_in_it_is_left_alone(tmp_path: Path
     assert code == FAILED
     assert "has 15 bytes" in line
     assert "store verify" in line
+
+
+# Becomes somebody else when all that a server needs is loaded: another user may not be able to read this Python.
+AS_NOBODY = """
+import encodings.idna, os, sys
+import orbitmq.cli.broker, orbitmq.cli.broker_server, orbitmq.cli.dev, orbitmq.cli.nameserver
+from orbitmq.cli.entry import cli
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+cli(sys.argv[1:], prog_name="orbitmq")
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("broker", "--host", "127.0.0.1", "--port", "0", "--store", "{closed}"),
+        ("broker", "--host", "127.0.0.1", "--port", "0", "--store", "{readable}"),
+        ("dev", "--port", "0", "--broker-port", "0", "--data", "{closed}"),
+        ("dev", "--port", "0", "--broker-port", "0", "--data", "{readable}/new"),
+        ("nameserver", "-c", "{closed}/namesrv.properties"),
+    ],
+    ids=lambda value: " ".join((value[0], value[-1])),
+)
+def test_a_data_folder_of_another_user_is_named_with_the_cure(arguments: tuple[str, ...]) -> None:
+    with tempfile.TemporaryDirectory() as parent:  # not pytest's folder, which is closed to others altogether
+        Path(parent).chmod(0o755)
+        folders = {"closed": Path(parent) / "closed", "readable": Path(parent) / "readable"}
+        for folder in folders.values():
+            folder.mkdir()
+        folders["closed"].chmod(0o700 if os.geteuid() == 0 else 0)
+        folders["readable"].chmod(0o555)
+        try:
+            words = [word.format(**folders) for word in arguments]
+            done = subprocess.run(
+                [sys.executable, "-c", AS_NOBODY, *words],
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_SECONDS,
+                check=False,
+            )
+        finally:
+            for folder in folders.values():
+                folder.chmod(0o755)
+    assert (done.returncode, done.stdout) == (FAILED, "")
+    line = done.stderr.strip().splitlines()[-1]
+    assert "Permission denied" in line
+    assert parent in line
+    assert "check the owner" in line or "belong to another user" in line or "-c takes a file" in line
+    assert "Traceback" not in done.stderr
 
 
 def test_a_closed_pipe_makes_no_noise(orbitmq: Command) -> None:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port; 0 takes a free one.  [default: listenPort, else 10911]"
 )
-@click.option("--store", type=click.Path(path_type=Path), help="Folder of the messages.  [default: ~/store]")
+@click.option(
+    "--store", type=click.Path(path_type=Path, readable=False), help="Folder of the messages.  [default: ~/store]"
+)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting; may be repeated.")
 @explain_option("broker")
 @click.option("--insecure", is_flag=True, help="Say nothing about a broker that is open to everyone.")

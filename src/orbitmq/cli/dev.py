@@ -65,7 +65,7 @@ _WELCOME: Final = """
 @click.command()
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     default=Path("orbitmq-data"),
     show_default=True,
     help="Folder for everything it keeps.",

@@ -32,6 +32,7 @@ _NO_PERMISSION: Final = 16
 # because every start of the command would pay for loading the protocol
 _MISSING: Final = frozenset({17, 22, 26, 206, 208, 211})
 _TIMEOUT_HINT: Final = "--timeout gives it longer; `orbitmq doctor` looks closer"
+_NOT_OURS: Final = "does it belong to another user? give it to the one who runs this, or name another folder"
 _LOST_HINT: Final = "`orbitmq doctor` looks closer"
 
 
@@ -81,7 +82,8 @@ def one_line(error: BaseException) -> str:
         return _joined(f"{error.message} ({hint})" if hint else error.message)
     if isinstance(error, OSError):
         what = error.strerror or str(error)
-        return _joined(f"{error.filename}: {what}" if error.filename else what)
+        cure = f" ({_NOT_OURS})" if isinstance(error, PermissionError) else ""
+        return _joined(f"{error.filename}: {what}{cure}" if error.filename else f"{what}{cure}")
     return _joined(f"internal error: {error!r} (-v shows where; please report it)")
 
 

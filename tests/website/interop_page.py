@@ -1,0 +1,123 @@
+"""docs/interop.md: what was shown with which of Apache's programs, found in the interop tests; a test compares.
+
+`FEATURES` names the tests that show a feature. For which releases they do is what pytest collects, so a line cannot promise what no
+test runs.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.interop.java import RELEASES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT: Final = Path(__file__).parent.parent.parent
+PAGE: Final = ROOT / "docs" / "interop.md"
+
+_JAVA_CLIENT: Final = "Apache's Java client on our servers"
+_OUR_CLIENT: Final = "our client on Apache's servers"
+_TOOLS: Final = "Apache's mqadmin, and ours"
+_SERVERS: Final = "servers and stores, mixed"
+# Column -> feature -> module::test
+FEATURES: Final[Mapping[str, Mapping[str, str]]] = {
+    _JAVA_CLIENT: {
+        "Routes; topics made by their first message": "clients_through_our_nameserver::a_topic_made_by_its_first_message_gets_a_route",
+        "Send (sync, async, one-way, batch, to a queue), push and pull": "clients_on_our_broker::every_way_to_send_and_to_receive",
+        "Retries": "clients_on_our_broker::a_message_that_fails_comes_again",
+        "Dead letters": "consumer_groups_on_our_broker::a_message_that_fails_too_often_becomes_a_dead_letter",
+        "Orderly consumers": "clients_on_our_broker::orderly_consumption_keeps_each_queue_in_order",
+        "Broadcasting": "consumer_groups_on_our_broker::every_member_of_a_broadcasting_group_receives_everything",
+        "Members that come, leave, die": "consumer_groups_on_our_broker::members_share_the_queues_anew_when_one_joins_leaves_or_dies",
+        "Namespaces": "consumer_groups_on_our_broker::a_namespace_keeps_topics_and_groups_apart",
+        "Messages by key and id": "consumer_groups_on_our_broker::messages_are_found_by_key_by_unique_id_and_by_offset_id",
+        "Message traces": "consumer_groups_on_our_broker::a_producer_that_traces_leaves_its_traces_in_the_trace_topic",
+        "Transactions": "kinds_on_our_broker::only_what_the_producer_commits_is_consumed",
+        "Requests and replies": "kinds_on_our_broker::a_request_gets_its_reply",
+        "SQL92 filters": "kinds_on_our_broker::a_sql92_consumer_gets_what_its_filter_matches",
+        "Leases (POP)": "leases::apaches_push_consumer_leases_from_our_broker",
+        "Inner batches": "special_topics::apaches_client_unwraps_inner_batches",
+        "Access control": "access_control::mqadmin_manages_users_and_java_clients_are_held_to_it",
+        "Access files of 4.x": "access_control::old_java_clients_and_their_access_file",
+        "TLS": "dev_tls::a_java_client_trusts_the_throw_away_certificate_and_no_other",
+        "A name server is killed": "failures_around_our_nameserver::clients_go_on_whichever_of_three_name_servers_is_killed",
+    },
+    _OUR_CLIENT: {
+        "Every way of sending": "client_python::every_way_of_sending_arrives",
+        "Retries and dead letters": "client_python::a_failed_message_comes_again_and_then_goes_to_the_dead_letters",
+        "Orderly consumers": "client_python::orderly_members_see_each_queue_in_order",
+        "Broadcasting": "client_python::broadcasting_members_each_get_everything",
+        "Members share and take over": "client_python::members_share_a_topic_and_take_over_when_one_leaves",
+        "In one group with Java": "client_python::a_mixed_group_shares_the_queues",
+        "Offsets by time and by hand": "client_python::offsets_by_time_and_by_hand",
+        "Transactions": "client_python::only_what_a_transaction_commits_is_consumed",
+        "Requests and replies, also with Java": "client_python::java_asks_and_python_answers",
+        "Delays": "client_python::delays_by_timer_or_by_level",
+        "Leases (POP), or a clear word": "client_python::leases_where_brokers_have_them_and_a_clear_word_where_not",
+        "Message traces": "client_python::java_reads_what_python_traces",
+        "Access control": "access_control::our_client_on_an_apache_broker_with_access_control",
+    },
+    _TOOLS: {
+        "Apache's mqadmin prints the same of our broker": "mqadmin_against_our_broker::mqadmin_prints_the_same_of_either_broker",
+        "Apache's mqadmin 4.9 on our broker": "mqadmin_against_our_broker::mqadmin_of_4_9_understands_our_broker_as_it_does_apaches",
+        "Metrics: the same names and labels": "mqadmin_against_our_broker::prometheus_finds_the_same_metrics_with_the_same_labels",
+        "Our mqadmin prints what the original prints": "our_mqadmin::prints_what_the_original_prints",
+        "Our own commands and the doctor on Apache's cluster": "our_mqadmin::our_own_commands_work_on_apaches_cluster",
+        "The key-value table": "admin_library_against_our_nameserver::the_key_value_table",
+        "Clusters and their topics": "admin_library_against_our_nameserver::clusters_and_their_topics",
+        "Our commands on clusters of both releases": "our_commands::both_releases_are_shown_side_by_side",
+        "The doctor on old clusters": "our_commands::the_doctor_looks_at_old_clusters_too",
+    },
+    _SERVERS: {
+        "A store served by Apache's broker and ours in turns": "store_both_ways::each_goes_on_where_the_other_stopped",
+        "Slaves and masters": "slaves_and_masters_mixed::roles_are_exchanged_between_ours_and_apaches",
+        "Leases of each other's stores": "leases::the_other_broker_goes_on_with_the_leases_of_a_store",
+        "Spark on Apache's servers": "spark_on_apaches_servers::a_topic_on_both_releases_is_read_archived_and_found_in_the_live_stores",
+    },
+}
+_INTRODUCTION: Final = """# What works with what
+
+Made from the tests in `tests/interop/` by `make docs`. Each ✓ is a test that starts Apache's own program of that release and
+fails when it is not served as Apache's servers, or clients, serve it. They run with `make test` where there is Java and Maven.
+Beyond these, clients in Go, C++ and Rust of the same protocol are expected to work, and are not run here. Where we differ on purpose:
+[compatibility.md](compatibility.md).
+"""
+
+
+def collected() -> dict[str, set[str]]:
+    """module::test -> the releases it runs with."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests/interop"]  # fmt: skip
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=300).stdout
+    found: dict[str, set[str]] = defaultdict(set)
+    for module, test, parameters in re.findall(r"^tests/interop/test_(\w+)\.py::test_(\w+)(.*)$", listed, re.MULTILINE):
+        named = {release for release in RELEASES if release in parameters}
+        found[f"{module}::{test}"] |= named or _named_in(module)
+    return found
+
+
+def _named_in(module: str) -> set[str]:
+    """The releases that a module names itself; the newest, if it names none."""
+    source = (ROOT / "tests" / "interop" / f"test_{module}.py").read_text()
+    return {release for release in RELEASES if f'"{release}"' in source} or {RELEASES[0]}
+
+
+def page(found: Mapping[str, set[str]]) -> str:
+    releases = sorted(RELEASES)
+    parts = [_INTRODUCTION]
+    for column, features in FEATURES.items():
+        heads = " | ".join(f"Apache {release}" for release in releases)
+        parts.append(f"\n## {column[0].upper()}{column[1:]}\n\n| | {heads} |\n|---|{'---|' * len(releases)}\n")
+        for feature, test in features.items():
+            marks = " | ".join("✓" if release in found[test] else "" for release in releases)
+            parts.append(f"| {feature} | {marks} |\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(collected()))
