@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -42,6 +42,8 @@ from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
 from orbitmq.transport.address import Address, parse_address
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.interop.processes import Process
 
 _VOLLEY: Final = 40
@@ -261,6 +263,14 @@ def strange_files(base: Path) -> list[str]:
     return found
 
 
+@contextmanager
+def started_in(folder: Path) -> Iterator[None]:
+    """What a server writes to a relative path is found there."""
+    folder.mkdir(exist_ok=True)
+    with chdir(folder):
+        yield
+
+
 def hunt(frames: int, seed: int, *, guarded: bool = False) -> Report:
     """Start the two, attack, look at what is left of them."""
     settings: dict[str, str | int] = {}
@@ -273,12 +283,13 @@ def hunt(frames: int, seed: int, *, guarded: bool = False) -> Report:
         }
     bounded = {"orbitmq.topicsCreatedPerMinute": 60, "orbitmq.groupsCreatedPerMinute": 60}
     small = {"mappedFileSizeConsumeQueue": 20_000, "maxHashSlotNum": 10_000, "maxIndexNum": 40_000}
-    here = set(Path.cwd().iterdir())
     with tempfile.TemporaryDirectory(prefix="orbitmq-fuzz-") as folder:
         base = Path(folder)
-        names = orbit.start_name_server(base / "names", settings)
+        with started_in(base / "where-it-was-started"):
+            names = orbit.start_name_server(base / "names", settings)
         try:
-            broker = orbit.start_broker(base / "broker", names.address, settings={**settings, **bounded, **small})
+            with started_in(base / "where-it-was-started"):
+                broker = orbit.start_broker(base / "broker", names.address, settings={**settings, **bounded, **small})
             try:
                 servers = {
                     "name server": (parse_address(names.address), names.process),
@@ -297,7 +308,6 @@ def hunt(frames: int, seed: int, *, guarded: bool = False) -> Report:
         finally:
             names.process.stop()
         report.faults += [f"written outside the store: {name}" for name in strange_files(base)]
-    report.faults += [f"written where it was started: {name}" for name in sorted(set(Path.cwd().iterdir()) - here)]
     for name, looks in report.memory_mb.items():
         if looks[-1] - looks[0] > _MOST_GROWTH_MB:
             report.faults.append(f"the {name} grew from {looks[0]:.0f} to {looks[-1]:.0f} MB")

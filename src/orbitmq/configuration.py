@@ -20,7 +20,7 @@ from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.properties_text import parse_properties, properties_file
 from orbitmq.saved_file import save
 from orbitmq.settings_reference import read_explanations
-from orbitmq.transport.tls import ClientAuth, TlsMode, TlsSettings
+from orbitmq.transport.tls import ClientAuth, ClientTlsSettings, TlsMode, TlsSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -213,4 +213,11 @@ def _tls_settings(properties: Mapping[str, str]) -> TlsSettings:
         key_password=properties.get("tls.server.keyPassword") or None,
         trusted=path("tls.server.trustCertPath"),
         client_auth=client_auth,
+        outgoing=ClientTlsSettings(
+            enabled=properties.get("tls.enable", "").lower() == "true",
+            certificate=path("tls.client.certPath"),
+            key=path("tls.client.keyPath"),
+            key_password=properties.get("tls.client.keyPassword") or None,
+            trusted=path("tls.client.trustCertPath"),
+        ),
     )

@@ -7,6 +7,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
+from orbitmq.access.needs import Action, Kind, Need
 from orbitmq.access.opening import open_gate, open_users, own_signature
 from orbitmq.access.plain_gate import PlainGate
 from orbitmq.broker import names
@@ -38,6 +39,7 @@ from orbitmq.broker.registration import Registration
 from orbitmq.broker.replication.master import Slaves
 from orbitmq.broker.replication.metadata import MasterTables
 from orbitmq.broker.replication.slave import Copying
+from orbitmq.broker.replication.wire import CHALLENGE_BYTES, Handshake
 from orbitmq.broker.request_modes import RequestModes
 from orbitmq.broker.sending import Sending
 from orbitmq.broker.service_times import ServiceTimes
@@ -51,6 +53,7 @@ from orbitmq.clock import Clock
 from orbitmq.message.hosts import pack_host
 from orbitmq.message.ids import UniqueIds
 from orbitmq.message.record import decode_entry
+from orbitmq.protocol.codes import RequestCode
 from orbitmq.storage import delay_progress, tables
 from orbitmq.storage.delay_progress import DelayProgress
 from orbitmq.storage.json_file import JsonFile
@@ -61,6 +64,7 @@ from orbitmq.transport.load_limits import Refusals
 from orbitmq.transport.pool import Pool
 from orbitmq.transport.rates import Rates
 from orbitmq.transport.request_times import RequestTimes
+from orbitmq.transport.tls import client_context
 
 if TYPE_CHECKING:
     import random
@@ -121,6 +125,8 @@ class Opener:
         self._disk = disk
         self._network = network
         self._random = randomness
+        outgoing = configuration.tls.outgoing
+        self._tls = client_context(outgoing) if outgoing.enabled else None
         self._threads = threads
 
     def open(self, address: Address, name_servers: NameServers, start_task: StartTask) -> State:
@@ -143,7 +149,7 @@ class Opener:
         pool_for_registration = partial(self._pool, own_signature(settings))
         follow = copying.follow if copying is not None else None
         registration = Registration(known.topics, configuration, name_servers, pool_for_registration, follow)
-        slaves = Slaves(store, configuration, self._network)
+        slaves = Slaves(store, configuration, self._network, self._handshakes(gate))
         durability = self._open_durability(store, slaves)
         topics, groups, offsets = known.topics, known.groups, known.offsets
         return State(
@@ -180,7 +186,7 @@ class Opener:
             filter_servers=FilterServers(registration),
             cold_data=ColdDataLimits(),
             request_modes=known.request_modes,
-            topic_routes=TopicRoutes(topics, name_servers, settings.broker_name, self._pool()),
+            topic_routes=TopicRoutes(topics, name_servers, settings.broker_name, self._pool(own_signature(settings))),
             times=times,
             service_times=ServiceTimes(times, durability),
         )
@@ -190,7 +196,7 @@ class Opener:
         sign: Callable[[Command], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> Pool:
-        return Pool(network=self._network, randomness=self._random, sign=sign, on_close=on_close)
+        return Pool(network=self._network, randomness=self._random, tls=self._tls, sign=sign, on_close=on_close)
 
     # ---- what is kept in files
 
@@ -216,6 +222,20 @@ class Opener:
             config.directory, len(topics.all()), store.log.start, store.log.end, store.last_exit.name.lower(),
         )  # fmt: skip
         return store
+
+    def _handshakes(self, gate: Door | None) -> Callable[[str], Handshake] | None:
+        """Slaves copy everything, so they need what changes the cluster needs."""
+        settings = self._configuration.settings
+        if gate is None or not settings.ha_authentication:
+            return None
+        need = Need(Kind.CLUSTER, settings.broker_cluster_name, (Action.UPDATE,))
+
+        def begin(source: str) -> Handshake:
+            challenge = self._random.getrandbits(8 * CHALLENGE_BYTES).to_bytes(CHALLENGE_BYTES, "big")
+            key_of = partial(gate.key_of, RequestCode.EXCHANGE_BROKER_HA_INFO)
+            return Handshake(lambda name: key_of(name, need, source), challenge)
+
+        return begin
 
     def _offsets_file(self, folder: Path) -> JsonFile[tables.OffsetTable]:
         """Light queues have a file of their own, for all offsets; it begins with what the usual one knows."""

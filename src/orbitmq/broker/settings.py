@@ -37,6 +37,7 @@ NEVER_CHANGEABLE: Final = frozenset(
         "brokerRole",
         "listenPort",
         "bindAddress",
+        "orbitmq.haAuthentication",
     }
 )
 
@@ -73,6 +74,8 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
     in_sync_replicas: int = 1  # the master counts: 2 is one slave
     slave_timeout: int = 3000
     sync_from_last_file: bool = False
+    ha_tls: bool = msgspec.field(default=False, name="orbitmq.haTls")  # on masters and slaves alike
+    ha_authentication: bool = msgspec.field(default=False, name="orbitmq.haAuthentication")
     # Registration
     register_name_server_period: int = 30_000
     register_broker_timeout_mills: int = 24_000
@@ -233,6 +236,16 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
             )
         self.storage_config()  # checks itself
         self.check_access()
+        if self.ha_authentication and not (self.acl_enable or self.authentication_enabled):
+            raise ConfigError(
+                "orbitmq.haAuthentication=true without users: nobody knows who a slave may be",
+                hint="set authenticationEnabled=true, or aclEnable=true",
+            )
+        if self.ha_authentication and self.is_slave and self.own_credentials() is None:
+            raise ConfigError(
+                "orbitmq.haAuthentication=true, and this slave has no name",
+                hint="set innerClientAuthenticationCredentials",
+            )
         if self.acl_enable and self.is_guarded:
             raise ConfigError(
                 "aclEnable=true beside authenticationEnabled or authorizationEnabled: which of the two is to decide?",
@@ -331,7 +344,7 @@ BrokerConfiguration = Configuration[Settings]
 AT_NEXT_START: Final = frozenset(
     {
         "namesrvAddr", "fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup", "brokerIP1", "brokerIP2",
-        "haListenPort", "inSyncReplicas", "regionId", "traceOn", "traceTopicEnable", "msgTraceTopicName",
+        "haListenPort", "orbitmq.haTls", "inSyncReplicas", "regionId", "traceOn", "traceTopicEnable", "msgTraceTopicName",
         "clusterTopicEnable", "brokerTopicEnable", "flushConsumerOffsetInterval", "flushDelayOffsetInterval",
         "serverChannelMaxIdleTimeSeconds", "serverSocketBacklog", "storeType", "maxMessageSize",
         "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mappedFileSizeConsumeQueueExt",

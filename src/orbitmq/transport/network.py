@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from orbitmq.transport.address import Address
@@ -47,3 +48,19 @@ class TcpNetwork:
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol], address: Address) -> None:
         await asyncio.get_running_loop().create_connection(protocol, address.host, address.port)
+
+
+class TlsNetwork:
+    """All of it encrypted. Ports that take both kinds of clients do it by themselves (tls.py)."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+
+    async def listen(
+        self, accept: Callable[[], asyncio.Protocol], host: str | None, port: int, backlog: int
+    ) -> Listener:
+        loop = asyncio.get_running_loop()
+        return _TcpListener(await loop.create_server(accept, host, port, backlog=backlog, ssl=self._context))
+
+    async def connect(self, protocol: Callable[[], asyncio.Protocol], address: Address) -> None:
+        await asyncio.get_running_loop().create_connection(protocol, address.host, address.port, ssl=self._context)

@@ -37,6 +37,17 @@ class ClientAuth(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTlsSettings:
+    """What a server says to other servers. Java's names: tls.enable, tls.client.certPath, .keyPath, .keyPassword, .trustCertPath"""
+
+    enabled: bool = False
+    certificate: Path | None = None
+    key: Path | None = None
+    key_password: str | None = None
+    trusted: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
     """Server side. Java's names: tls.server.mode, .certPath, .keyPath, .keyPassword, .trustCertPath, .need.client.auth"""
 
@@ -46,6 +57,7 @@ class TlsSettings:
     key_password: str | None = None
     trusted: Path | None = None
     client_auth: ClientAuth = ClientAuth.NONE
+    outgoing: ClientTlsSettings = ClientTlsSettings()
 
     def __post_init__(self) -> None:
         if self.mode is TlsMode.ENFORCING and self.certificate is None:
@@ -103,13 +115,50 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
+class SteadyContext:
+    """One context for a whole port: a new certificate is read into it, for connections from then on."""
+
+    def __init__(self, settings: TlsSettings) -> None:
+        self.context = server_context(settings)
+        self._settings = settings
+        self._files = ServerTls(settings)
+
+    def reload_if_changed(self) -> None:
+        before = self._files.context
+        self._files.reload_if_changed()  # which says if it cannot be used
+        if self._files.context is not before:
+            _load_own(self.context, self._settings.certificate, self._settings.key, self._settings.key_password)
+
+
+def client_context(settings: ClientTlsSettings) -> ssl.SSLContext:
+    """For servers among themselves. With an authority of one's own its signature is enough, as in Java: servers know each other
+    by addresses that certificates rarely name. Without, the machine's authorities and the name have to agree."""
+    context = ssl.create_default_context()
+    try:
+        if settings.trusted is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.load_verify_locations(settings.trusted)
+        if settings.certificate is not None:
+            _load_own(context, settings.certificate, settings.key, settings.key_password)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"cannot use tls.client.trustCertPath, .certPath or .keyPath: {error}") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _load_own(context: ssl.SSLContext, certificate: Path | None, key: Path | None, password: str | None) -> None:
+    assert certificate is not None
+    # Without any password OpenSSL would ask for one on the terminal, and the server would wait there.
+    context.load_cert_chain(certificate, key, password or "")
+
+
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
     assert settings.certificate is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # Without any password OpenSSL would ask for one on the terminal, and the server would wait there.
-        context.load_cert_chain(settings.certificate, settings.key, settings.key_password or "")
+        _load_own(context, settings.certificate, settings.key, settings.key_password)
         if settings.trusted is not None:
             context.load_verify_locations(settings.trusted)
     except (OSError, ssl.SSLError) as error:

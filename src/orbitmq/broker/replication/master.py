@@ -13,12 +13,13 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from orbitmq.broker.replication.wire import PIECE, Reports
+from orbitmq.broker.replication.wire import PIECE, Handshake, Reports
 from orbitmq.errors import FrameError
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.transport.address import Address
-from orbitmq.transport.network import TcpNetwork
+from orbitmq.transport.network import TcpNetwork, TlsNetwork
 from orbitmq.transport.server import cannot_listen
+from orbitmq.transport.tls import SteadyContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,11 +53,20 @@ class _Waiting(NamedTuple):
 class Slaves:
     """Everyone who copies this broker's log."""
 
-    def __init__(self, store: Store, configuration: BrokerConfiguration, network: Network | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        configuration: BrokerConfiguration,
+        network: Network | None = None,
+        handshake: Callable[[str], Handshake] | None = None,
+    ) -> None:
+        """`handshake`: for a slave at that address, if slaves have to say who they are."""
+        self._handshake = handshake
+        self._tls = SteadyContext(configuration.tls) if configuration.settings.ha_tls else None
         self._store = store
         self._configuration = configuration
         self._copies = configuration.settings.copies_awaited  # a change counts from the next start on
-        self._network = network or TcpNetwork()
+        self._network = TlsNetwork(self._tls.context) if self._tls is not None else network or TcpNetwork()
         self._listener: Listener | None = None
         self._connections: set[_Slave] = set()
         self._waiting: deque[_Waiting] = deque()  # by log offset, ascending
@@ -146,7 +156,9 @@ class Slaves:
     # ---- connections
 
     def _accept(self) -> asyncio.Protocol:
-        return _Slave(self, self._store, self._configuration)
+        if self._tls is not None:
+            self._tls.reload_if_changed()
+        return _Slave(self, self._store, self._configuration, self._handshake)
 
     def joined(self, slave: _Slave) -> bool:
         if len(self._connections) >= _MOST_SLAVES:
@@ -160,7 +172,15 @@ class Slaves:
 
 
 class _Slave(asyncio.Protocol):
-    def __init__(self, slaves: Slaves, store: Store, configuration: BrokerConfiguration) -> None:
+    def __init__(
+        self,
+        slaves: Slaves,
+        store: Store,
+        configuration: BrokerConfiguration,
+        new_handshake: Callable[[str], Handshake] | None,
+    ) -> None:
+        self._new_handshake = new_handshake
+        self._handshake: Handshake | None = None
         self.acked: int | None = None  # None: it has not said yet what it has
         self._slaves = slaves
         self._log = store.log
@@ -182,10 +202,15 @@ class _Slave(asyncio.Protocol):
         self._peer = str(Address(*peer[:2])) if peer else ""
         if not peer or not self._slaves.joined(self):
             self._transport.abort()
+        elif self._new_handshake is not None:
+            self._handshake = self._new_handshake(peer[0])
 
     def data_received(self, data: bytes) -> None:
         self._heard = self._loop.time()
         try:
+            if self._handshake is not None and not self._handshake.is_done:
+                answer, data = self._handshake.feed(data)
+                self._transport.write(answer)
             offset = self._reports.feed(data)
         except FrameError as error:
             self._end(f"what it says makes no sense: {error}")

@@ -13,19 +13,22 @@ import logging
 from typing import TYPE_CHECKING, Final, cast
 
 from orbitmq.broker.replication.agreement import agreement, master_record
-from orbitmq.broker.replication.wire import REPORT, Pieces
+from orbitmq.broker.replication.wire import CHALLENGE_BYTES, REPORT, Pieces, hello, proof
 from orbitmq.errors import OrbitError, RequestFailed, StorageError
 from orbitmq.protocol.bodies.route import KvTable
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
+from orbitmq.protocol.signing import SigningKey
 from orbitmq.tasks import set_within
-from orbitmq.transport.network import TcpNetwork
+from orbitmq.transport.network import TcpNetwork, TlsNetwork
+from orbitmq.transport.tls import client_context
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.clock import Clock
+    from orbitmq.protocol.signing import Credentials
     from orbitmq.storage.store import Store
     from orbitmq.transport.address import Address
     from orbitmq.transport.network import Network
@@ -55,6 +58,8 @@ class Copying:
         self._clock = clock
         self._pool = pool
         self._network = network or TcpNetwork()
+        if configuration.settings.ha_tls:
+            self._network = TlsNetwork(client_context(configuration.tls.outgoing))
         self._changed = asyncio.Event()
         self._stream: _Stream | None = None
         self._failure = ""
@@ -118,7 +123,8 @@ class Copying:
         await self._until_safe()
         if self._changed.is_set():  # another master meanwhile
             return
-        stream = _Stream(self._store, self._clock)
+        settings = self._configuration.settings
+        stream = _Stream(self._store, self._clock, settings.own_credentials() if settings.ha_authentication else None)
         await self._network.connect(lambda: stream, ha_address)
         if self._changed.is_set():
             stream.abort()
@@ -204,7 +210,10 @@ def _settle(future: asyncio.Future[None], error: StorageError | None) -> None:
 class _Stream(asyncio.Protocol):
     """One connection to a master's log."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, credentials: Credentials | None) -> None:
+        """With credentials, the master is told who this is before anything else."""
+        self._credentials = credentials
+        self._challenge = b""
         assert store.replica is not None
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.heard_at_ms = self.told_at_ms = clock.now_ms()
@@ -219,12 +228,17 @@ class _Stream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._tell(self._replica.end)
+        if self._credentials is None:
+            self._tell(self._replica.end)
+        else:
+            self._transport.write(hello(self._credentials.access_key))
 
     def data_received(self, data: bytes) -> None:
         self._heard = asyncio.get_running_loop().time()
         self.heard_at_ms = self._clock.now_ms()
         self._received += len(data)
+        if self._credentials is not None:
+            data = self._prove(self._credentials, data)
         try:
             for offset, piece in self._pieces.feed(data):
                 if piece:
@@ -235,11 +249,23 @@ class _Stream(asyncio.Protocol):
             return
         self.report()
 
+    def _prove(self, credentials: Credentials, data: bytes) -> bytes:
+        """Answer the master's challenge, once it is here; what comes behind it."""
+        missing = CHALLENGE_BYTES - len(self._challenge)
+        self._challenge += data[:missing]
+        if len(self._challenge) == CHALLENGE_BYTES and self._transport is not None:
+            self._transport.write(proof(SigningKey(credentials.secret_key), self._challenge))
+            self._credentials = None
+            self._tell(self._replica.end)
+        return data[missing:]
+
     def connection_lost(self, error: Exception | None) -> None:
         self._finish(str(error) if error is not None else "the master closed it")
 
     def report(self) -> None:
         confirmed = self._store.confirmed_offset
+        if self._credentials is not None:
+            return  # the master does not listen to that yet
         if confirmed > self._reported:
             self._tell(confirmed)
 
@@ -247,7 +273,7 @@ class _Stream(asyncio.Protocol):
         now = asyncio.get_running_loop().time()
         if now - self._heard > patience_ms / 1000:
             self._finish(f"nothing heard from the master for {now - self._heard:.0f} seconds")
-        elif now - self._told > heartbeat_ms / 1000:
+        elif self._credentials is None and now - self._told > heartbeat_ms / 1000:
             self._tell(max(self._reported, self._store.confirmed_offset))
 
     def take_received(self) -> int:

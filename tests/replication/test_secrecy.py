@@ -1,0 +1,164 @@
+"""The copying of the log behind TLS and names: who may copy does, who may not learns nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import ssl
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import trustme
+
+from orbitmq.broker.broker import Broker
+from orbitmq.broker.replication.wire import REPORT, Handshake, hello, proof
+from orbitmq.errors import ConfigError, FrameError
+from orbitmq.protocol.bodies.access import User
+from orbitmq.protocol.signing import SigningKey
+from tests.broker.kit import PATIENCE_SECONDS, configuration, wire
+from tests.nameserver.running import running as running_name_server
+from tests.replication.kit import copied, log_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROOT: Final = '{"username":"root","password":"root-secret"}'
+INNER: Final = '{"accessKey":"root","secretKey":"root-secret"}'
+GUARDED: Final = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": ROOT,
+    "innerClientAuthenticationCredentials": INNER,
+}
+
+
+class Files:
+    def __init__(self, folder: Path) -> None:
+        authority = trustme.CA()
+        folder.mkdir()
+        self.settings: dict[str, object] = {"tls.enable": "true"}
+        for side in ("server", "client"):
+            issued = authority.issue_cert("broker.example.org")
+            key, certificate = folder / f"{side}.key", folder / f"{side}.pem"
+            issued.private_key_pem.write_to_path(str(key))
+            certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+            authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+            self.settings[f"tls.{side}.certPath"] = certificate
+            self.settings[f"tls.{side}.keyPath"] = key
+            self.settings[f"tls.{side}.trustCertPath"] = folder / "ca.pem"
+
+
+async def test_a_whole_group_behind_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
+    files = Files(tmp_path / "tls").settings
+    strict = {**files, "tls.server.mode": "enforcing", "tls.server.need.client.auth": "require"}
+    on_names: dict[str, Any] = {**strict, **GUARDED}
+    async with running_name_server(tmp_path / "names", **on_names) as names:
+        shared = {
+            **strict,
+            **GUARDED,
+            "namesrvAddr": names.address,
+            "orbitmq.haTls": "true",
+            "orbitmq.haAuthentication": "true",
+        }
+        slave_only = {"brokerId": 1, "brokerRole": "SLAVE"}
+        async with Broker(configuration(tmp_path / "master", shared)) as master:
+            master.state.sending.store.append("T", 0, b"secret", b"", 0, bytes(8), 0, 0, 0)
+            async with Broker(configuration(tmp_path / "slave", {**shared, **slave_only})) as slave:
+                await copied(master, slave)
+                assert log_bytes(slave) == log_bytes(master)
+                assert b"secret" in log_bytes(slave)
+            address = master.state.registration.ha_address
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(hello("root") + REPORT.pack(0))  # what is no TLS hello is not even looked at
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert b"secret" not in await reader.read()
+            writer.close()
+
+
+async def test_only_users_with_a_right_copy_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = {**GUARDED, "orbitmq.haAuthentication": "true"}
+    async with Broker(configuration(tmp_path / "master", settings)) as master:
+        master.state.users.create(User(username="member", password="member-secret"))
+        master.state.store.append("T", 0, b"secret", b"", 0, bytes(8), 0, 0, 0)
+        address = master.state.registration.ha_address
+
+        async def attempt(first: bytes, secret: str) -> bytes:
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            try:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    writer.write(first)
+                    challenge = await reader.read(16)
+                    if not challenge:
+                        return b""
+                    writer.write(proof(SigningKey(secret), challenge) + REPORT.pack(0))
+                    return await reader.read(1000)
+            except ConnectionError:
+                return b""
+            finally:
+                writer.close()
+
+        assert b"secret" in await attempt(hello("root"), "root-secret")
+        assert await attempt(hello("root"), "guessed") == b""
+        assert await attempt(hello("member"), "member-secret") == b""
+        assert await attempt(hello("stranger"), "x") == b""
+        assert await attempt(REPORT.pack(0), "x") == b""
+        assert await attempt(b"GET / HTTP/1.1\r\n\r\n", "x") == b""
+    for cause in ("its signature is wrong", "'member' is no user that may", "'stranger' is no user", "who it is"):
+        assert cause in caplog.text
+    assert "root-secret" not in caplog.text
+
+
+def test_the_handshake_however_it_is_cut() -> None:
+    key, challenge = SigningKey("secret"), bytes(range(16))
+    stream = hello("root") + proof(key, challenge) + b"behind"
+    for seed in range(50):
+        chance = random.Random(seed)
+        handshake = Handshake(lambda name: key if name == "root" else None, challenge)
+        answers, rest, at = b"", b"", 0
+        while at < len(stream):
+            end = at + chance.randint(1, 9)
+            if handshake.is_done:
+                rest += stream[at:end]
+            else:
+                answer, left = handshake.feed(stream[at:end])
+                answers, rest = answers + answer, rest + left
+            at = end
+        assert (answers, rest, handshake.is_done) == (challenge, b"behind", True)
+    with pytest.raises(FrameError, match="signature is wrong"):
+        Handshake(lambda _: key, bytes(16)).feed(stream)
+
+
+def test_names_are_asked_for_only_where_there_are_some(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nobody knows who a slave may be"):
+        configuration(tmp_path, {"orbitmq.haAuthentication": "true"})
+    nameless = {key: value for key, value in GUARDED.items() if not key.startswith("inner")}
+    slave = {**nameless, "orbitmq.haAuthentication": "true", "brokerRole": "SLAVE", "brokerId": 1}
+    with pytest.raises(ConfigError, match="this slave has no name"):
+        configuration(tmp_path, slave)
+
+
+async def test_a_new_certificate_counts_for_slaves_that_come_later(tmp_path: Path) -> None:
+    files = Files(tmp_path / "tls").settings
+    async with Broker(configuration(tmp_path / "master", {**files, "orbitmq.haTls": "true"})) as master, wire(master):
+        address = master.state.registration.ha_address
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(str(files["tls.client.trustCertPath"]))
+
+        async def served(trust: ssl.SSLContext) -> bool:
+            try:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    _, writer = await asyncio.open_connection(address.host, address.port, ssl=trust)
+            except ssl.SSLError:
+                return False
+            writer.transport.abort()
+            return True
+
+        assert await served(context)
+        issued = trustme.CA().issue_cert("broker.example.org")
+        for path, blob in (("certPath", issued.cert_chain_pems[0]), ("keyPath", issued.private_key_pem)):
+            file = str(files[f"tls.server.{path}"])
+            blob.write_to_path(file)
+            os.utime(file, (2_000_000_000, 2_000_000_000))
+        assert not await served(context)  # of an authority that this one does not trust
