@@ -178,7 +178,7 @@ async def _noted(handler: Handler, request: Command, connection: Connection) -> 
     try:
         answer = await handler(request, connection)
     except Exception as error:
-        audit.warning("%s: %s %s failed: %.300s", who, request_name(request.code), what, error)
+        audit.info("%s: %s %s failed: %.300s", who, request_name(request.code), what, error)
         raise
     audit.info(
         "%s: %s %s%s",
