@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbitmq.access.settings_explained import EXPLAINED as ACCESS_EXPLAINED
+from orbitmq.broker import settings as broker_settings
+from orbitmq.broker import settings_explained as broker_explained
+from orbitmq.configuration import known_keys
+from orbitmq.nameserver import settings as nameserver_settings
+from orbitmq.nameserver import settings_explained as nameserver_explained
+from tests import configuration_reference
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import msgspec
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "orbitmq"
@@ -178,3 +188,22 @@ def test_the_drawing_of_the_errors_is_true() -> None:
     drawn = set(re.findall(r"[│├└─ ]*\b([A-Z]\w+)\s{2,}", ast.get_docstring(tree, clean=False) or ""))
     defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     assert drawn == defined
+
+
+# ---- settings
+
+
+def test_every_setting_is_explained_and_docs_configuration_says_so() -> None:
+    """Whoever adds a setting says in the room's settings_explained.py what it means, and runs
+    `python -m tests.configuration_reference`."""
+    for settings, explained in ((broker_settings, broker_explained), (nameserver_settings, nameserver_explained)):
+        kind: type[msgspec.Struct] = settings.Settings
+        meanings = {**explained.EXPLAINED, **ACCESS_EXPLAINED}
+        assert known_keys(kind) - meanings.keys() == set(), "settings that nobody explains"
+        assert meanings.keys() - known_keys(kind) == set(), "explanations of what is no setting"
+    assert known_keys(broker_settings.Settings) >= broker_settings.AT_NEXT_START
+    for row in broker_explained.rows():
+        assert row.meaning, row.key
+        assert not row.key.endswith(("Ms", "Mills", "Millis")) or row.unit == "ms", row.key
+    page = configuration_reference.page()
+    assert page == configuration_reference.PAGE.read_text(), "run: python -m tests.configuration_reference"

@@ -15,6 +15,7 @@ authorizationWhitelist | | request codes that need no policy, parted by commas
 initAuthenticationUser | | {"username": ..., "password": ...}: made a super user if there is none of that name
 innerClientAuthenticationCredentials | | {"accessKey": ..., "secretKey": ...}: what this server signs its own requests with
 authConfigPath | | the directory of users and policies; empty: with the rest of what the server keeps
+migrateAuthFromV1Enabled | | accounts of 4.x access files become users and policies at the start
 authenticationProvider | | without effect: there is one
 authenticationMetadataProvider | | without effect: there is one
 authorizationProvider | | without effect: there is one
