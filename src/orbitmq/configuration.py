@@ -40,6 +40,11 @@ tls.server.keyPath | | its key, PEM |
 tls.server.keyPassword | | of the key, if it has one |
 tls.server.trustCertPath | | whose client certificates are trusted, PEM |
 tls.server.need.client.auth | | client certificates: none, optional or require | none
+tls.enable | | this server speaks TLS to other servers: a broker to name servers, a slave to its master | false
+tls.client.certPath | | the certificate it shows to them, PEM |
+tls.client.keyPath | | its key, PEM |
+tls.client.keyPassword | | of the key, if it has one |
+tls.client.trustCertPath | | whose certificates it trusts, PEM |
 """)
 
 

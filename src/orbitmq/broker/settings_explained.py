@@ -41,6 +41,8 @@ haFlowControlEnable | | copy no faster than maxHaTransferByteInSecond
 maxHaTransferByteInSecond | bytes/s | the limit for each slave
 inSyncReplicas | copies | how many must exist before a SYNC_MASTER answers; the master's own counts
 slaveTimeout | ms | how long a send waits for its copies
+orbitmq.haTls | | the log is copied over TLS; set it on masters and slaves alike
+orbitmq.haAuthentication | | a slave must say who it is, and be a user that may
 syncFromLastFile | | an empty slave begins with the master's last file, not with its first
 
 # Registration
