@@ -146,6 +146,8 @@ def measure_ours(bench: Bench, spark: SparkSession, name_server: str, store: Pat
 def measure_kafka(bench: Bench, spark: SparkSession, kafka: Kafka, body_bytes: int) -> None:
     topic = f"Bench{body_bytes}"
     rows = generated(spark, bench.count, body_bytes)
+    for one in (topic, f"{topic}Sink"):
+        spark_kafka.create_topic(spark, kafka, one, QUEUES)
     spark_kafka.write(rows, kafka, topic)
     for tuned in (False, True):
         how = "Kafka, tuned:" if tuned else "Kafka:"
@@ -174,6 +176,7 @@ def measure_latency(
             frame, "bornTimestamp", lambda: producer.send(topic, body), folder / "latency", seconds
         )
     if kafka is not None:
+        spark_kafka.create_topic(spark, kafka, topic, QUEUES)
         kafka_producer = spark_kafka.PacedProducer(spark, kafka)
         kafka_producer.send(topic, body)
         options = {**spark_kafka.reading_options(kafka, topic, tuned=True), "startingOffsets": "latest"}
@@ -189,7 +192,7 @@ def measure_latency(
 
 def run(argv: list[str]) -> None:
     wanted = _arguments(argv)
-    count, runs = (QUICK_MESSAGES, 1) if wanted.quick else (wanted.messages, wanted.runs)
+    count, runs = (QUICK_MESSAGES, 2) if wanted.quick else (wanted.messages, wanted.runs)
     head = about(messages=count, queues=QUEUES, runs=runs)
     figures: dict[str, Any] = {}
     conf = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "10000"}
@@ -230,7 +233,7 @@ def run(argv: list[str]) -> None:
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks spark", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_MESSAGES:,} messages, one run; nothing is kept")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_MESSAGES:,} messages, two runs; nothing is kept")
     parser.add_argument("--messages", type=int, default=2_000_000)
     parser.add_argument("--bodies", default="1024,100", help="sizes of bodies, separated by commas; empty for none")
     parser.add_argument("--runs", type=int, default=3)

@@ -76,6 +76,21 @@ def start_kafka(folder: Path, partitions: int) -> Kafka:
     return Kafka(f"127.0.0.1:{port}", process)
 
 
+def create_topic(spark: SparkSession, kafka: Kafka, topic: str, partitions: int) -> None:
+    """Beforehand: producers of a job that made it themselves would measure how they wait for it."""
+    jvm: Any = spark.sparkContext._jvm
+    settings = jvm.java.util.HashMap()
+    settings["bootstrap.servers"] = kafka.address
+    admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+    new = jvm.org.apache.kafka.clients.admin.NewTopic(topic, _optional(jvm, partitions), jvm.java.util.Optional.empty())
+    admin.createTopics(jvm.java.util.List.of(new)).all().get()
+    admin.close()
+
+
+def _optional(jvm: Any, value: int) -> Any:
+    return jvm.java.util.Optional.of(value)
+
+
 def kafka_rows(rows: DataFrame) -> DataFrame:
     """The rows of the generator as Kafka's sink takes them: what are properties with us are headers with Kafka."""
     headers = (

@@ -45,10 +45,12 @@ def micro_batches(
     finally:
         stop.set()
         pacing.join()
+    counted = list(delays)
+    query.processAllAvailable()  # a query that is stopped in the middle of foreachBatch fills the log with its stack
     progress = [one for one in query.recentProgress if one["batchId"] > first and one["numInputRows"] > 0]
     query.stop()
     triggers = [one["durationMs"]["triggerExecution"] for one in progress]
-    ends = [1000 * delay for delay in delays]
+    ends = [1000 * delay for delay in counted]
     return {
         "micro-batches": len(triggers),
         "micro-batch ms, median": round(median(triggers)),

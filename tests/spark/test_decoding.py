@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orbitmq.errors import MessageError
@@ -122,6 +122,41 @@ MESSAGES = st.builds(
 @given(st.lists(MESSAGES, max_size=8))
 def test_a_batch_says_what_the_plain_decoder_says_of_each_record(messages: list[StoredMessage]) -> None:
     data = b"".join(map(encode_stored, messages))
+    assert same(decoded(data), plainly(data))
+    assert same(decoded(data, RAW), plainly(data, RAW))
+
+
+def kept_as(message: StoredMessage, compression: int | None, members: int) -> StoredMessage:
+    """The same message as a producer may have sent it: compressed, a batch of so many, or both."""
+    body, flags = message.body, message.sys_flag
+    if members:
+        body = encode_batch([BatchMember(body, message.raw_properties, number) for number in range(members)])
+        flags |= NEED_UNWRAP | INNER_BATCH
+    if compression is not None:
+        body = compress(body, compression)
+        flags = flags & ~COMPRESSION_ZSTD | COMPRESSED | compression
+    return stored(**{**_fields(message), "body": body, "sys_flag": flags, "body_crc": 0})
+
+
+def _fields(message: StoredMessage) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in StoredMessage.__struct_fields__}
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(
+            MESSAGES.filter(lambda message: not message.sys_flag & INNER_BATCH and abs(message.queue_offset) < 2**62),
+            st.sampled_from([None, 0, COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_ZLIB]),
+            st.integers(0, 3),
+        ),
+        max_size=6,
+    )
+)
+def test_compressed_messages_and_batches_in_any_order_say_what_the_plain_decoder_says(
+    kinds: list[tuple[StoredMessage, int | None, int]],
+) -> None:
+    data = b"".join(encode_stored(kept_as(*kind)) for kind in kinds)
     assert same(decoded(data), plainly(data))
     assert same(decoded(data, RAW), plainly(data, RAW))
 
