@@ -10,20 +10,20 @@ from orbitmq.message.hosts import pack_host
 QUEUE = QueueRef("T", "b", 0)
 
 
-def message(offset: int, body: bytes = b"x") -> ReceivedMessage:
+def message(offset: int, holder: ProcessQueue, body: bytes = b"x") -> ReceivedMessage:
     host = pack_host("127.0.0.1", 1)
     stored = StoredMessage(
         topic="T", queue_id=0, queue_offset=offset, body=body, properties={}, raw_properties=b"", flag=0, sys_flag=0,
         born_at_ms=0, born_host=host, stored_at_ms=0, store_host=host, reconsume_times=0,
         prepared_transaction_offset=0, commit_log_offset=0, size=0, body_crc=0,
     )  # fmt: skip
-    return ReceivedMessage(stored, "T", body, QUEUE)
+    return ReceivedMessage(stored, "T", body, QUEUE, holder)
 
 
 async def test_the_commit_offset_never_passes_a_message_that_is_not_done_with() -> None:
     for order in itertools.permutations(range(4)):
         held = ProcessQueue(QUEUE, QUEUE, 10, CacheLimits())
-        messages = [message(10 + number) for number in range(4)]
+        messages = [message(10 + number, held) for number in range(4)]
         held.add(messages)
         waiting = {10, 11, 12, 13}
         for number in order:
@@ -36,7 +36,7 @@ async def test_messages_that_were_not_wanted_count_as_done() -> None:
     held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits())
     held.skip_to(32)
     assert held.commit_offset == 32
-    wanted = message(40)
+    wanted = message(40, held)
     held.add([wanted])
     held.skip_to(64)
     assert held.commit_offset == 40
@@ -46,7 +46,8 @@ async def test_messages_that_were_not_wanted_count_as_done() -> None:
 
 async def test_removing_twice_changes_nothing() -> None:
     held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits())
-    one, same_place = message(0), message(0)
+    elsewhere = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits())
+    one, same_place = message(0, held), message(0, elsewhere)
     held.add([one])
     held.remove([same_place])
     assert held.holds(one)
@@ -61,7 +62,7 @@ async def test_room_ends_at_each_limit_and_comes_back() -> None:
         (CacheLimits(bytes=10), [b"x" * 6] * 2),
     ):
         held = ProcessQueue(QUEUE, QUEUE, 0, limits)
-        messages = [message(number, body) for number, body in enumerate(bodies)]
+        messages = [message(number, held, body) for number, body in enumerate(bodies)]
         held.add(messages[:-1])
         assert held.has_room()
         held.add(messages[-1:])
@@ -72,7 +73,7 @@ async def test_room_ends_at_each_limit_and_comes_back() -> None:
 
 async def test_one_stuck_message_stops_the_queue_from_running_away() -> None:
     held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits(span=5))
-    stuck, far = message(0), message(6)
+    stuck, far = message(0, held), message(6, held)
     held.add([stuck, far])
     assert not held.has_room()
     held.remove([stuck])
@@ -81,7 +82,7 @@ async def test_one_stuck_message_stops_the_queue_from_running_away() -> None:
 
 async def test_a_dropped_queue_lets_its_puller_go() -> None:
     held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits(messages=0))
-    held.add([message(0)])
+    held.add([message(0, held)])
     held.active.clear()
     held.drop()
     await held.wait_for_room()
@@ -90,7 +91,7 @@ async def test_a_dropped_queue_lets_its_puller_go() -> None:
 
 async def test_the_head_is_what_stands_first() -> None:
     held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits())
-    messages = [message(number) for number in range(5)]
+    messages = [message(number, held) for number in range(5)]
     held.add(messages)
     held.remove([messages[1]])
     assert held.head(2) == [messages[0], messages[2]]

@@ -584,3 +584,22 @@ async def test_a_time_limit_spans_asking_for_the_route_too(cluster: ScriptedClus
         with pytest.raises(CallTimeout):
             await producer.send("T", b"x", timeout=0.2)
     await silent.stop()
+
+
+async def test_bodies_that_are_alike_are_sent_as_messages_are(cluster: ScriptedCluster) -> None:
+    """Both ways to encode a batch: bodies that share everything, and messages that may differ."""
+    cluster.topics["shop%T"] = 1
+    async with connect(cluster.address, namespace="shop") as client, client.producer("P") as producer:
+        shared: dict[str, str] = {"colour": "blå", "size": "4"}
+        await producer.send_batch("T", ["a", b"b"], tag="new", keys=["k1", "k2"], properties=shared)
+        message = producer.message("T", b"a", tag="new", keys=["k1", "k2"], properties=shared)
+        await producer.send_batch("T", [message, b"b"], tag="new", keys=["k1", "k2"], properties=shared)
+    alike, apart = cluster.broker.received(RequestCode.SEND_BATCH_MESSAGE)
+    stored = cluster.broker.queues["shop%T", 0]
+    assert [one.body for one in stored] == [b"a", b"b"] * 2
+    assert len({one.message_id for one in stored}) == 4
+    without_ids = [{**one.properties, "UNIQ_KEY": ""} for one in stored]
+    assert without_ids[:2] == without_ids[2:]
+    assert without_ids[0].items() >= {**shared, "TAGS": "new", "KEYS": "k1 k2", "INSTANCE_ID": "shop"}.items()
+    assert len(alike.body) == len(apart.body)
+    assert alike.read(SendMessageV2).topic == apart.read(SendMessageV2).topic == "shop%T"

@@ -62,6 +62,27 @@ def split(sendings: Sequence[Sending], flags: Sequence[int], max_bytes: int, max
         yield batch
 
 
+def alike(
+    bodies: Sequence[bytes], ids: Sequence[str], shared: Mapping[str, str], max_bytes: int, max_messages: int
+) -> Iterator[tuple[list[str], bytes]]:
+    """Batches of bodies that differ in nothing else: their ids, and the encoded members. The properties' text is made once."""
+    text = properties_text({**shared, names.UNIQUE_KEY: ids[0]}).encode()
+    head, end = text[: -len(ids[0]) - 1], text[-1:]
+    overhead = _MEMBER_OVERHEAD + len(text)
+    start, size = 0, 0
+    for number, body in enumerate(bodies):
+        if number > start and (size + overhead + len(body) > max_bytes or number - start >= max_messages):
+            yield _encoded_alike(bodies[start:number], ids[start:number], head, end)
+            start, size = number, 0
+        size += overhead + len(body)
+    yield _encoded_alike(bodies[start:], ids[start:], head, end)
+
+
+def _encoded_alike(bodies: Sequence[bytes], ids: Sequence[str], head: bytes, end: bytes) -> tuple[list[str], bytes]:
+    pairs = zip(bodies, ids, strict=True)
+    return list(ids), encode_batch([BatchMember(body, head + one.encode() + end) for body, one in pairs])
+
+
 def _kind(properties: Mapping[str, str]) -> str:
     """Messages of one kind can travel together: those that wait for the disk, or do not."""
     return _ALONE if is_delayed(properties) else properties.get(names.WAIT, "")

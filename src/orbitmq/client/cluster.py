@@ -86,6 +86,15 @@ class Cluster:
         connection = await self._connect(address, timeout_seconds)
         return await connection.call(command, max(0.0, deadline - loop.time()))
 
+    def start_call(self, address: Address, command: Command, timeout_seconds: float) -> asyncio.Future[Command] | None:
+        """As `call`, begun at once and without a task; None when there is no open connection. GO_AWAY is the caller's to see."""
+        connection = self._pool.open_connection(address)
+        if connection is None:
+            return None
+        if self.config.credentials is not None:
+            sign(command, self.config.credentials)
+        return connection.start_call(command, timeout_seconds)
+
     async def ask(self, address: Address, command: Command, timeout_seconds: float) -> Command:
         """As `call`, for questions to which only success is an answer: RequestFailed otherwise."""
         answer = await self.call(address, command, timeout_seconds)

@@ -260,9 +260,7 @@ class Consumer:
         member.subscriptions[name] = made
 
     def _deliver(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        settler = self._settler
-        for message in messages:
-            message.settler = settler
+        held.settler = self._settler
         self._inbox.put(held, messages)
 
     def _lock_renewed(self, held: ProcessQueue) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orbitmq.client.filters import Subscription
     from orbitmq.client.process_queue import ProcessQueue
     from orbitmq.message import QueueRef
+    from orbitmq.message.record import BriefRecord
 
 logger = logging.getLogger(__name__)
 
@@ -46,17 +47,22 @@ class Incoming:
         self, body: bytes, queue: QueueRef, subscription: Subscription, holder: ProcessQueue | None
     ) -> list[ReceivedMessage]:
         """Those of a pull answer that the subscription wants."""
-        received = []
-        wants_all = not subscription.tags
+        usual: list[BriefRecord] = []
+        received: list[ReceivedMessage] = []
+        tags = subscription.tags
         for record in decode_briefly(body, self._wire_topic(queue.topic)):
-            if isinstance(record, tuple):
-                if wants_all or _tag(record[-1]) in subscription.tags:
-                    received.append(received_briefly(body, record, queue.topic, queue, holder))
-            elif record.sys_flag & _BATCH == _BATCH:
+            if type(record) is tuple:
+                if not tags or _tag(record[-1]) in tags:
+                    usual.append(record)
+                continue
+            received += received_briefly(body, usual, queue.topic, queue, holder)
+            usual = []
+            assert isinstance(record, StoredMessage)
+            if record.sys_flag & _BATCH == _BATCH:
                 received += [self.message(one, queue, holder) for one in _unwrapped(record) if subscription.wants(one)]
-            elif wants_all or subscription.wants(record):
+            elif not tags or subscription.wants(record):
                 received.append(self.message(record, queue, holder))
-        return received
+        return received + received_briefly(body, usual, queue.topic, queue, holder)
 
     def _wire_topic(self, topic: str) -> bytes:
         """As records of the queue name it; empty for the retry topic, whose messages each come from a topic of their own."""

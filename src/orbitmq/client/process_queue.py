@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from orbitmq.client.figures import TopicFigures
@@ -17,7 +18,7 @@ from orbitmq.client.figures import TopicFigures
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from orbitmq.client.received import ReceivedMessage
+    from orbitmq.client.received import ReceivedMessage, Settler
     from orbitmq.message import QueueRef
 
 
@@ -34,7 +35,7 @@ class ProcessQueue:
     """Dropped, it belongs to somebody else: what ends then is not committed any more."""
 
     __slots__ = (
-        "_held",
+        "_count",
         "_limits",
         "_order",
         "_room",
@@ -53,6 +54,7 @@ class ProcessQueue:
         "pull_from",
         "pulled_at",
         "queue",
+        "settler",
         "suspended_until",
     )
 
@@ -83,33 +85,34 @@ class ProcessQueue:
         self.idle.set()
         self.locked_at: float | None = None
         self.suspended_until = 0.0
+        self.settler: Settler | None = None  # who takes its messages back; None where nobody handles them
         self._limits = limits
-        self._order: deque[int] = deque()
-        self._held: dict[int, ReceivedMessage] = {}
+        self._order: deque[ReceivedMessage] = deque()  # by offset; some behind the first may be done with already
+        self._count = 0  # of those that are not
         self._room = asyncio.Event()
         self._room.set()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return self._count
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        return iter(self._held.values())
+        return (message for message in self._order if not message.settled)
 
     @property
     def commit_offset(self) -> int:
         """Everything before it is done with."""
-        return self._order[0] if self._order else self.last_offset + 1
+        return self._order[0].queue_offset if self._order else self.last_offset + 1
 
     def holds(self, message: ReceivedMessage) -> bool:
-        return self._held.get(message.queue_offset) is message
+        return message.holder is self and not message.settled
 
     def add(self, messages: list[ReceivedMessage]) -> None:
-        offsets = [message.queue_offset for message in messages]
-        self._held.update(zip(offsets, messages, strict=True))
-        self._order.extend(offsets)
+        """Messages that name this queue as their holder."""
+        self._order += messages
+        self._count += len(messages)
         self.bytes += sum([len(message.body) for message in messages])
-        if offsets:
-            self.last_offset = max(self.last_offset, offsets[-1])
+        if messages:
+            self.last_offset = max(self.last_offset, messages[-1].queue_offset)
         self._update_room()
 
     def skip_to(self, offset: int) -> None:
@@ -119,33 +122,38 @@ class ProcessQueue:
 
     def remove(self, messages: Iterable[ReceivedMessage]) -> None:
         """Done with. A message that is not held any more (expired, say) is left alone."""
-        held, order, freed = self._held, self._order, 0
+        order, freed, count = self._order, 0, 0
         for message in messages:
-            offset = message.queue_offset
-            if held.get(offset) is message:
-                del held[offset]
+            if not message.settled and message.holder is self:
+                message.settled = True
                 freed += len(message.body)
+                count += 1
+        self._count -= count
         self.bytes -= freed
-        while order and order[0] not in held:
+        while order and order[0].settled:
             order.popleft()
         if not self._room.is_set():
             self._update_room()
 
     def head(self, count: int) -> list[ReceivedMessage]:
         """The first messages that are not done with."""
-        found = []
-        for offset in self._order:
-            if offset in self._held:
-                found.append(self._held[offset])
-                if len(found) == count:
-                    break
-        return found
+        return list(islice(self, count))
 
     async def wait_for_room(self) -> None:
         await self._room.wait()
 
     def has_room(self) -> bool:
         return self._room.is_set()
+
+    def has_room_for(self, messages: int, size: int) -> bool:
+        """Whether so much more fits, and the program lets the queue be pulled."""
+        limits = self._limits
+        return (
+            self._room.is_set()
+            and self.active.is_set()
+            and self._count + messages <= limits.messages
+            and self.bytes + size <= limits.bytes
+        )
 
     def drop(self) -> None:
         self.dropped = True
@@ -156,9 +164,9 @@ class ProcessQueue:
     def _update_room(self) -> None:
         limits, order = self._limits, self._order
         full = (
-            len(self._held) > limits.messages
+            self._count > limits.messages
             or self.bytes > limits.bytes
-            or (len(order) > 1 and order[-1] - order[0] > limits.span)
+            or (len(order) > 1 and order[-1].queue_offset - order[0].queue_offset > limits.span)
         )
         if full:
             self._room.clear()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.client.cluster import refusal
 from orbitmq.client.routes import MASTER
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orbitmq.client.received import ReceivedMessage
     from orbitmq.client.stats import ConsumerStats
     from orbitmq.protocol.command import Command
+    from orbitmq.transport.address import Address
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,14 @@ SUSPEND_MS: Final = 15_000  # how long the broker may hold a pull that finds not
 _TIMEOUT_SECONDS: Final = 30.0
 _FLOW_CONTROL_SECONDS: Final = 0.020
 _ERROR_SECONDS: Final = 1.0
+
+
+class _Asked(NamedTuple):
+    """A pull on its way."""
+
+    subscription: Subscription
+    began: float
+    answer: asyncio.Future[Command]
 
 
 class Puller:
@@ -65,12 +74,15 @@ class Puller:
     async def run(self, held: ProcessQueue, subscription: Callable[[], Subscription]) -> None:
         """Until the queue is dropped. Failures are reported when they begin and when they end."""
         failing = False
+        asked: _Asked | None = None
         while not held.dropped:
-            await held.active.wait()
-            await held.wait_for_room()
+            if asked is None:
+                await held.active.wait()
+                await held.wait_for_room()
             try:
-                await self._pull_once(held, subscription())
+                asked = await self._pull_once(held, subscription, asked)
             except OrbitError as error:
+                asked = None
                 flow_control = isinstance(error, RequestFailed) and error.code == ResponseCode.FLOW_CONTROL
                 if not failing and not flow_control:
                     logger.warning("pulling %s fails: %s", held.queue, error)
@@ -82,6 +94,8 @@ class Puller:
                 if failing:
                     logger.info("pulling %s works again", held.queue)
                     failing = False
+        if asked is not None:
+            asked.answer.cancel()
 
     async def _look_again(self, topic: str) -> None:
         """The broker may be somewhere else by now. If nobody says so, what we know has to do."""
@@ -90,7 +104,49 @@ class Puller:
         except OrbitError as error:
             logger.info("no fresh route of topic %s: %s", topic, error)
 
-    async def _pull_once(self, held: ProcessQueue, subscription: Subscription) -> None:
+    async def _pull_once(
+        self, held: ProcessQueue, subscription: Callable[[], Subscription], asked: _Asked | None
+    ) -> _Asked | None:
+        """One answer, of what was `asked` already or is asked now. The next request leaves before the answer is unpacked, if there
+        is more and room for it: the broker works while we do. It is what comes back.
+        """
+        loop = asyncio.get_running_loop()
+        if asked is None:
+            wanted, began = subscription(), loop.time()
+            address, command = self._request(held, wanted, held.next_offset)
+            answer = await self._cluster.call(address, command, _TIMEOUT_SECONDS)
+        else:
+            wanted, began = asked.subscription, asked.began
+            answer = await asked.answer
+            if answer.code == ResponseCode.GO_AWAY:
+                return None
+        self._stats.pulls += 1
+        now = held.pulled_at = loop.time()
+        if held.dropped:
+            return None
+        if answer.code not in _PULL_CODES:
+            raise refusal(answer)
+        result = answer.read(PullResult)
+        following = None
+        if answer.code == ResponseCode.SUCCESS and held.has_room_for(2 * self._batch_size, len(answer.body)):
+            following = self._ask_on(held, subscription(), result.next_begin_offset, now)
+        try:
+            await self._take(answer, result, held, wanted, now - began)
+        except BaseException:
+            if following is not None:
+                following.answer.cancel()
+            raise
+        return following
+
+    def _ask_on(self, held: ProcessQueue, wanted: Subscription, offset: int, now: float) -> _Asked | None:
+        try:
+            address, command = self._request(held, wanted, offset)
+            answer = self._cluster.start_call(address, command, _TIMEOUT_SECONDS)
+        except TransportError:
+            return None  # asked for in the usual way it will say why
+        return None if answer is None else _Asked(wanted, now, answer)
+
+    def _request(self, held: ProcessQueue, subscription: Subscription, offset: int) -> tuple[Address, Command]:
         queue = held.queue
         replica = self._cluster.replica(queue.broker_name, held.pull_from)
         if replica is None:
@@ -107,7 +163,7 @@ class Puller:
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
-            queue_offset=held.next_offset,
+            queue_offset=offset,
             max_msg_nums=self._batch_size,
             sys_flag=flags,
             commit_offset=commit_offset,
@@ -117,18 +173,11 @@ class Puller:
             expression_type=subscription.expression_type,
             bname=queue.broker_name,
         )
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        answer = await self._cluster.call(address, request(RequestCode.PULL_MESSAGE, header), _TIMEOUT_SECONDS)
-        self._stats.pulls += 1
-        held.pulled_at = loop.time()
-        if not held.dropped:
-            await self._take(answer, held, subscription, held.pulled_at - began)
+        return address, request(RequestCode.PULL_MESSAGE, header)
 
-    async def _take(self, answer: Command, held: ProcessQueue, subscription: Subscription, seconds: float) -> None:
-        if answer.code not in _PULL_CODES:
-            raise refusal(answer)
-        result = answer.read(PullResult)
+    async def _take(
+        self, answer: Command, result: PullResult, held: ProcessQueue, subscription: Subscription, seconds: float
+    ) -> None:
         held.pull_from = result.suggest_which_broker_id
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             logger.warning(

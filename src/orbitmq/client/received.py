@@ -13,6 +13,7 @@ from orbitmq.message.properties import decode_properties
 from orbitmq.message.record import decode_record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
     from orbitmq.client.process_queue import ProcessQueue
@@ -44,7 +45,7 @@ class ReceivedMessage(Message):
         "holder",
         "queue",
         "queue_offset",
-        "settler",
+        "settled",
         "taken_at",
     )
 
@@ -58,7 +59,7 @@ class ReceivedMessage(Message):
         self.queue_offset = stored.queue_offset
         self.attempt = stored.reconsume_times + 1
         self.holder = holder
-        self.settler: Settler | None = None
+        self.settled = False  # done with or given back: nobody's concern here any more
         self.taken_at = 0.0  # by the event loop's clock; 0: still waiting
         self._stored: StoredMessage | None = stored
         self._properties: dict[str, str] | None = stored.properties
@@ -109,19 +110,25 @@ class ReceivedMessage(Message):
 
     def ack(self) -> None:
         """Done: it will not come again. Later calls change nothing."""
-        if self.settler is not None:
-            self.settler.ack([self])
+        settler = self._settler()
+        if settler is not None:
+            settler.ack([self])
 
     async def retry(self, delay_level: int = 0) -> None:
         """Give it back, to be delivered again after a while: level 1 is a second, 0 the broker's choice, -1 never."""
-        if self.settler is not None:
-            await self.settler.retry([self], delay_level)
+        settler = self._settler()
+        if settler is not None:
+            await settler.retry([self], delay_level)
 
     def process(self) -> Processing:
         """`async with message.process():` acks when the block ends, and retries when it raises. The exception is logged, not
         passed on, so that one bad message does not end the loop that reads them; cancellation is, and settles nothing.
         """
         return Processing(self)
+
+    def _settler(self) -> Settler | None:
+        """Who takes it back; None for one that was only looked at."""
+        return None if self.holder is None else self.holder.settler
 
     def __repr__(self) -> str:
         return (
@@ -150,32 +157,36 @@ class Processing:
             return False
         if not isinstance(error, Exception):
             return False
-        if message.settler is not None:
-            await message.retry(message.settler.report([message], error))
+        settler = message._settler()
+        if settler is not None:
+            await message.retry(settler.report([message], error))
         return True
 
 
 def received_briefly(
-    answer: bytes, record: BriefRecord, topic: str, queue: QueueRef, holder: ProcessQueue | None
-) -> ReceivedMessage:
-    """A message of which only that is decoded which every handler looks at; the rest is when somebody asks."""
-    message: ReceivedMessage = _new(ReceivedMessage)
-    at, flag, queue_offset, reconsume_times, body, raw_properties = record
-    message.topic = topic
-    message.body = body
-    message.flag = flag
-    message.queue = queue
-    message.queue_offset = queue_offset
-    message.attempt = reconsume_times + 1
-    message.holder = holder
-    message.settler = None
-    message.taken_at = 0.0
-    message._stored = None
-    message._properties = None
-    message._raw_properties = raw_properties
-    message._answer = answer
-    message._at = at
-    return message
+    answer: bytes, records: Iterable[BriefRecord], topic: str, queue: QueueRef, holder: ProcessQueue | None
+) -> list[ReceivedMessage]:
+    """Messages of which only that is decoded which every handler looks at; the rest is when somebody asks."""
+    messages: list[ReceivedMessage] = []
+    append = messages.append
+    for at, flag, queue_offset, reconsume_times, body, raw_properties in records:
+        message: ReceivedMessage = _new(ReceivedMessage)
+        message.topic = topic
+        message.body = body
+        message.flag = flag
+        message.queue = queue
+        message.queue_offset = queue_offset
+        message.attempt = reconsume_times + 1
+        message.holder = holder
+        message.settled = False
+        message.taken_at = 0.0
+        message._stored = None
+        message._properties = None
+        message._raw_properties = raw_properties
+        message._answer = answer
+        message._at = at
+        append(message)
+    return messages
 
 
 _new = ReceivedMessage.__new__
