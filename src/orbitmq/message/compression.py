@@ -48,6 +48,7 @@ def decompress(body: bytes, compression: int, limit_bytes: int = DEFAULT_LIMIT_B
     # One byte more than allowed tells "exactly at the limit" from "beyond it".
     inflated = inflate(body, limit_bytes + 1)
     if len(inflated) > limit_bytes:
+        del inflated  # or it would live as long as the exception's traceback
         raise InflatedTooLarge(f"the body inflates to more than {limit_bytes} bytes")
     return inflated
 
@@ -70,13 +71,20 @@ def _inflate_zlib(body: bytes, at_most: int) -> bytes:
 
 def _inflate_lz4(body: bytes, at_most: int) -> bytes:
     inflater = _optional("lz4.frame").LZ4FrameDecompressor()
+    pieces: list[bytes] = []
+    held, rest = 0, body
+    # In pieces, because it doubles its buffer as it goes, and copies it.
     try:
-        inflated: bytes = inflater.decompress(body, max_length=at_most)
+        while not inflater.eof and held < at_most and (rest or not inflater.needs_input):
+            piece: bytes = inflater.decompress(rest, max_length=min(_LZ4_PIECE_BYTES, at_most - held))
+            rest = b""
+            pieces.append(piece)
+            held += len(piece)
     except (RuntimeError, EOFError) as error:
         raise MessageError(f"the body is not an LZ4 frame: {error}") from error
-    if not inflater.eof and len(inflated) < at_most:
+    if not inflater.eof and held < at_most:
         raise MessageError("the body is cut short: its LZ4 frame has no end")
-    return inflated
+    return b"".join(pieces)
 
 
 def _inflate_zstd(body: bytes, at_most: int) -> bytes:
@@ -96,10 +104,13 @@ def _inflate_zstd(body: bytes, at_most: int) -> bytes:
         raise MessageError(f"the body is not a zstd frame: {error}") from error
     if not inflater.eof and held < at_most:
         raise MessageError("the body is cut short: its zstd frame has no end")
-    return b"".join(pieces)[:at_most]
+    if held > at_most:  # cut before they are joined: a copy more would be one of the whole
+        pieces[-1] = pieces[-1][: at_most - held]
+    return b"".join(pieces)
 
 
 _ZSTD_FEED_BYTES: Final = 64
+_LZ4_PIECE_BYTES: Final = 1 << 20
 
 _INFLATERS: Final[dict[int, Callable[[bytes, int], bytes]]] = {
     0: _inflate_zlib,  # clients from before the type bits
