@@ -3,7 +3,7 @@
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ("sends", "indexes")
+MODULES = ("sends", "indexes", "reads")
 
 setup(
     ext_modules=cythonize(

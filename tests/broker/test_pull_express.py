@@ -6,6 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import pytest
+
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from tests.broker.kit import LITE_PULL, PULL, Wire, pull_header, running, wire
 from tests.broker.two_ways import EXPRESS, ORDINARY, TwoWays, two_ways
@@ -15,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    import pytest
-
     from orbitmq.broker.broker import Broker
     from orbitmq.protocol.headers.pull import PullMessage
+
+pytestmark = pytest.mark.usefixtures("loops")
 
 FOUND: dict[str, PullMessage] = {
     "from the start": pull_header("T", 0, 0, {"expression_type": "TAG"}),

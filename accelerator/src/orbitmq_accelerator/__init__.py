@@ -2,6 +2,7 @@
 
     sends      the usual sends of one read, from frames to receipts
     indexes    entering records into their queues and into the key index
+    reads      gathering the records that a pull is answered with
 
 Each does what a function of `orbitmq` does, byte for byte, and leaves whatever is unusual to it. `orbitmq.accelerated` decides
 whether they are used.

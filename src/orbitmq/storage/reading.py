@@ -1,4 +1,4 @@
-"""Reading a queue: entries from its index, records from the log, in as few pieces as possible, nothing copied.
+"""Reading a queue: entries from its index, records from the log, in as few pieces as possible, nothing copied (or, compiled, once).
 
 Java: DefaultMessageStore.getMessage, isTheBatchFull, GetMessageStatus, GetMessageResult
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from orbitmq.accelerated import compiled
 from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS
 from orbitmq.storage.queue_index import ENTRY, NOWHERE_SIZE, QueueIndex
 
@@ -83,6 +84,7 @@ class QueueReader:
         self._extensions = extensions
         self._config = config
         self._recent_bytes = memory_bytes * config.memory_percent // 100
+        self._loops = compiled("reads")
         self._usual = _Limits(
             config.max_read_bytes_in_memory,
             config.max_read_count_in_memory,
@@ -152,6 +154,10 @@ class QueueReader:
         buffers: list[memoryview] = []
         limit = min(max_bytes, limits.bytes_in_memory)
         most = max(1, min(max_count, limits.count_in_memory))
+        gathered = self._loops and self._loops.gather(data, memory, base, min(top, log_end), limit, most)
+        if gathered:
+            _found(result, gathered[0], len(gathered[1]), [memoryview(gathered[1])])
+            return True
         run_start = run_end = physical
         total = count = 0
         for physical, size, _ in ENTRY.iter_unpack(data):
@@ -172,13 +178,7 @@ class QueueReader:
             total += size
             count += 1
         buffers.append(memory[run_start - base : run_end - base])
-        first = result.next_offset
-        result.status = ReadStatus.FOUND
-        result.next_offset = first + count
-        result.count = count
-        result.total_bytes = total
-        result.buffers = buffers
-        result.queue_offsets = range(first, first + count)
+        _found(result, count, total, buffers)
         return True
 
     def _collect(
@@ -262,6 +262,17 @@ class QueueReader:
             return _as_int32(code) in tag_codes
 
         return accept
+
+
+def _found(result: ReadResult, count: int, total_bytes: int, buffers: list[memoryview]) -> None:
+    """All of the first `count` entries."""
+    first = result.next_offset
+    result.status = ReadStatus.FOUND
+    result.next_offset = first + count
+    result.count = count
+    result.total_bytes = total_bytes
+    result.buffers = buffers
+    result.queue_offsets = range(first, first + count)
 
 
 def _as_int32(value: int) -> int:

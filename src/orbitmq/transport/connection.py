@@ -65,6 +65,7 @@ Routes = Mapping[int, Handler]
 _FLUSH_BYTES: Final = 256 * 1024
 _GATHER_BYTES: Final = 64 * 1024  # above it, the kernel gathers the pieces; below, copying them together is cheaper
 _REFUSED_SECONDS: Final = 5.0  # for a connection too many to ask something and be told
+_LARGE_PIECE_BYTES: Final = 16 * 1024  # a short header before so much is not worth copying both
 _WHY_LOST: Final = "was it stopped? if not, is it a RocketMQ server, and does it want TLS?"
 _UNKNOWN_PEER: Final = Address("unknown", 0)
 
@@ -584,7 +585,7 @@ class Connection(asyncio.Protocol):
         size, self._out_bytes = self._out_bytes, 0
         if self._tls is not None:
             self._transport.write(self._tls.encrypt(b"".join(pieces)))
-        elif size > _GATHER_BYTES:
+        elif size > _GATHER_BYTES or (len(pieces) == 2 and size > _LARGE_PIECE_BYTES):
             self._transport.writelines(pieces)
         else:
             self._transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
