@@ -116,7 +116,7 @@ cdef uint8_t *write_hex(uint8_t *out, uint64_t value) noexcept nogil:
 cdef class SwiftSends:
     """A swift handler: see orbitmq/transport/express.py."""
 
-    cdef object sending, store, log, durability, receipts, now_ms, note_record
+    cdef object sending, store, log, durability, receipts, now_ms, served, note_record
     cdef dict next_offsets
 
     # Of the run that is being taken.
@@ -148,13 +148,14 @@ cdef class SwiftSends:
         free(self.answers)
         free(self.properties)
 
-    def __init__(self, sending, durability, receipts, now_ms):
+    def __init__(self, sending, durability, receipts, now_ms, served):
         self.sending = sending
         self.store = sending.store
         self.log = sending.store.log
         self.durability = durability
         self.receipts = receipts
         self.now_ms = now_ms
+        self.served = served
         self.next_offsets = self.log.next_queue_offsets
         self.note_record = self.log.recent.append
         self.topic_name = b""
@@ -222,6 +223,9 @@ cdef class SwiftSends:
         self.store.appended(run)
         receipts = PyBytes_FromStringAndSize(<const char *>self.answers, self.answered)
         if self.immediate:
+            if not self.served.fresh:
+                self.served.unsettled.append(self.served)
+            self.served.fresh += run
             return taken, receipts
         pay_run(connection, self.durability, self.at, receipts, run)
         return taken, b""

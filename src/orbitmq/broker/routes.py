@@ -43,7 +43,7 @@ from orbitmq.transport.request_times import Kind
 if TYPE_CHECKING:
     from orbitmq.access.gate import Door
     from orbitmq.broker.state import State
-    from orbitmq.transport.connection import Connection, Handler, Routes
+    from orbitmq.transport.connection import Handler, Routes
     from orbitmq.transport.express import ExpressRoutes, SwiftHandler
 
 
@@ -93,19 +93,11 @@ def build_swift(state: State) -> SwiftHandler | None:
     sends = compiled("sends")
     if sends is None or state.gate is not None or state.copying is not None:
         return None
-    take: SwiftHandler = sends.SwiftSends(state.sending, state.durability, state.receipts, state.clock.now_ms)
-    served, puts = state.times.of(Kind(RequestCode.SEND_MESSAGE_V2)), state.sending.all_puts
-
-    def timed(connection: Connection, data: bytes) -> tuple[int, bytes]:
-        before = puts.value
-        taken, answers = take(connection, data)
-        if answers:
-            if not served.fresh:
-                served.unsettled.append(served)
-            served.fresh += puts.value - before
-        return taken, answers
-
-    return timed
+    served = state.times.of(Kind(RequestCode.SEND_MESSAGE_V2))
+    handler: SwiftHandler = sends.SwiftSends(
+        state.sending, state.durability, state.receipts, state.clock.now_ms, served
+    )
+    return handler
 
 
 def build_routes(state: State) -> Routes:
