@@ -61,11 +61,12 @@ _LONGEST_ROUND_SECONDS: Final = 60.0  # Java's too; the next round goes on
 class HalfMessage:
     """What must be known of an undecided message without reading it."""
 
-    __slots__ = ("checks", "commit_log_offset", "group", "stored_at_ms", "topic")
+    __slots__ = ("checks", "commit_log_offset", "group", "size", "stored_at_ms", "topic")
 
-    def __init__(self, topic: str, commit_log_offset: int, stored_at_ms: int, checks: int = 0) -> None:
+    def __init__(self, topic: str, commit_log_offset: int, size: int, stored_at_ms: int, checks: int = 0) -> None:
         self.topic = sys.intern(topic)  # where it will go
         self.commit_log_offset = commit_log_offset
+        self.size = size
         self.stored_at_ms = stored_at_ms
         self.checks = checks
         self.group: str | None = None  # of producers; known once the message was looked at
@@ -112,7 +113,8 @@ class HalfMessages:
 
     def taken(self, appended: Appended, topic: str) -> None:
         """A half message for that topic was stored."""
-        self._undecided[appended.queue_offset] = HalfMessage(topic, appended.commit_log_offset, appended.stored_at_ms)
+        at = appended.commit_log_offset
+        self._undecided[appended.queue_offset] = HalfMessage(topic, at, appended.end - at, appended.stored_at_ms)
 
     # ---- and is decided
 
@@ -136,7 +138,11 @@ class HalfMessages:
             self._stats.counter(statistics.ROLLBACK_NUMS, half.topic).add(1)
 
     def _find(self, queue_offset: int, commit_log_offset: int, group: str) -> RawRecord:
-        record = self._store.record_at(commit_log_offset)
+        half = self._undecided.get(queue_offset)
+        if half is not None and half.commit_log_offset == commit_log_offset:
+            record = self._store.log.read(commit_log_offset, half.size)
+        else:
+            record = self._store.record_at(commit_log_offset)
         message = decode_raw(record) if record is not None else None
         if message is None or message.topic != names.HALF_TOPIC:
             raise RequestFailed(
@@ -322,6 +328,7 @@ class HalfMessages:
                 self._undecided[message.queue_offset] = HalfMessage(
                     message.properties.get(keys.REAL_TOPIC, ""),
                     message.commit_log_offset,
+                    message.size,
                     message.stored_at_ms,
                     int(checks) if checks.isdigit() else 0,
                 )

@@ -30,6 +30,8 @@ from orbitmq.broker.handlers import (
     timers,
     transactions,
 )
+from orbitmq.broker.handlers.ack_express import AckExpress
+from orbitmq.broker.handlers.end_express import EndExpress
 from orbitmq.broker.handlers.pull_express import PullExpress
 from orbitmq.broker.handlers.send_express import SendExpress
 from orbitmq.broker.permissions import AUDITED, NEEDS
@@ -77,6 +79,8 @@ def build_express(state: State) -> ExpressRoutes:
         (RequestCode.SEND_MESSAGE_V2, CODEC_JSON): send_with(RequestCode.SEND_MESSAGE_V2, read_short),
         (RequestCode.SEND_MESSAGE_V2, CODEC_BINARY): send_with(RequestCode.SEND_MESSAGE_V2, ShortSendReader()),
         (RequestCode.SEND_BATCH_MESSAGE, CODEC_JSON): send_with(RequestCode.SEND_BATCH_MESSAGE, read_short),
+        (RequestCode.ACK_MESSAGE, CODEC_JSON): AckExpress(s.settling, s.topics, s.store, s.durability),
+        (RequestCode.END_TRANSACTION, CODEC_JSON): EndExpress(s.half_messages),
         **pulls,
     }
 

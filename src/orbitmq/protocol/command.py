@@ -18,7 +18,7 @@ from orbitmq.errors import HeaderError
 from orbitmq.protocol import versions
 from orbitmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LANGUAGES, RequestCode, ResponseCode, name_of
 from orbitmq.protocol.fields import text_fields
-from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, Frame, frame_bytes, frame_prefix
+from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, Frame, frame_bytes, frame_prefix, lengths
 from orbitmq.protocol.header_binary import (
     decode_binary_fields,
     decode_binary_header,
@@ -55,6 +55,12 @@ class _JsonHeader(msgspec.Struct, gc=False):
 
 _decode_json_header: Final = msgspec.json.Decoder(_JsonHeader, strict=False).decode
 _encode_json: Final = msgspec.json.Encoder().encode
+
+
+_OK: Final = b'{"code":0,"flag":%d,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % (
+    FLAG_RESPONSE,
+    versions.OURS,
+)
 
 
 class Command:
@@ -152,6 +158,12 @@ def request_with_raw_fields(code: int, fields: bytes, body: bytes = b"") -> Comm
 def ok(header: Header | None = None, body: bytes = b"") -> Command:
     """A successful answer."""
     return Command(0, flag=FLAG_RESPONSE, fields=None if header is None else header.to_fields(), body=body)
+
+
+def ok_frame(opaque: int) -> bytes:
+    """The whole frame that says `ok()` to request `opaque`."""
+    header = _OK % opaque
+    return lengths(len(header) + 4, len(header)) + header
 
 
 def ok_with_raw_fields(fields: bytes) -> Command:

@@ -27,6 +27,7 @@ from orbitmq.message.properties import (
     KEYS,
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
+    REAL_QUEUE_ID,
     TAGS,
     UNIQUE_KEY,
     property_finder,
@@ -61,6 +62,7 @@ _find_inner_base: Final = property_finder(INNER_BASE)
 _find_multi_dispatch: Final = property_finder(MULTI_DISPATCH)
 _find_multi_queue_offset: Final = property_finder(MULTI_QUEUE_OFFSET)
 _MULTI_QUEUE_OFFSET: Final = MULTI_QUEUE_OFFSET.encode()
+_HAS_WAITED: Final = f"{REAL_QUEUE_ID}\x01".encode()
 _UNIQUE_KEY: Final = f"{UNIQUE_KEY}\x01".encode()
 _VALUE_END: Final = 0x02  # as a number: looking for a single byte is quicker than for a text
 
@@ -280,7 +282,8 @@ class Indexer:
             if len(self._tag_codes) >= _REMEMBERED:
                 self._tag_codes.clear()
             self._tag_codes[tags] = code
-        if unique_key is not None and properties.count(_UNIQUE_KEY) == 1:
+        # What waits or has waited says so in numbers of its own: nothing else will be like it.
+        if unique_key is not None and _HAS_WAITED not in properties and properties.count(_UNIQUE_KEY) == 1:
             self._remember(_Likeness(properties, unique_key, keys, code), len(properties))
         return code
 

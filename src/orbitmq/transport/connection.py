@@ -258,6 +258,10 @@ class Connection(asyncio.Protocol):
         """An express handler took requests and will `pay` their answers later."""
         self._owed += answers
 
+    def forgive(self) -> None:
+        """The answer that was owed comes another way."""
+        self._owed -= 1
+
     def pay(self, frames: bytes, answers: int = 1) -> None:
         """The answers' whole frames. Dropped when the connection is gone."""
         was_full = self._is_full()

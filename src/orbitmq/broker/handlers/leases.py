@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from orbitmq.broker.leases.checkpoints import check_duration
-from orbitmq.errors import RequestFailed
+from orbitmq.errors import OrbitError, RequestFailed
 from orbitmq.protocol.bodies.leases import BatchAcks
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import answer, ok
@@ -56,7 +57,11 @@ async def ack_message(
             f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset}, store:{low}~{high}",
         )
     handle = parse_handle(header.extra_info)
-    end = settling.ack(header.consumer_group, header.topic, header.queue_id, header.offset, handle)
+    written: asyncio.Future[int | OrbitError] = asyncio.get_running_loop().create_future()
+    settling.ack(header.consumer_group, header.topic, header.queue_id, header.offset, handle, written.set_result)
+    end = await written
+    if isinstance(end, OrbitError):
+        raise end
     await durability.wait(end)
     return ok()
 

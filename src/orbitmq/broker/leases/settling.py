@@ -1,5 +1,9 @@
 """Settling leases: acknowledge a message, or keep it longer.
 
+Consumers acknowledge message by message, dozens at a time. All acks of a lease that come in one turn of the event loop are written as
+one entry, and each is answered once that is written: a kill loses no ack that was answered. (Java's PopBufferMergeService may hold them in
+memory for ten seconds and more.)
+
 A handle counts only if the broker once gave it to this group. Apache's broker believes any: an extension with a made-up handle
 makes it hand out a message that was never leased, an ordered ack moves the group to wherever it says.
 
@@ -8,18 +12,18 @@ Java: AckMessageProcessor, ChangeInvisibleTimeProcessor
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orbitmq.broker import statistics
 from orbitmq.broker.leases.checkpoints import Ack, Checkpoint, LeaseKey
-from orbitmq.errors import RequestFailed
+from orbitmq.errors import OrbitError, RequestFailed
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.headers.leases import ChangedInvisibleTime
 from orbitmq.protocol.lease_texts import ORDERED_REVIVE_QUEUE, Handle, real_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.leases.lease_log import LeaseLog
     from orbitmq.broker.leases.open_leases import Lease, OpenLeases
@@ -28,6 +32,21 @@ if TYPE_CHECKING:
     from orbitmq.broker.statistics import Statistics
     from orbitmq.clock import Clock
     from orbitmq.protocol.bodies.leases import BatchAck
+
+Told = Callable[[int | OrbitError], None]
+
+
+class _Gathered:
+    """Acks of one lease that came in this turn, and who waits for them to be written."""
+
+    __slots__ = ("invisible_ms", "lease", "offsets", "revive_queue", "told")
+
+    def __init__(self, lease: Lease, revive_queue: int, invisible_ms: int) -> None:
+        self.lease = lease
+        self.revive_queue = revive_queue
+        self.invisible_ms = invisible_ms
+        self.offsets: list[int] = []
+        self.told: list[Told] = []
 
 
 class Settling:
@@ -48,16 +67,49 @@ class Settling:
         self._configuration = configuration
         self._stats = stats
         self._clock = clock
+        self._gathered: dict[LeaseKey, _Gathered] = {}
+        self._call_soon = asyncio.get_running_loop().call_soon
         self.on_free: Callable[[str, str, int], None] = lambda topic, group, queue_id: None
 
-    def ack(self, group: str, topic: str, queue_id: int, offset: int, handle: Handle) -> int:
-        """Where the log ends with it; 0 when there was nothing to write. `topic` is the real one."""
+    def ack(self, group: str, topic: str, queue_id: int, offset: int, handle: Handle, told: Told) -> None:
+        """`told` hears, now or at the end of this turn, where the log ends with it, 0 when there was nothing to write, or why
+        it cannot be written. `topic` is the real one."""
         self._check(handle, queue_id, offset)
         if handle.is_ordered:
             self._ack_ordered(group, topic, queue_id, [offset], handle.pop_time_ms)
-            return 0
+            told(0)
+            return
         key = (topic, group, queue_id, handle.start_offset, handle.pop_time_ms, handle.broker_name)
-        return self._ack(key, [offset], handle.revive_queue, handle.invisible_ms)
+        gathered = self._gathered.get(key)
+        lease = gathered.lease if gathered is not None else self._genuine(key, [offset])
+        bits = lease.bits_of([offset]) if lease is not None else 0
+        if lease is None or not bits:
+            raise _unknown(key)
+        if not bits & ~lease.acked:
+            told(0)  # said before
+            return
+        if gathered is None:
+            if not self._gathered:
+                self._call_soon(self.write_gathered)
+            gathered = self._gathered[key] = _Gathered(lease, handle.revive_queue, handle.invisible_ms)
+        if offset not in gathered.offsets:
+            gathered.offsets.append(offset)
+        gathered.told.append(told)
+
+    def write_gathered(self) -> None:
+        """One entry for each lease."""
+        leases, self._gathered = self._gathered, {}
+        for key, gathered in leases.items():
+            outcome: int | OrbitError
+            try:
+                many = len(gathered.offsets) > 1
+                outcome = self._write(
+                    key, gathered.lease, gathered.offsets, gathered.revive_queue, gathered.invisible_ms, batch=many
+                )
+            except OrbitError as error:
+                outcome = error
+            for told in gathered.told:
+                told(outcome)
 
     def ack_batch(self, ack: BatchAck, broker_name: str) -> int:
         topic = real_topic(ack.topic, ack.group, ack.kind)
@@ -126,9 +178,14 @@ class Settling:
         bits = lease.bits_of(offsets) if lease is not None else 0
         if lease is None or not bits:
             raise _unknown(key)
-        topic, group, queue_id, start, pop_time_ms, broker_name = key
         if not bits & ~lease.acked:
             return 0  # said before
+        return self._write(key, lease, offsets, revive_queue, invisible_ms, batch=batch)
+
+    def _write(
+        self, key: LeaseKey, lease: Lease, offsets: list[int], revive_queue: int, invisible_ms: int, *, batch: bool
+    ) -> int:
+        topic, group, queue_id, start, pop_time_ms, broker_name = key
         ack = Ack(
             offset=-1 if batch else offsets[0],
             offset_list=offsets if batch else None,
@@ -140,7 +197,7 @@ class Settling:
             topic=topic,
         )
         end = self._lease_log.write_ack(ack, revive_queue, pop_time_ms + invisible_ms)
-        self._open_leases.settle(lease, bits)
+        self._open_leases.settle(lease, lease.bits_of(offsets))
         self._count(statistics.GROUP_ACK_NUMS, statistics.BROKER_ACK_NUMS, topic, group, len(offsets))
         return end
 

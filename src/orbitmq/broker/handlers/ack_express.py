@@ -1,0 +1,79 @@
+"""The usual ack: of a leased message that is there, by a handle that fits. All else is left to `leases.py`.
+
+Its answer waits for the end of the turn, when the acks of one lease are written together (`leases/settling.py`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.errors import OrbitError
+from orbitmq.protocol import command as commands
+from orbitmq.protocol.codes import FLAG_RESPONSE, RequestCode
+from orbitmq.protocol.command import Command, ok_frame
+from orbitmq.protocol.headers.leases import AckMessage
+from orbitmq.protocol.lease_texts import parse_handle
+from orbitmq.protocol.whole_request import UNREADABLE, reader
+from orbitmq.transport.failures import failure_answer
+
+if TYPE_CHECKING:
+    from orbitmq.broker.durability import Durability
+    from orbitmq.broker.leases.settling import Settling
+    from orbitmq.broker.topics import Topics
+    from orbitmq.protocol.codes import ResponseCode
+    from orbitmq.storage.store import Store
+    from orbitmq.transport.connection import Connection
+
+_START: Final = b'{"code":%d,' % RequestCode.ACK_MESSAGE  # other codes begin with the same eleven bytes
+_read: Final = reader(AckMessage)
+
+
+class AckExpress:
+    """An express handler (transport/express.py), for JSON headers."""
+
+    def __init__(self, settling: Settling, topics: Topics, store: Store, durability: Durability) -> None:
+        self._settling = settling
+        self._topics = topics
+        self._store = store
+        self._durability = durability
+
+    def __call__(self, connection: Connection, header: bytes, _body: bytes) -> bytes | None:
+        if not header.startswith(_START):
+            return None
+        try:
+            request = _read(header)
+            fields = request.extFields
+            topic, queue_id, offset = fields.topic, fields.queue_id, fields.offset
+            config = self._topics.get(topic)
+            if request.flag or config is None or not 0 <= queue_id < config.read_queue_nums:
+                return None
+            low, high = self._store.queue_range(topic, queue_id)
+            if not low <= offset <= high:
+                return None
+            handle = parse_handle(fields.extra_info)
+            told = partial(self._written, connection, request.opaque)
+            connection.owe()
+            try:
+                self._settling.ack(fields.consumer_group, topic, queue_id, offset, handle, told)
+            except OrbitError:
+                connection.forgive()
+                return None  # nothing was changed; the ordinary handler will hear the same, and can say it
+        except UNREADABLE:
+            return None
+        return b""
+
+    def _written(self, connection: Connection, opaque: int, outcome: int | OrbitError) -> None:
+        if isinstance(outcome, OrbitError):
+            request = Command(RequestCode.ACK_MESSAGE, opaque=opaque)
+            failure = failure_answer(request, outcome, connection.peer)
+            failure.opaque, failure.flag = opaque, failure.flag | FLAG_RESPONSE
+            connection.pay(commands.encode(failure))
+        elif not outcome or self._durability.is_immediate:
+            connection.pay(ok_frame(opaque))
+        else:
+            self._durability.tell(outcome, partial(_pay, connection, opaque))
+
+
+def _pay(connection: Connection, opaque: int, _verdict: ResponseCode) -> None:
+    connection.pay(ok_frame(opaque))

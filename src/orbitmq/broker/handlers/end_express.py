@@ -1,0 +1,44 @@
+"""The usual end of a transaction: a decision about a half message that is there. All else is left to `transactions.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.errors import OrbitError
+from orbitmq.protocol.codes import FLAG_ONEWAY, RequestCode
+from orbitmq.protocol.command import ok_frame
+from orbitmq.protocol.headers.transactions import COMMIT, ROLLBACK, EndTransaction
+from orbitmq.protocol.whole_request import UNREADABLE, reader
+
+if TYPE_CHECKING:
+    from orbitmq.broker.half_messages import HalfMessages
+    from orbitmq.transport.connection import Connection
+
+_read: Final = reader(EndTransaction)
+
+
+class EndExpress:
+    """An express handler (transport/express.py), for JSON headers."""
+
+    def __init__(self, half_messages: HalfMessages) -> None:
+        self._half_messages = half_messages
+
+    def __call__(self, _connection: Connection, header: bytes, _body: bytes) -> bytes | None:
+        try:
+            request = _read(header)
+        except UNREADABLE:
+            return None
+        if request.code != RequestCode.END_TRANSACTION or request.flag & ~FLAG_ONEWAY:
+            return None
+        fields = request.extFields
+        if fields.commit_or_rollback == COMMIT:
+            decide = self._half_messages.commit
+        elif fields.commit_or_rollback == ROLLBACK:
+            decide = self._half_messages.roll_back
+        else:
+            return None
+        try:
+            decide(fields.tran_state_table_offset, fields.commit_log_offset, fields.producer_group)
+        except OrbitError:
+            return None  # nothing was changed; the ordinary handler will hear the same, and can say it
+        return b"" if request.flag & FLAG_ONEWAY else ok_frame(request.opaque)
