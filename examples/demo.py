@@ -1,4 +1,4 @@
-"""`make demo`: a name server, a broker, a producer and two consumers, all in this process, in a few seconds.
+"""`make demo`: a name server, a broker, producers and consumers, all in this process: sends, a delay, a transaction, a retry.
 
 Then Spark, which takes longest to start: messages stream into an archive of Parquet files, are counted there and plotted. At
 the end the broker is stopped, and its files are read without it. `--no-spark` leaves Spark out; `--keep DIRECTORY` says where
@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import orbitmq as mq
@@ -22,6 +23,7 @@ from orbitmq.testing import Server
 TOPIC = "Orders"
 MANY = 2000
 SHOPS = ("shop-a", "shop-b", "shop-c")
+FIGURES: dict[str, str] = {}
 
 
 async def main(keep: Path | None, *, with_spark: bool) -> None:
@@ -30,14 +32,19 @@ async def main(keep: Path | None, *, with_spark: bool) -> None:
         with Server(data=Path(folder), settings={"diskMaxUsedSpaceRatio": "99"}) as server:  # also on a full laptop
             title("1. Start")
             say(f"a name server on {server.address} and a broker on {server.broker_address}")
+            FIGURES["start of the servers"] = milliseconds(started)
             say(f"ready after {milliseconds(started)}, in this process; Java clients could connect now")
             async with mq.connect(server.address) as client:
                 await send_orders(client)
                 await receive_paid_orders(client)
                 await send_many(client)
+                await remind_in_an_hour(client, server)
+                await pay_in_a_transaction(client)
+                await fail_once(client, server)
                 if with_spark:
                     await archive_with_spark(client, server, keep or Path(tempfile.mkdtemp(prefix="orbitmq-archive-")))
         read_the_files(Path(folder))
+    sum_up(started)
     print("\nNext: README.md, `orbitmq dev` for a server of your own, `make test` for the proofs.")
 
 
@@ -84,13 +91,71 @@ async def send_many(client: mq.Client) -> None:
         sends = (producer.send("Readings", b"x" * 200) for _ in range(MANY))
         await asyncio.gather(*sends)
         seconds = time.perf_counter() - started
+    FIGURES["messages a second, many at once"] = f"{MANY / seconds:,.0f}"
     say(
         f"{MANY:,} messages at once: {MANY / seconds:,.0f} a second, with client, broker and disk sharing one interpreter"
     )
 
 
+async def remind_in_an_hour(client: mq.Client, server: Server) -> None:
+    title("5. A delay")
+    async with client.producer(group="demo-producer", timeout=30) as producer:
+        await producer.send("Reminders", b"drink some tea", delay=timedelta(hours=1))
+    say("a reminder is sent, to be delivered in an hour; then the broker's clock is moved, as tests do")
+    server.clock.advance(hours=1, seconds=2)
+    async with client.consumer("Reminders", group="demo-reminders", start="earliest") as consumer:
+        async for message in consumer:
+            async with message.process():
+                say(f"an hour later: {message.body.decode()!r}")
+            break
+
+
+async def pay_in_a_transaction(client: mq.Client) -> None:
+    title("6. A transaction")
+    async with client.transaction_producer(group="demo-payers", check=was_paid, timeout=30) as payer:
+        async with payer.begin("Cards", b"card 1: charged") as transaction:
+            transaction.commit()
+        async with payer.begin("Cards", b"card 2: refused by the bank") as transaction:
+            transaction.roll_back()
+        async with payer.begin("Cards", b"card 3: charged") as transaction:
+            transaction.commit()
+    seen: list[str] = []
+    async with client.consumer("Cards", group="demo-shipping", start="earliest") as consumer:
+        async for message in consumer:
+            async with message.process():
+                seen.append(message.body.decode())
+            if len(seen) == 2:
+                break
+    say(f"three begun, two committed; consumers see {', '.join(sorted(seen))}")
+
+
+async def was_paid(message: mq.Message) -> bool | None:
+    """Asked by a broker that has not heard how a transaction ended. Here it always has."""
+    return None
+
+
+async def fail_once(client: mq.Client, server: Server) -> None:
+    title("7. A failure, and another try")
+    async with client.producer(group="demo-producer", timeout=30) as producer:
+        await producer.send("Mails", b"to an address that is full today")
+    tries: list[str] = []
+    delivered = asyncio.Event()
+
+    async def deliver(message: mq.ReceivedMessage) -> None:
+        tries.append(f"try {message.attempt} {'fails' if message.attempt == 1 else 'succeeds'}")
+        if message.attempt == 1:
+            raise mq.RetryLater("full")
+        delivered.set()
+
+    async with client.consumer("Mails", group="demo-mail", start="earliest", handler=deliver):
+        while not delivered.is_set():
+            server.clock.advance(seconds=10)  # as long as a first retry waits
+            await asyncio.sleep(0.2)
+    say(f"{', '.join(tries)}; after sixteen it would be a dead letter, for `orbitmq dlq ls`")
+
+
 async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> None:
-    title("5. A streaming archive, on Spark")
+    title("8. A streaming archive, on Spark")
     from orbitmq.clock import SystemClock
     from orbitmq.spark.archive import Archive
     from orbitmq.spark.frames import lake_frame
@@ -106,6 +171,7 @@ async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> N
         ThreadPoolExecutor(1),
     )  # Spark's calls block; the broker lives on this loop
     spark = await loop.run_in_executor(threads, lambda: start_session("orbitmq demo"))
+    FIGURES["seconds for Spark to start"] = f"{time.perf_counter() - started:.1f}"
     say(f"Spark {spark.version} is up after {time.perf_counter() - started:.1f} s")
     options = {"nameServer": server.address, "subscribe": "Payments", "startingOffsets": "earliest"}
     lake = str(keep / "archive")
@@ -139,6 +205,8 @@ async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> N
         for _, tag, count, _ in found.tags:
             say(f"   {tag:10} {count:>6,} messages  {'#' * (count // 15)}")
         (keep / "payments.html").write_text(statistics_page(found))
+        FIGURES["messages archived, each once"] = f"{archive.summary.rows:,}"
+        FIGURES["the picture"] = str(keep / "payments.html")
         say(f"the archive is in {lake}, its charts in {keep / 'payments.html'}")
     finally:
         await loop.run_in_executor(threads, spark.stop)
@@ -146,7 +214,7 @@ async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> N
 
 
 def read_the_files(folder: Path) -> None:
-    title("6. Look at the files")
+    title("9. Look at the files")
     store = next(path.parent for path in folder.rglob("commitlog") if path.is_dir())
     with StoreReader(store) as reader:
         say(
@@ -155,6 +223,13 @@ def read_the_files(folder: Path) -> None:
         for topic in (TOPIC, "Readings"):
             count = sum(queue.max_offset - queue.min_offset for queue in reader.queues(topic))
             say(f"   {topic:10} {count:>6,} messages")
+
+
+def sum_up(started: float) -> None:
+    title("In figures")
+    FIGURES["seconds in all"] = f"{time.perf_counter() - started:.1f}"
+    for what, figure in FIGURES.items():
+        say(f"{what:34} {figure}")
 
 
 def title(text: str) -> None:

@@ -42,6 +42,11 @@ def test_the_demo_sends_receives_archives_with_spark_and_finds_everything_on_dis
     assert "<svg" in (tmp_path / "payments.html").read_text()
     assert len(list((tmp_path / "archive").rglob("*.parquet"))) >= 3
     assert "got order 0, order 3, order 6, order 9" in printed
+    assert "an hour later: 'drink some tea'" in printed
+    assert "consumers see card 1: charged, card 3: charged" in printed
+    assert "try 1 fails, try 2 succeeds" in printed
+    assert "messages archived, each once       900" in printed
+    assert str(tmp_path / "payments.html") in printed.partition("In figures")[2]
     assert "Orders         12 messages" in printed
     assert "Readings    2,000 messages" in printed
 
