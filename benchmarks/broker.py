@@ -11,6 +11,8 @@ warmed up; then rounds alternate between the two, and medians count. Every messa
 that was acknowledged and is not there, once and whole, ends the run. The load generator (load.c) takes a share of the same
 cores, so compare ratios; how fast it could be, against a server that does nothing (null_server.c), is measured first.
 
+Ours runs twice: as `make setup` installs it, and without the accelerator (accelerator/), in Python alone.
+
 Without Java only ours is measured. Results: benchmarks/results/broker.json, and as a picture broker.svg.
 """
 
@@ -25,11 +27,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
 from tests.interop import apache, java, orbit
 from tests.interop.apache import write_properties
 from tests.interop.processes import Process, free_port, killed_on_failure
@@ -37,6 +42,7 @@ from tests.interop.wire import register_now
 
 from benchmarks.machine import about, compile_c, memory_mb, processor_seconds
 from benchmarks.plot import bar_chart
+from orbitmq.accelerated import SWITCH, compiled
 from orbitmq.message.record import decode_records
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command, request
@@ -55,6 +61,8 @@ if TYPE_CHECKING:
 RESULTS: Final = Path(__file__).parent / "results" / "broker.json"
 APACHE_RELEASE: Final = "5.3.3"
 BROKER_NAME: Final = "bench"
+OURS: Final = "OrbitMQ"
+IN_PYTHON: Final = "OrbitMQ in Python alone"
 QUEUES: Final = 8
 KB: Final = 1024
 PULL_TOPIC: Final = "PullTopic"
@@ -96,6 +104,9 @@ CELLS: Final = (
 )
 
 
+Starter = Callable[..., AbstractContextManager["Contender"]]
+
+
 @dataclass(slots=True)
 class Contender:
     """A running broker, and what it reached: cell -> figure -> one value a round."""
@@ -135,15 +146,17 @@ class Load:
 
 
 @contextmanager
-def start_ours(folder: Path, *, sync: bool, heap: str) -> Iterator[Contender]:
+def start_ours(folder: Path, *, sync: bool, heap: str, name: str = OURS, accelerator: str = "1") -> Iterator[Contender]:
     name_server = orbit.start_name_server(folder / "nameserver")
     with _stopped(name_server.process):
         settings = {"flushDiskType": "SYNC_FLUSH" if sync else "ASYNC_FLUSH", "mappedFileSizeCommitLog": 1 << 30}
         began = time.monotonic()
-        broker = orbit.start_broker(folder / "broker", name_server.address, BROKER_NAME, settings)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(SWITCH, accelerator)
+            broker = orbit.start_broker(folder / "broker", name_server.address, BROKER_NAME, settings)
         seconds = time.monotonic() - began
         with _stopped(broker.process):
-            yield Contender("OrbitMQ", parse_address(broker.address), broker.process, seconds)
+            yield Contender(name, parse_address(broker.address), broker.process, seconds)
 
 
 @contextmanager
@@ -396,16 +409,18 @@ def print_table(medians: dict[str, dict[str, dict[str, float]]], ceiling: dict[s
         ("processor_us", "processor us a message"),
         ("value", "other"),
     ):
-        print(f"| {title} | {' | '.join(names)} |{' ours to theirs |' if len(names) == 2 else ''}", end="")
-        print(" generator's ceiling |" if figure == "rate" else "")
-        print("|---" * (1 + len(names) + (len(names) == 2) + (figure == "rate")) + "|")
+        compared = [f"{name} to Apache" for name in names[:-1]] if names[-1].startswith("Apache") else []
+        ceiling_title = ["generator's ceiling"] if figure == "rate" else []
+        print(f"| {' | '.join([title, *names, *compared, *ceiling_title])} |")
+        print("|---" * (1 + len(names) + len(compared) + len(ceiling_title)) + "|")
         for cell, figures in medians[names[0]].items():
             if figure not in figures:
                 continue
             values = [medians[name][cell][figure] for name in names if cell in medians[name]]
             texts = [f"{value:,.0f}" if figure == "rate" else f"{value:,.2f}" for value in values]
-            if len(names) == 2:
-                texts.append(f"{values[0] / values[1]:.2f}" if len(values) == 2 and values[1] else "-")
+            if compared:
+                whole = len(values) == len(names) and values[-1]
+                texts += [f"{value / values[-1]:.2f}" if whole else "-" for value in values[:-1]]
             if figure == "rate":
                 texts.append(f"{ceiling[cell]:,.0f}" if cell in ceiling else "-")
             print(f"| {cell} | {' | '.join(texts)} |")
@@ -426,7 +441,10 @@ def run(argv: list[str]) -> None:
     head = about(
         java=f"-Xms{options.heap} -Xmx{options.heap} -XX:+UseG1GC", rounds=options.rounds, seconds=options.seconds
     )
-    starters = [start_ours]
+    starters: list[Starter] = []
+    if compiled("sends") is not None:
+        starters.append(start_ours)
+    starters.append(partial(start_ours, name=IN_PYTHON, accelerator="0"))
     if missing := java.missing_tools():
         print(f"only ours: {missing}", file=sys.stderr)
     else:

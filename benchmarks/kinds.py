@@ -28,7 +28,16 @@ from typing import TYPE_CHECKING, Final
 
 from tests.interop import java
 
-from benchmarks.broker import BROKER_NAME, KB, PATIENCE_SECONDS, QUEUES, create_topic, start_apaches, start_ours
+from benchmarks.broker import (
+    BROKER_NAME,
+    KB,
+    PATIENCE_SECONDS,
+    QUEUES,
+    Starter,
+    create_topic,
+    start_apaches,
+    start_ours,
+)
 from benchmarks.machine import about, processor_seconds
 from orbitmq.message import properties as keys
 from orbitmq.message.ids import parse_offset_message_id
@@ -226,7 +235,7 @@ def run(argv: list[str]) -> None:
     if options.quick:
         options.rounds, options.seconds, options.heap = 1, 2.0, "512m"
     head = about(java=f"-Xmx{options.heap}", rounds=options.rounds, seconds=options.seconds)
-    starters = [start_ours]
+    starters: list[Starter] = [start_ours]
     if missing := java.missing_tools():
         print(f"only ours: {missing}", file=sys.stderr)
     else:

@@ -1,20 +1,40 @@
 """Whether compiled loops do the busiest work: they do where the package orbitmq-accelerator is installed.
 
-Its source is `accelerator/` in the repository. It changes no result, only speed; ORBITMQ_ACCELERATOR=0 leaves it out.
+Its source is `accelerator/` in the repository. It changes no result, only speed; ORBITMQ_ACCELERATOR=0 leaves it out. One that was
+built for another release is left out as well, and said so once.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
+logger = logging.getLogger(__name__)
+
 SWITCH: Final = "ORBITMQ_ACCELERATOR"
+INTERFACE: Final = 1  # what the two expect of each other; to be changed in both, together
 
 
 def compiled(module: str) -> Any | None:
     """A module of the accelerator, or None where the loops in Python are to be used."""
-    if os.environ.get(SWITCH) == "0" or find_spec("orbitmq_accelerator") is None:
+    if os.environ.get(SWITCH) == "0" or not _fits():
         return None
     return import_module(f"orbitmq_accelerator.{module}")
+
+
+@cache
+def _fits() -> bool:
+    if find_spec("orbitmq_accelerator") is None:
+        return False
+    found = getattr(import_module("orbitmq_accelerator"), "INTERFACE", 0)
+    if found != INTERFACE:
+        logger.warning(
+            "orbitmq-accelerator %s does not fit this release (%s): install the one that belongs to it",
+            found,
+            INTERFACE,
+        )
+    return bool(found == INTERFACE)

@@ -7,3 +7,5 @@
 Each does what a function of `orbitmq` does, byte for byte, and leaves whatever is unusual to it. `orbitmq.accelerated` decides
 whether they are used.
 """
+
+INTERFACE = 1  # as in `orbitmq.accelerated`
