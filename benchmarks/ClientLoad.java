@@ -1,3 +1,5 @@
+import com.sun.management.OperatingSystemMXBean;
+import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -17,7 +19,7 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * Apache's Java client doing what benchmarks/client.py does with ours: arguments are name server, topic, seconds, messages to consume.
  *
- * <p>Prints one line a cell, {@code name<TAB>rate}.
+ * <p>Prints one line a cell, {@code name<TAB>rate<TAB>CPU microseconds of this process for each message}.
  */
 public final class ClientLoad {
     private static final byte[] BODY = new byte[1024];
@@ -44,8 +46,9 @@ public final class ClientLoad {
         System.exit(0);
     }
 
-    private static double sync(DefaultMQProducer producer, String topic, int callers, double seconds, int batch) throws Exception {
+    private static Cell sync(DefaultMQProducer producer, String topic, int callers, double seconds, int batch) throws Exception {
         AtomicLong sent = new AtomicLong();
+        long cpu = cpuNanos();
         long began = System.nanoTime();
         long end = began + (long) (seconds * 1e9);
         IntConsumer call = number -> {
@@ -75,12 +78,13 @@ public final class ClientLoad {
         for (Thread thread : threads) {
             thread.join();
         }
-        return sent.get() / ((System.nanoTime() - began) / 1e9);
+        return Cell.of(sent.get(), System.nanoTime() - began, cpuNanos() - cpu);
     }
 
-    private static double async(DefaultMQProducer producer, String topic, int inFlight, double seconds) throws Exception {
+    private static Cell async(DefaultMQProducer producer, String topic, int inFlight, double seconds) throws Exception {
         Semaphore room = new Semaphore(inFlight);
         AtomicLong sent = new AtomicLong();
+        long cpu = cpuNanos();
         long began = System.nanoTime();
         long end = began + (long) (seconds * 1e9);
         while (System.nanoTime() < end) {
@@ -99,10 +103,10 @@ public final class ClientLoad {
             });
         }
         room.acquire(inFlight);
-        return sent.get() / ((System.nanoTime() - began) / 1e9);
+        return Cell.of(sent.get(), System.nanoTime() - began, cpuNanos() - cpu);
     }
 
-    private static double consume(String nameServer, String topic, int count, int batch) throws Exception {
+    private static Cell consume(String nameServer, String topic, int count, int batch) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("bench-java-" + System.currentTimeMillis() + "-" + batch);
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -110,9 +114,12 @@ public final class ClientLoad {
         consumer.subscribe(topic, "*");
         AtomicLong handled = new AtomicLong();
         AtomicLong began = new AtomicLong();
+        AtomicLong cpu = new AtomicLong();
         CountDownLatch done = new CountDownLatch(1);
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            began.compareAndSet(0, System.nanoTime());
+            if (began.compareAndSet(0, System.nanoTime())) {
+                cpu.set(cpuNanos());
+            }
             if (handled.addAndGet(messages.size()) >= count) {
                 done.countDown();
             }
@@ -120,12 +127,30 @@ public final class ClientLoad {
         });
         consumer.start();
         done.await();
-        double rate = handled.get() / ((System.nanoTime() - began.get()) / 1e9);
+        Cell cell = Cell.of(handled.get(), System.nanoTime() - began.get(), cpuNanos() - cpu.get());
         consumer.shutdown();
-        return rate;
+        return cell;
     }
 
-    private static void print(String cell, double rate) {
-        System.out.println(cell + "\t" + rate);
+    private static long cpuNanos() {
+        return ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime();
+    }
+
+    private static void print(String cell, Cell found) {
+        System.out.println(cell + "\t" + found.rate + "\t" + found.cpuMicros);
+    }
+
+    private static final class Cell {
+        final double rate;
+        final double cpuMicros;
+
+        private Cell(double rate, double cpuMicros) {
+            this.rate = rate;
+            this.cpuMicros = cpuMicros;
+        }
+
+        static Cell of(long messages, long nanos, long cpuNanos) {
+            return new Cell(messages / (nanos / 1e9), cpuNanos / 1e3 / messages);
+        }
     }
 }
