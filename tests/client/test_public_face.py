@@ -3,10 +3,14 @@
 import ast
 import asyncio
 import inspect
+import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
+
+import msgspec
 
 import orbitmq
 from orbitmq import errors
@@ -66,12 +70,50 @@ def test_the_api_reference_is_current() -> None:
     assert api_reference.PAGE.read_text() == api_reference.page(), "run `make docs`"
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, orbitmq; print([name for name in ('asyncio', 'msgspec', 'ssl', 'click') if name in sys.modules])"
-    )
+def _loaded_by(code: str) -> set[str]:
+    """The modules that a fresh interpreter has after running it, without those it begins with."""
+    code = f"import sys; before = set(sys.modules); {code}; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    loaded = _loaded_by("import orbitmq")
+    assert loaded.isdisjoint({"asyncio", "msgspec", "ssl", "click"})
+    assert {name for name in loaded if name.startswith("orbitmq")} == {"orbitmq"}
+
+
+def test_the_client_loads_no_server_no_tool_and_no_optional_package() -> None:
+    loaded = _loaded_by("from orbitmq import *; from orbitmq import sync")
+    assert "orbitmq.client.consumer" in loaded
+    rooms = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("orbitmq.")}
+    ours = {"client", "clock", "errors", "fastjson", "message", "protocol", "saved_file", "sync", "tasks", "transport"}
+    assert rooms <= {f"orbitmq.{room}" for room in ours}
+    optional = {
+        "click",
+        "lz4",
+        "numpy",
+        "opentelemetry",
+        "pyarrow",
+        "pydantic",
+        "pyspark",
+        "rich",
+        "uvloop",
+        "yaml",
+        "zstandard",
+    }
+    rarely_needed = {"email", "http", "multiprocessing", "unittest", "urllib.request", "xml"}
+    assert loaded.isdisjoint(optional | rarely_needed)
+
+
+def test_the_plain_client_is_small_to_install() -> None:
+    """At most 10 MB with its dependencies, bytecode included, which is about as large as what it is made from."""
+    project = tomllib.loads((api_reference.PAGE.parents[1] / "pyproject.toml").read_text())["project"]
+    assert [re.split(r"\W", one)[0] for one in project["dependencies"]] == ["msgspec"]
+    packages = [Path(orbitmq.__file__).parent, Path(msgspec.__file__).parent]
+    files = [path for package in packages for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    python = sum(path.stat().st_size for path in files if path.suffix == ".py")
+    assert sum(path.stat().st_size for path in files) + python <= 10_000_000
 
 
 async def test_a_program_ends_quietly_even_when_it_forgets_to_close() -> None:
