@@ -1,5 +1,6 @@
 """Fixtures of the interop tests. All of them need Java and Maven; without, every test is skipped with the reason shown."""
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ import pytest
 
 from tests.interop import apache, orbit
 from tests.interop.apache import Broker, BrokerPlan, NameServer
+from tests.interop.crossed import CLIENTS, CrossedClient, OrbitCluster
 from tests.interop.drivers import JavaClient
 from tests.interop.java import RELEASES, JavaBuild, build, missing_tools
 from tests.interop.world import World, running_world
@@ -45,6 +47,43 @@ def java(release: str) -> JavaBuild:
 def world(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with running_world(tmp_path_factory.mktemp("world"), _start_name_server) as world:
         yield world
+
+
+@pytest.fixture(scope="session")
+def cluster(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrbitCluster]:
+    """Our name server and our broker, whose delay levels are a second each, for all tests of Java's clients on them."""
+    folder = tmp_path_factory.mktemp("orbit-cluster")
+    with ExitStack() as stack:
+        name_server = orbit.start_name_server(folder / "nameserver")
+        stack.callback(name_server.process.kill)
+        settings = {"messageDelayLevel": " ".join(["1s"] * 18)}
+        broker = orbit.start_broker(folder / "broker", name_server.address, settings=settings)
+        stack.callback(broker.process.kill)
+        yield OrbitCluster(name_server, broker)
+
+
+@pytest.fixture(scope="session", params=CLIENTS, ids="-".join)
+def crossed(
+    request: pytest.FixtureRequest, java_tools: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CrossedClient]:
+    """Each release with each header codec in turn: one JVM for all tests."""
+    release, codec = request.param
+    is_binary = codec == "binary"
+    java = JavaClient(build(release), tmp_path_factory.mktemp("client") / "jvm", binary_headers=is_binary)
+    try:
+        yield CrossedClient(release, is_binary, java)
+    finally:
+        java.close()
+
+
+_attempts = itertools.count(1)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """For the topic, the group and the instances of one test, and of one attempt at it: they share a JVM."""
+    plain = "".join(letter if letter.isalnum() else "_" for letter in request.node.name)[-80:]
+    return f"{plain}_{next(_attempts)}"
 
 
 @pytest.fixture

@@ -20,6 +20,10 @@ from tests.interop.java import JavaBuild
 CALL_SECONDS: Final = 60.0
 # Apache's three seconds pass quickly on a machine where every core has other work too.
 _PATIENCE: Final = {"sendMsgTimeout": 20_000, "mqClientApiTimeout": 10_000}
+# A client that asked for a route a moment too early asks again after 30 s; one whose heartbeat fell together with another tells its
+# subscription after 30 s, and until then pulls in vain; queues are shared anew every 20 s. No test waits for that.
+_EAGER: Final = {"pollNameServerInterval": 1000, "heartbeatBrokerInterval": 1000}
+_EAGER_JVM: Final = {"rocketmq.client.rebalance.waitInterval": "1000"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ class JavaClient:
     ) -> None:
         """`properties` are Java's system properties."""
         folder.mkdir(parents=True)
-        system = {**(BINARY_HEADERS if binary_headers else {}), **(properties or {})}
+        system = {**_EAGER_JVM, **(BINARY_HEADERS if binary_headers else {}), **(properties or {})}
         self._jvm = _Jvm(java.command("orbitmq.Client", home=folder, properties=system), folder / "client.err")
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
@@ -109,12 +113,25 @@ class JavaClient:
         return answer.result(seconds)
 
     def open_producer(
-        self, name: str, name_server: str, *, credentials: tuple[str, str] | None = None, **options: object
+        self,
+        name: str,
+        name_server: str,
+        *,
+        credentials: tuple[str, str] | None = None,
+        trace: bool = False,
+        compression: str = "ZLIB",
+        **options: object,
     ) -> None:
-        options = {**_PATIENCE, **options}
-        group = f"P_{name}"
-        who = _as_fields(credentials)
-        self.call("OpenProducer", name=name, nameServer=name_server, group=group, options=options, **who)
+        self.call(
+            "OpenProducer",
+            **_as_fields(credentials),
+            name=name,
+            nameServer=name_server,
+            group=f"P_{name}",
+            trace=trace,
+            compression=compression,
+            options={**_EAGER, **_PATIENCE, **options},
+        )
 
     def send(
         self,
@@ -160,7 +177,7 @@ class JavaClient:
             orderly=orderly,
             broadcasting=broadcasting,
             failFirst=fail_first,
-            options=options,
+            options={**_EAGER, **options},
         )
 
     def received(self, name: str, count: int, seconds: float = 30.0) -> list[Received]:
@@ -171,6 +188,7 @@ class JavaClient:
         return [_received(message) for message in messages]
 
     def open_pull_consumer(self, name: str, name_server: str, topic: str, **options: object) -> None:
+        options = {**_EAGER, **options}
         self.call(
             "OpenPullConsumer", name=name, nameServer=name_server, group=f"C_{name}", topic=topic, options=options
         )

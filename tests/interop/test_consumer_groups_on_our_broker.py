@@ -1,19 +1,18 @@
 """Java consumer groups on our broker: broadcasting, sharing, dying, retries and dead letters; and what messages can be besides.
 
-One JVM per release and header codec serves all tests here; the broker's delay levels are a second each.
+Every test runs with each release and each header codec.
 """
 
 import itertools
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.interop import orbit, wire
-from tests.interop.apache import Broker, NameServer
-from tests.interop.drivers import JavaClient, Received
+from tests.interop.apache import Broker
+from tests.interop.crossed import CrossedClient, OrbitCluster, send, texts_of
+from tests.interop.drivers import JavaClient
 from tests.interop.java import build
 from tests.interop.marks import INTEROP
 from tests.interop.processes import eventually, free_port
@@ -21,77 +20,15 @@ from tests.interop.processes import eventually, free_port
 pytestmark = INTEROP
 
 PULL, QUERY_OFFSET, CONSUMER_LIST = 11, 14, 38
-# Each release and each codec once, which saves two minutes; ORBITMQ_INTEROP_CROSS=1 crosses them.
-CLIENTS = [("5.3.3", "binary"), ("4.9.7", "json")]
-if os.environ.get("ORBITMQ_INTEROP_CROSS"):
-    CLIENTS += [("5.3.3", "json"), ("4.9.7", "binary")]
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    name_server: NameServer
-    broker: Broker
-
-
-@pytest.fixture(scope="module")
-def cluster(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("cluster")
-    name_server = orbit.start_name_server(folder / "nameserver")
-    try:
-        settings = {"messageDelayLevel": " ".join(["1s"] * 18)}
-        broker = orbit.start_broker(folder / "broker", name_server.address, settings=settings)
-        try:
-            yield Cluster(name_server, broker)
-        finally:
-            broker.process.kill()
-    finally:
-        name_server.process.kill()
-
-
-@pytest.fixture(scope="module", params=CLIENTS, ids="-".join)
-def java_of(
-    request: pytest.FixtureRequest, java_tools: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, JavaClient]]:
-    """Release, and a client of it."""
-    release, codec = request.param
-    folder = tmp_path_factory.mktemp("client") / "jvm"
-    client = JavaClient(build(release), folder, binary_headers=codec == "binary")
-    try:
-        yield release, client
-    finally:
-        client.close()
 
 
 @pytest.fixture
-def java(java_of: tuple[str, JavaClient]) -> JavaClient:
-    return java_of[1]
-
-
-_attempts = itertools.count(1)
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """For the topic, the group and the instances of one test, and of one attempt at it: they share a JVM."""
-    plain = "".join(letter if letter.isalnum() else "_" for letter in request.node.name)[-80:]
-    return f"{plain}_{next(_attempts)}"
-
-
-def send(java: JavaClient, cluster: Cluster, topic: str, count: int, what: str = "message") -> list[str]:
-    producer = f"{topic}-{what}"
-    java.open_producer(producer, cluster.name_server.address, sendMsgTimeout=20_000)
-    texts = [f"{what} {i}" for i in range(count)]
-    java.send(producer, topic, [{"text": text} for text in texts])
-    java.close_one(producer)
-    return texts
-
-
-def texts_of(messages: list[Received]) -> list[str]:
-    return sorted(message.body.decode() for message in messages)
+def java(crossed: CrossedClient) -> JavaClient:
+    return crossed.java
 
 
 def test_every_member_of_a_broadcasting_group_receives_everything(
-    java: JavaClient, cluster: Cluster, name: str
+    java: JavaClient, cluster: OrbitCluster, name: str
 ) -> None:
     members = [f"{name}-{i}" for i in range(2)]
     texts = send(java, cluster, name, 1)
@@ -105,9 +42,9 @@ def test_every_member_of_a_broadcasting_group_receives_everything(
 
 
 def test_members_share_the_queues_anew_when_one_joins_leaves_or_dies(
-    java_of: tuple[str, JavaClient], cluster: Cluster, name: str, tmp_path: Path
+    crossed: CrossedClient, cluster: OrbitCluster, name: str, tmp_path: Path
 ) -> None:
-    release, java = java_of
+    java = crossed.java
     name_server = cluster.name_server.address
     texts = send(java, cluster, name, 1, "first")
     stays, leaves = f"{name}-stays", f"{name}-leaves"
@@ -132,7 +69,7 @@ def test_members_share_the_queues_anew_when_one_joins_leaves_or_dies(
     java.close_one(leaves)
     receives_all(java, cluster, name, stays, "left")
 
-    dies = JavaClient(build(release), tmp_path / "dies")
+    dies = JavaClient(build(crossed.release), tmp_path / "dies", binary_headers=crossed.is_binary)
     try:
         dies.open_push_consumer("dies", name_server, name, group=name)
         members = {"consumerGroup": name}
@@ -148,7 +85,7 @@ def test_members_share_the_queues_anew_when_one_joins_leaves_or_dies(
     java.close_one(stays)
 
 
-def receives_all(java: JavaClient, cluster: Cluster, topic: str, consumer: str, what: str) -> None:
+def receives_all(java: JavaClient, cluster: OrbitCluster, topic: str, consumer: str, what: str) -> None:
     texts = send(java, cluster, topic, 8, what)
     seen: set[str] = set()
     while seen != set(texts):
@@ -162,7 +99,9 @@ def received_of(java: JavaClient, consumer: str, texts: list[str], seconds: floa
     return [text for text in messages if text in texts]
 
 
-def test_a_message_that_fails_too_often_becomes_a_dead_letter(java: JavaClient, cluster: Cluster, name: str) -> None:
+def test_a_message_that_fails_too_often_becomes_a_dead_letter(
+    java: JavaClient, cluster: OrbitCluster, name: str
+) -> None:
     name_server = cluster.name_server.address
     send(java, cluster, name, 1, "hopeless")
     java.open_push_consumer(name, name_server, name, group=name, fail_first=100, maxReconsumeTimes=2)
@@ -179,7 +118,7 @@ def test_a_message_that_fails_too_often_becomes_a_dead_letter(java: JavaClient, 
     java.close_one(reader)
 
 
-def test_a_namespace_keeps_topics_and_groups_apart(java: JavaClient, cluster: Cluster, name: str) -> None:
+def test_a_namespace_keeps_topics_and_groups_apart(java: JavaClient, cluster: OrbitCluster, name: str) -> None:
     name_server = cluster.name_server.address
     producer = f"{name}-p"
     java.open_producer(producer, name_server, namespace="space")
@@ -194,11 +133,13 @@ def test_a_namespace_keeps_topics_and_groups_apart(java: JavaClient, cluster: Cl
     java.close_one(name)
 
 
-def orbit_topic_exists(cluster: Cluster, topic: str) -> bool:
+def orbit_topic_exists(cluster: OrbitCluster, topic: str) -> bool:
     return bool(wire.brokers_of(cluster.name_server.address, topic))
 
 
-def test_messages_are_found_by_key_by_unique_id_and_by_offset_id(java: JavaClient, cluster: Cluster, name: str) -> None:
+def test_messages_are_found_by_key_by_unique_id_and_by_offset_id(
+    java: JavaClient, cluster: OrbitCluster, name: str
+) -> None:
     name_server = cluster.name_server.address
     producer, admin = f"{name}-p", f"{name}-a"
     java.open_producer(producer, name_server)
@@ -215,11 +156,11 @@ def test_messages_are_found_by_key_by_unique_id_and_by_offset_id(java: JavaClien
 
 
 def test_a_producer_that_traces_leaves_its_traces_in_the_trace_topic(
-    java: JavaClient, cluster: Cluster, name: str
+    java: JavaClient, cluster: OrbitCluster, name: str
 ) -> None:
     name_server = cluster.name_server.address
     producer = f"{name}-p"
-    java.call("OpenProducer", name=producer, nameServer=name_server, group=f"P_{name}", trace=True, options={})
+    java.open_producer(producer, name_server, trace=True)
     (receipt,) = java.send(producer, name, [{"text": "traced"}])
     java.open_push_consumer(name, name_server, "RMQ_SYS_TRACE_TOPIC", group=name)
 
@@ -236,24 +177,21 @@ def test_a_producer_that_traces_leaves_its_traces_in_the_trace_topic(
     java.close_one(name)
 
 
-@pytest.mark.parametrize(("kind", "flag"), [("LZ4", 0x100), ("ZSTD", 0x200)])
+@pytest.mark.parametrize(("kind", "flag"), [("ZLIB", 0x300), ("LZ4", 0x100), ("ZSTD", 0x200)])
 def test_bodies_compressed_in_every_way_come_back_whole(
-    java: JavaClient, java_of: tuple[str, JavaClient], cluster: Cluster, name: str, tmp_path: Path, kind: str, flag: int
+    crossed: CrossedClient, cluster: OrbitCluster, name: str, kind: str, flag: int
 ) -> None:
-    release, reader = java_of
-    if release != "5.3.3":
-        pytest.skip("4.9 clients know zlib alone, which the other tests send")
-    writer = JavaClient(build(release), tmp_path / "writer", properties={"rocketmq.message.compressType": kind})
-    try:
-        writer.open_producer("producer", cluster.name_server.address, sendMsgTimeout=20_000)
-        text = "the same again and " * 1000
-        writer.send("producer", name, [{"text": text}])
-    finally:
-        writer.close()
+    if kind != "ZLIB" and crossed.release == "4.9.7":
+        pytest.skip("4.9 clients know zlib alone")
+    java, name_server = crossed.java, cluster.name_server.address
+    java.open_producer(f"{name}-p", name_server, compression=kind)
+    text = "the same again and " * 1000
+    java.send(f"{name}-p", name, [{"text": text}])
+    java.close_one(f"{name}-p")
     assert stored_flags(cluster.broker.address, name) == [flag | 1]
-    reader.open_push_consumer(name, cluster.name_server.address, name, group=name)
-    assert texts_of(reader.received(name, 1)) == [text]
-    reader.close_one(name)
+    java.open_push_consumer(name, name_server, name, group=name)
+    assert texts_of(java.received(name, 1)) == [text]
+    java.close_one(name)
 
 
 def stored_flags(address: str, topic: str) -> list[int]:
@@ -274,9 +212,10 @@ def test_a_group_goes_on_where_it_was_after_the_broker_was_restarted(
 ) -> None:
     name_server = orbit.start_name_server(tmp_path / "nameserver")
     port = free_port(-2, 1)
-    broker = orbit.start_broker(tmp_path / "broker", name_server.address, port=port)
+    settings = {"flushConsumerOffsetInterval": 1000}
+    broker = orbit.start_broker(tmp_path / "broker", name_server.address, settings=settings, port=port)
     try:
-        cluster = Cluster(name_server, broker)
+        cluster = OrbitCluster(name_server, broker)
         texts = send(java, cluster, name, 10, "before")
         java.open_push_consumer(f"{name}-1", name_server.address, name, group=name)
         assert texts_of(java.received(f"{name}-1", 10)) == sorted(texts)
@@ -284,8 +223,8 @@ def test_a_group_goes_on_where_it_was_after_the_broker_was_restarted(
         java.close_one(f"{name}-1")
         eventually(lambda: committed(broker.address, name), lambda total: total == 10, 20, "ten messages committed")
         stopping(broker)
-        broker = orbit.start_broker(tmp_path / "broker", name_server.address, port=port)
-        texts = send(java, Cluster(name_server, broker), name, 5, "after")
+        broker = orbit.start_broker(tmp_path / "broker", name_server.address, settings=settings, port=port)
+        texts = send(java, OrbitCluster(name_server, broker), name, 5, "after")
         java.open_push_consumer(f"{name}-2", name_server.address, name, group=name)
         assert texts_of(java.received(f"{name}-2", 5)) == sorted(texts)
         assert java.received(f"{name}-2", 1, seconds=1) == []
@@ -314,7 +253,7 @@ def saved_at(broker: Broker) -> int:
 
 @pytest.fixture(params=["stopped", "killed"])
 def stopping(request: pytest.FixtureRequest) -> Callable[[Broker], None]:
-    """A killed broker knows what was committed until it last saved offsets, every five seconds."""
+    """A killed broker knows what was committed until it last saved offsets, here every second."""
 
     def stop(broker: Broker) -> None:
         if request.param == "stopped":
