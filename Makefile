@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test check bench fmt docs soak clean
+.PHONY: setup demo test check bench fmt docs soak ledger clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,9 @@ check: setup
 
 bench: setup
 	@$(BIN)/python -m benchmarks
+
+ledger: setup # five minutes of mixed load with consumers coming and going: sent = received, by ledger
+	@ORBITMQ_LEDGER_MINUTES=5 $(BIN)/python -m pytest -n 0 -s tests/broker/test_ledger.py
 
 soak: setup
 	@$(BIN)/python -m tests.crash.soak

@@ -1,8 +1,6 @@
 """Mixed load with consumers coming and going: what was sent is what every group receives, by ledger.
 
-A few seconds in the suite. Five minutes by hand:
-
-    ORBITMQ_LEDGER_MINUTES=5 .venv/bin/python -m pytest tests/broker/test_ledger.py -s
+A few seconds in the suite; `make ledger` runs it for five minutes and prints its figures.
 """
 
 from __future__ import annotations

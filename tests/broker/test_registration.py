@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
+import pytest
+
+from orbitmq.broker.advertised import Advertised, advertised_host
+from orbitmq.broker.settings import Settings
+from orbitmq.errors import ConfigError
 from orbitmq.protocol.bodies.registration import decode_registration
 from orbitmq.protocol.command import Command, ok
+from orbitmq.transport.address import Address
+from orbitmq.transport.http import HttpServer, Page
+from orbitmq.transport.lookup import published_list
 from orbitmq.transport.server import Server
 from tests.broker.kit import running, wire
 from tests.raw_client import until
@@ -15,9 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    import pytest
-
-    from orbitmq.transport.address import Address
     from orbitmq.transport.connection import Connection
 
 REGISTER, UNREGISTER = 103, 104
@@ -68,6 +76,60 @@ async def test_every_name_server_hears_of_the_broker_at_start_and_at_the_end(tmp
                 assert {"TBW102", "broker-a", "SCHEDULE_TOPIC_XXXX"} <= heard.topics(0)
         for heard in (first, second):
             assert [request.fields["brokerName"] for request in heard.unregistered] == ["broker-a"]
+
+
+async def test_name_servers_are_found_on_a_published_list_and_followed_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with register() as (first, one), register() as (second, two):
+        listed = [str(one)]
+
+        async def page() -> Page:
+            return Page(";".join(listed) + "\n")
+
+        lists = HttpServer({"/rocketmq/nsaddr": page})
+        domain = await lists.start("127.0.0.1", 0)
+        monkeypatch.setenv("ROCKETMQ_NAMESRV_DOMAIN", str(domain))
+        try:
+            async with running(tmp_path, fetchNamesrvAddrByAddressServer="true") as broker:
+                assert first.registered[0].fields["brokerAddr"] == str(broker.address)
+                listed.append(str(two))
+                name_servers = broker.state.registration._name_servers
+                assert await name_servers.refresh()  # what is done every ten seconds
+                assert set(name_servers.addresses) == {one, two}
+                broker.state.registration.again_soon()
+                await until(lambda: bool(second.registered), what="the second name server told")
+                await lists.stop()
+                assert not await name_servers.refresh()  # the known ones stay
+                assert set(name_servers.addresses) == {one, two}
+        finally:
+            await lists.stop()
+
+
+def test_a_published_list_without_a_port_is_looked_for_where_java_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCKETMQ_NAMESRV_DOMAIN", "lists.local")
+    assert published_list("nsaddr") == "http://lists.local:8080/rocketmq/nsaddr"
+
+
+async def test_every_address_behind_a_name_is_a_name_server(tmp_path: Path) -> None:
+    async with register() as (heard, address):
+        named = f"localhost:{address.port}"
+        async with running(tmp_path, namesrvAddr=named, fetchNameSrvAddrByDnsLookup="true") as broker:
+            assert address in broker.state.registration._name_servers.addresses
+            assert heard.registered[0].fields["brokerName"] == "broker-a"
+
+
+def test_the_advertised_address_comes_with_its_reason() -> None:
+    def advertised(**changes: str) -> Advertised:
+        return advertised_host(msgspec.structs.replace(Settings(), **changes), [Address("127.0.0.1", 9876)])
+
+    assert advertised(broker_ip1="10.0.0.7") == ("10.0.0.7", "brokerIP1 says so")
+    assert advertised(bind_address="127.0.0.2").reason == "it is the only address this broker listens on"
+    anywhere = advertised(bind_address="0.0.0.0")
+    assert ipaddress.ip_address(anywhere.host) != ipaddress.ip_address("0.0.0.0")
+    assert re.match(r"it is (this container's address|the address this machine uses)", anywhere.reason)
+    with pytest.raises(ConfigError, match="is not an IP address"):
+        advertised(broker_ip1="broker.local")
 
 
 async def test_a_new_topic_is_announced_at_once_and_alone(tmp_path: Path) -> None:

@@ -6,12 +6,11 @@ Java: BrokerOuterAPI.fetchNameServerAddr, updateNameServerAddressListByDnsLookup
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import OrbitError
 from orbitmq.transport.address import Address, parse_addresses
-from orbitmq.transport.lookup import fetch_name_servers, resolve
+from orbitmq.transport.lookup import fetch_name_servers, published_list, resolve
 
 if TYPE_CHECKING:
     from orbitmq.broker.settings import BrokerConfiguration
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOKUP_SECONDS: Final = 3.0
-_DEFAULT_DOMAIN: Final = "jmenv.tbsite.net:8080"
+_PAGE: Final = "nsaddr"
 
 
 class NameServers:
@@ -54,6 +53,5 @@ class NameServers:
                 return listed
             return sorted({found for address in listed for found in await resolve(address)})
         if settings.fetch_namesrv_addr_by_address_server:
-            domain = os.environ.get("ROCKETMQ_NAMESRV_DOMAIN", _DEFAULT_DOMAIN)
-            return sorted(await fetch_name_servers(f"http://{domain}/rocketmq/nsaddr", _LOOKUP_SECONDS))
+            return sorted(await fetch_name_servers(published_list(_PAGE), _LOOKUP_SECONDS))
         return []

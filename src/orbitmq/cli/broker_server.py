@@ -45,20 +45,25 @@ def run_broker(
     overrides = {key: str(value) for key, value in given.items() if value is not None}
     configuration = settings.load(file, overrides | _assigned(assignments))
     if print_all or print_important:
+        _warn_of_unknown(configuration)
         shown = configuration.as_properties()
         keys = _IMPORTANT if print_important else tuple(shown)
         click.echo(format_properties({key: shown[key] for key in keys}), nl=False)
         return
     log_to_stderr(verbose=verbose)
-    for key in configuration.unknown:
-        nearest = configuration.nearest_known(key)
-        logger.warning("%s is no setting of a broker%s", key, f"; did you mean {nearest}?" if nearest else "")
+    _warn_of_unknown(configuration)
     if not insecure:
         chosen = configuration.settings
         warn_if_open(chosen.bind_address, guarded=chosen.is_guarded or chosen.acl_enable)
     name = configuration.settings.broker_name
     ready = f"broker {name} ready on"
     run(serve(Broker(configuration), lambda up: f"{ready} {up.address}", ends_with_parent=ends_with_parent))
+
+
+def _warn_of_unknown(configuration: settings.BrokerConfiguration) -> None:
+    for key in configuration.unknown:
+        nearest = configuration.nearest_known(key)
+        logger.warning("%s is no setting of a broker%s", key, f"; did you mean {nearest}?" if nearest else "")
 
 
 def _assigned(assignments: tuple[str, ...]) -> dict[str, str]:

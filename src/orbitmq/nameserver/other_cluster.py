@@ -8,7 +8,6 @@ Java: ClusterTestRequestProcessor
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import RequestFailed, TransportError
@@ -16,14 +15,13 @@ from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers.nameserver import GetRoute
 from orbitmq.transport.address import Address, parse_addresses
-from orbitmq.transport.lookup import fetch_name_servers
+from orbitmq.transport.lookup import fetch_name_servers, published_list
 
 if TYPE_CHECKING:
     from orbitmq.nameserver.settings import NameServerConfiguration
     from orbitmq.transport.pool import Pool
 
 _TIMEOUT_SECONDS: Final = 3.0
-_DEFAULT_DOMAIN: Final = "jmenv.tbsite.net:8080"
 
 
 class OtherCluster:
@@ -64,7 +62,6 @@ class OtherCluster:
         if settings.cluster_test_namesrv_addr:
             return parse_addresses(settings.cluster_test_namesrv_addr)
         if not self._found:
-            domain = os.environ.get("ROCKETMQ_NAMESRV_DOMAIN", _DEFAULT_DOMAIN)
-            url = f"http://{domain}/rocketmq/nsaddr-{settings.product_env_name}?nofix=1"
+            url = published_list(f"nsaddr-{settings.product_env_name}?nofix=1")
             self._found = await fetch_name_servers(url, _TIMEOUT_SECONDS)
         return self._found

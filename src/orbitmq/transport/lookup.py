@@ -6,6 +6,7 @@ Java: TopAddressing, BrokerOuterAPI.dnsLookupAddressByDomain
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from typing import Final
 
@@ -13,6 +14,17 @@ from orbitmq.errors import ConfigError, ConnectFailed
 from orbitmq.transport.address import Address, parse_addresses
 
 _LOOKUP_HINT: Final = "its first line should read host:port;host:port"
+_DEFAULT_DOMAIN: Final = "jmenv.tbsite.net"
+_DEFAULT_PORT: Final = 8080
+
+
+def published_list(page: str) -> str:
+    """Where Apache's programs look name servers up; the environment says for Java's system property where that is.
+
+    Java: MixAll.getWSAddr (-Drocketmq.namesrv.domain)
+    """
+    domain = os.environ.get("ROCKETMQ_NAMESRV_DOMAIN", _DEFAULT_DOMAIN)
+    return f"http://{domain if ':' in domain else f'{domain}:{_DEFAULT_PORT}'}/rocketmq/{page}"
 
 
 async def fetch_name_servers(url: str, timeout_seconds: float) -> list[Address]:

@@ -1,0 +1,37 @@
+"""`orbitmq broker` before it runs: what it would run with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.cli.kit import Command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def printed(*arguments: str) -> dict[str, str]:
+    lines = Command("127.0.0.1:1").ok("broker", *arguments).out.splitlines()
+    return dict(line.split("=", 1) for line in lines if line)
+
+
+def test_every_setting_or_the_important_ones_are_printed(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text("brokerName=from-file\nflushDiskType=SYNC_FLUSH\n")
+    given = ("-c", str(tmp_path / "broker.conf"), "--set", "brokerName=from-line", "--store", str(tmp_path / "store"))
+    every, important = printed(*given, "-p"), printed(*given, "-m")
+    assert every["brokerName"] == important["brokerName"] == "from-line"
+    assert every["flushDiskType"] == "SYNC_FLUSH"
+    assert every["storePathRootDir"] == str(tmp_path / "store")
+    assert important.items() < every.items()
+    assert len(every) > 100
+    assert not (tmp_path / "store").exists()  # nothing was started
+
+
+def test_an_unknown_setting_is_named_with_the_nearest_known_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "broker.conf").write_text("brokerNam=a\n")
+    printed("-c", str(tmp_path / "broker.conf"), "-p")
+    assert "brokerNam is no setting of a broker; did you mean brokerName?" in caplog.text
