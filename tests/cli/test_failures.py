@@ -341,6 +341,7 @@ cli(sys.argv[1:], prog_name="orbitmq")
 """
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -366,7 +367,7 @@ def test_a_data_folder_of_another_user_is_named_with_the_cure(arguments: tuple[s
                 [sys.executable, "-c", AS_NOBODY, *words],
                 capture_output=True,
                 text=True,
-                timeout=PATIENCE_SECONDS,
+                timeout=2 * PATIENCE_SECONDS,
                 check=False,
             )
         finally:

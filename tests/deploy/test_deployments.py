@@ -230,7 +230,7 @@ def test_a_unit_is_valid_and_asks_for_few_rights(path: Path, tmp_path: Path) -> 
         ["systemd-analyze", "verify", "--man=no", str(tmp_path / path.name)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert (done.returncode, path.name in done.stderr) == (0, False), done.stderr
@@ -252,6 +252,7 @@ def started(*arguments: str) -> Iterator[tuple[str, str]]:
             server.terminate()
 
 
+@pytest.mark.timeout(300)
 def test_servers_with_these_settings_start_and_say_that_they_are_ready(tmp_path: Path) -> None:
     """Only the folder and the ports are others."""
     for file in (DEPLOY / "config").iterdir():
@@ -264,6 +265,6 @@ def test_servers_with_these_settings_start_and_say_that_they_are_ready(tmp_path:
     ):
         for where, pages in ((living, NAME_SERVER_PAGES), (health, BROKER_PAGES)):
             for page in sorted(pages):
-                with urllib.request.urlopen(f"http://{where}{page}", timeout=60) as answer:
+                with urllib.request.urlopen(f"http://{where}{page}", timeout=120) as answer:
                     assert answer.status == 200
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["store"]

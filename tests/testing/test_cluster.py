@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from orbitmq.testing import Cluster
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.timeout(400)  # several processes are started, on a machine that may be busy
 
 PATIENCE_SECONDS = 60
 
@@ -37,7 +38,7 @@ async def _send_until(producer: mq.Producer, topic: str, brokers: set[str]) -> N
 async def test_a_master_is_killed_and_comes_back_with_its_messages(mq_cluster: Cluster) -> None:
     assert [broker.title for broker in mq_cluster] == ["a", "a-1", "b", "b-1"]
     mq_cluster.create_topic("T", queues=2)
-    async with mq.connect(mq_cluster.address) as client, client.producer(group="P") as producer:
+    async with mq.connect(mq_cluster.address, timeout=30) as client, client.producer(group="P") as producer:
         await _send_until(producer, "T", {"a", "b"})
         before = len(mq_cluster.sent("T"))
         mq_cluster["a"].kill()
@@ -50,7 +51,7 @@ async def test_a_master_is_killed_and_comes_back_with_its_messages(mq_cluster: C
 
 
 def test_faults_and_the_clock_reach_every_broker(mq_cluster: Cluster) -> None:
-    with connect(mq_cluster.address, timeout=10) as client, client.producer(group="P", retries=0) as producer:
+    with connect(mq_cluster.address, timeout=30) as client, client.producer(group="P", retries=0) as producer:
         for broker in mq_cluster:
             broker.refuse_sends("maintenance")
         with pytest.raises(mq.OrbitError, match="maintenance"):
@@ -82,14 +83,14 @@ def test_users_find_the_fixtures_with_every_runner(pytester: pytest.Pytester) ->
         @pytest.mark.asyncio
         @pytest.mark.mq_cluster(masters=1)
         async def test_with_asyncio(mq_cluster):
-            async with mq.connect(mq_cluster.address) as client, client.producer(group="P") as producer:
+            async with mq.connect(mq_cluster.address, timeout=30) as client, client.producer(group="P") as producer:
                 await producer.send("T", b"hello", tag="t", keys=["k"], properties={"color": "red"})
             mq_cluster.expect("T", body=b"hello", tag="t", key="k", properties={"color": "red"})
 
         @pytest.mark.anyio
         @pytest.mark.mq_server(settings={"autoCreateTopicEnable": "false"})
         async def test_with_anyio(mq_server):
-            async with mq.connect(mq_server.address) as client, client.producer(group="P") as producer:
+            async with mq.connect(mq_server.address, timeout=30) as client, client.producer(group="P") as producer:
                 with pytest.raises(mq.OrbitError, match="autoCreateTopicEnable"):
                     await producer.send("T", b"hello")
             assert mq_server.sent("T") == []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _COLUMNS: Final = 110
-_PATIENCE_SECONDS: Final = 60
+_PATIENCE_SECONDS: Final = 120
 # As rich's own, but with fonts that are there: nothing is fetched by whoever looks at it.
 _FORMAT: Final = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -128,7 +128,7 @@ def take(folder: Path = FOLDER) -> list[Path]:
         for shot in SHOTS:
             arguments = [word.format(message_id=message_id) for word in shot.command]
             done = subprocess.run(
-                [sys.executable, "-m", "orbitmq", *arguments],
+                [sys.executable, "-m", "orbitmq", *arguments, "--timeout", "60"],  # not shown: for busy machines
                 capture_output=True,
                 text=True,
                 timeout=_PATIENCE_SECONDS,

@@ -9,11 +9,15 @@ import sys
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from tests.website import interop_page, pictures, shots
 from tests.website.errors_page import templates
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.timeout(400)  # programs are started one after the other, and a busy machine takes its time
 
 ROOT = interop_page.ROOT
 SVG = "{http://www.w3.org/2000/svg}"
@@ -29,7 +33,7 @@ def test_the_site_is_built_without_a_warning_and_fetches_nothing(tmp_path: Path)
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

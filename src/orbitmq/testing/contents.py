@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _GROUP: Final = "orbitmq-testing"
 _AT_ONCE: Final = 256
 _LOOK_AGAIN_SECONDS: Final = 0.02
+_PATIENCE_SECONDS: Final = 30.0  # for one answer
 _SHOWN_AT_MOST: Final = 20
 
 
@@ -58,7 +59,7 @@ class Contents:
         Delayed messages appear when their time has come, half messages when they are committed.
         """
         found: list[ReceivedMessage] = []
-        with connect(self.address, timeout=10) as client, client.pull_consumer(group=_GROUP) as consumer:
+        with connect(self.address, timeout=_PATIENCE_SECONDS) as client, client.pull_consumer(group=_GROUP) as consumer:
             try:
                 queues = consumer.queues(topic)
             except RequestFailed as error:
@@ -102,7 +103,7 @@ class Contents:
 
 
 async def _created(address: str, plan: TopicPlan) -> None:
-    async with open_session(address, timeout=10) as session:
+    async with open_session(address, timeout=_PATIENCE_SECONDS) as session:
         places = await create_topic(session, plan)
         while True:  # a broker tells its name server a moment after it has answered
             try:
