@@ -1,4 +1,7 @@
-"""Delays, timers and transactions while the broker is killed at random: what was promised, and what came of it.
+"""Every kind of message while the broker is killed at random: what was promised, and what came of it.
+
+Delays, timers and transactions stand in the ledger below; retries and dead letters in `retries.py`, leases in
+`tests/broker/lease_ledger.py`. All of them are in flight whenever the broker is killed.
 
     async with LedgerOfKinds(folder, seed) as ledger:
         await ledger.run(kills=5)
@@ -28,6 +31,8 @@ from orbitmq.errors import OrbitError
 from orbitmq.message.record import decode_records
 from orbitmq.transport.address import Address
 from tests.broker.kit import Wire, send_header
+from tests.broker.lease_ledger import CONSUMERS, LEASE_MS, NAME, Ledger, consume, create_group, dead_letters, produce
+from tests.crash.retries import RetryLedger
 from tests.interop.processes import Process, free_port
 
 if TYPE_CHECKING:
@@ -77,6 +82,9 @@ class LedgerOfKinds:
     seen: dict[str, list[StoredMessage]] = field(default_factory=dict)
     down: list[Down] = field(default_factory=list)
     over: bool = False
+    leases: Ledger = field(default_factory=Ledger)
+    dead_leases: list[str] = field(default_factory=list)
+    _retries: RetryLedger | None = None
     _process: Process | None = None
     _port: int = 0
 
@@ -84,34 +92,58 @@ class LedgerOfKinds:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._port = free_port(-2, 1)
         await asyncio.to_thread(self._start)
+        self._retries = RetryLedger(self.address)
+        await self._retries.create_group()
+        await create_group(self)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._process is not None:
             self._process.kill()
 
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self._port)
+
+    @property
+    def retries(self) -> RetryLedger:
+        assert self._retries is not None
+        return self._retries
+
     # ---- the story
 
     async def run(self, kills: int) -> None:
         """Senders send while the broker is killed; then everything that must come is waited for."""
+        consumers = [asyncio.create_task(self.retries.consume())]
+        consumers += [asyncio.create_task(consume(self, self.leases, random.Random(n))) for n in range(CONSUMERS)]
+        try:
+            await self._run(kills)
+        finally:
+            for task in consumers:
+                task.cancel()
+            ended = await asyncio.gather(*consumers, return_exceptions=True)
+        assert all(isinstance(end, asyncio.CancelledError) for end in ended), ended
+
+    async def _run(self, kills: int) -> None:
         senders = [
             asyncio.create_task(self._send(kind)) for kind in ("delay", "timer", "transaction") for _ in range(2)
         ]
+        senders += [asyncio.create_task(self.retries.produce()), asyncio.create_task(produce(self, self.leases))]
         chance = random.Random(self.seed)
         for _ in range(kills):
             await asyncio.sleep(chance.uniform(0.3, 2.0))
             await self._in_flight()
             await self._kill_and_start()
         await asyncio.sleep(0.5)
-        self.over = True
+        self.over = self.leases.over = self.retries.over = True
         await asyncio.gather(*senders)
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
-                while await self._look() and self._missing():
+                while await self._look() and self._is_anything_missing():
                     await asyncio.sleep(0.3)
         except TimeoutError:
             pass  # `broken` says what is missing
-        await asyncio.sleep(1.5)  # for what must not come
+        await asyncio.sleep(LEASE_MS / 1000 + 4)  # for what must not come: the revival of a lease takes longest
         await self._look()
 
     def broken(self) -> list[str]:
@@ -128,7 +160,7 @@ class LedgerOfKinds:
                 found += self._late(name, promise, message)
             if promise.topic == "Payments":
                 found += self._badly_decided(name, promise, messages)
-        return found
+        return [*found, *self.retries.broken(), *self.leases.broken(self.dead_leases, len(self.down))]
 
     def figures(self) -> dict[str, object]:
         repeats = Counter({p.topic: 0 for p in self.promises.values()})
@@ -140,6 +172,9 @@ class LedgerOfKinds:
             "acknowledged": sum(promise.acked for promise in self.promises.values()),
             "seen": len(self.seen),
             "came again": dict(repeats),
+            **self.retries.figures(),
+            "leased": len(self.leases.sent),
+            "dead letters of leases": len(self.dead_leases),
         }
 
     def _badly_decided(self, name: str, promise: Promise, messages: list[StoredMessage]) -> list[str]:
@@ -161,6 +196,9 @@ class LedgerOfKinds:
         if promise.topic == "Payments" or late_ms <= LATE_MS or excused:
             return []
         return [f"{name} came {late_ms} ms late"]
+
+    def _is_anything_missing(self) -> bool:
+        return bool(self._missing() or self.retries.missing() or not self.leases.is_settled(set(self.dead_leases)))
 
     def _missing(self) -> list[str]:
         return [
@@ -188,7 +226,7 @@ class LedgerOfKinds:
         settings = {
             "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeTimerLog": 52 * 200, "maxHashSlotNum": 1000,
             "maxIndexNum": 4000, "transactionCheckInterval": 600_000, "osPageCacheBusyTimeOutMills": 60_000,
-            "flushDelayOffsetInterval": 200, "diskMaxUsedSpaceRatio": 95,
+            "diskMaxUsedSpaceRatio": 95, "brokerName": NAME, "reviveInterval": 50,
         }  # fmt: skip
         command = [sys.executable, "-m", *module, "broker", "--host", "127.0.0.1", "--port", str(self._port), "-n", ""]
         command += ["--store", str(self.folder / "store")]
@@ -225,7 +263,7 @@ class LedgerOfKinds:
         """A client and a number, until it is over; a new client after each failure of the last."""
         number = 0
         while not self.over:
-            client = Wire(Address("127.0.0.1", self._port))
+            client = Wire(self.address)
             try:
                 while not self.over:
                     yield client, number
@@ -271,7 +309,7 @@ class LedgerOfKinds:
 
     async def _look(self) -> bool:
         """All that can be pulled; always true, so that it can stand in a condition."""
-        client = Wire(Address("127.0.0.1", self._port))
+        client = Wire(self.address)
         self.seen = {}
         for topic in TOPICS:
             for queue_id in range(QUEUES):
@@ -281,6 +319,8 @@ class LedgerOfKinds:
                         self.seen.setdefault(message.body.decode(), []).append(message)
                     offset = int(answer.fields["nextBeginOffset"])
         await client.close()
+        await self.retries.look()
+        self.dead_leases = await dead_letters(self)
         return True
 
 

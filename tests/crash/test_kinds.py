@@ -1,4 +1,4 @@
-"""Delays, timers and transactions under kills: promises are kept, and a broker that breaks one is caught."""
+"""Delays, timers, transactions, retries and leases under kills: promises are kept, and a broker that breaks one is caught."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_no_promise_is_broken_by_kills(tmp_path: Path) -> None:
         await ledger.run(kills=4)
 
         assert ledger.broken() == []
-        assert len(ledger.seen) > 100, ledger.figures()
+        assert len(ledger.seen) > 20, ledger.figures()
 
 
 @pytest.mark.slow
