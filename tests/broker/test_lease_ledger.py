@@ -18,6 +18,7 @@ import pytest
 from orbitmq.transport.address import parse_address
 from tests.broker.lease_ledger import CONSUMERS, LEASE_MS, NAME, Ledger, consume, create_group, dead_letters, produce
 from tests.interop import orbit
+from tests.marks import LEDGER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +44,7 @@ class World:
         self.broker = orbit.start_broker(self._folder, self._name_server, NAME, self._settings, self.address.port)
 
 
+@LEDGER
 @pytest.mark.timeout(SECONDS + 2 * SETTLE_SECONDS + 60)
 async def test_leases_survive_a_broker_that_is_killed_at_random(tmp_path: Path) -> None:
     name_server = await asyncio.to_thread(orbit.start_name_server, tmp_path / "nameserver")

@@ -21,6 +21,7 @@ from orbitmq.errors import RetryLater
 from orbitmq.transport.address import parse_address
 from tests.broker.kit import MAX_OFFSET, Wire
 from tests.interop import orbit
+from tests.marks import LEDGER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -60,6 +61,7 @@ class Ledger:
         return {group: count for group, count in missing.items() if count}
 
 
+@LEDGER
 @pytest.mark.timeout(SECONDS + 2 * SETTLE_SECONDS + 60)
 async def test_what_is_sent_is_what_every_group_receives(tmp_path: Path) -> None:
     name_server = await asyncio.to_thread(orbit.start_name_server, tmp_path / "nameserver")

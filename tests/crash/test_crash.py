@@ -8,6 +8,7 @@ import pytest
 
 from tests.crash.kill_points import POINTS
 from tests.crash.soak import run_life
+from tests.marks import LEDGER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("loops")
 SEEDS = (20261115, 20261116)
 
 
+@LEDGER
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)

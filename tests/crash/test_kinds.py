@@ -8,11 +8,13 @@ import pytest
 
 from tests.crash import kinds
 from tests.crash.kinds import LedgerOfKinds
+from tests.marks import LEDGER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+@LEDGER
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_no_promise_is_broken_by_kills(tmp_path: Path) -> None:
