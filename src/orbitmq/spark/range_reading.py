@@ -1,7 +1,7 @@
 """Reading ranges of queues in a worker: many pulls on their way at once, one Arrow batch for each few megabytes.
 
-A broker gives a few dozen messages an answer, so the way to its full speed is to have many questions on their way. A range is
-cut into segments; several segments, of one queue or of many, are pulled at the same time, decoded in their order, and given
+OrbitMQ's brokers give megabytes an answer to who asks for that (pulling.py), Apache's a few dozen messages: there the way to full
+speed is to have many questions on their way. A range is cut into segments; several segments, of one queue or of many, are pulled at the same time, decoded in their order, and given
 out in it: each range's messages come in the order of their offsets.
 
     segments   [0..900) [900..1800) [1800..2700) ...     sized so that one becomes a batch of about 3 MB
@@ -44,6 +44,7 @@ _SEGMENTS_AT_ONCE: Final = 8
 _FIRST_SEGMENT: Final = 256
 _SHORTEST_SEGMENT: Final = 16
 _LONGEST_SEGMENT: Final = 16_384
+_FILTERED_AT_ONCE: Final = 1024  # a broker looks at all that it is asked for before it does anything else
 
 
 class Segment(NamedTuple):
@@ -69,6 +70,8 @@ class RangeReader:
         self._subscriptions: dict[str, Subscription] = {}
         self._suggested: dict[QueueRef, int] = {}
         self._segment_offsets = _FIRST_SEGMENT
+        self._is_filtered = bool(tags or options.sql)
+        self._most_at_once = min(options.pull_batch, _FILTERED_AT_ONCE) if self._is_filtered else options.pull_batch
 
     def batches(self, ranges: Iterable[QueueRange]) -> Iterator[pa.RecordBatch]:
         """At least one batch for Spark to see the schema of, unless nothing is found."""
@@ -132,7 +135,7 @@ class RangeReader:
         wanted = self._subscriptions.get(queue.topic)
         if wanted is None:
             wanted = self._subscriptions[queue.topic] = options.subscription(queue.topic)
-        count = min(range_.until - offset, options.pull_batch)
+        count = min(range_.until - offset, self._most_at_once)
         cluster = self._link.cluster
         if queue.broker_name not in cluster.brokers:
             await cluster.fetch_route(queue.topic)
@@ -146,8 +149,7 @@ class RangeReader:
 
     def _check_nothing_is_lost(self, range_: QueueRange, offset: int, pulled: Pulled) -> None:
         """A broker skips what it has deleted without a word; a filter skips too, but not before the first message kept."""
-        filtered = self._tags is not None or bool(self._options.sql)
-        if pulled.found or (filtered and pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY):
+        if pulled.found or (self._is_filtered and pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY):
             lost_until = pulled.min_offset if offset < pulled.min_offset else offset
         else:
             lost_until = pulled.next_offset
