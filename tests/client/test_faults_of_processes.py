@@ -20,6 +20,7 @@ from tests.interop.processes import Process, eventually, free_port, killed_on_fa
 
 pytestmark = [
     pytest.mark.xdist_group("client-faults"),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(sys.platform != "linux", reason="needs a second loopback address and Linux's signals"),
 ]
 
