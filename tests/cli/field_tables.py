@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from orbitmq.admin.access import PolicyRow, UserRow
+from orbitmq.admin.access import AccessCheck, AccessExport, PolicyRow, UserRow
 from orbitmq.admin.brokers import BrokerDetail, BrokerRow, SettingRow
 from orbitmq.admin.clusters import ClusterRow
 from orbitmq.admin.dead_letters import DeadLetterRow
@@ -51,7 +51,9 @@ ROWS: Final[dict[str, type[msgspec.Struct]]] = {
     "broker stats": TrafficRow,
     "cluster": ClusterRow,
     "acl ls": PolicyRow,
+    "acl policy ls": PolicyRow,
     "acl user ls": UserRow,
+    "acl check": AccessCheck,
     "bench": BenchRow,
     "doctor": Finding,
 }
@@ -61,6 +63,7 @@ DOCUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
     "msg get": MessageRow,
     "msg trace": MessageTrace,
     "broker describe": BrokerDetail,
+    "acl export": AccessExport,
 }
 _PARTS: Final = (TopicOnBroker, QueueRow, SubscriptionRow, TraceEvent, GroupState, ResetStep)
 _FIELD: Final = re.compile(r"    (\w+): (.+?)(?: = .+?)?(?:  # (.+))?")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from orbitmq.admin.access import PolicyRow, UserRow
+from orbitmq.admin.access import AccessCheck, AccessExport, PolicyRow, UserRow
 from orbitmq.testing import Server
 from tests.cli.kit import Command
 
@@ -107,3 +107,35 @@ def test_mqadmins_verbs_about_users(guarded: Server) -> None:
     assert [user["userName"] for user in root.ok("mqadmin", "listUser", "-b", broker, "-o", "json").json["users"]] == [
         "rooted"
     ]
+
+
+def test_a_decision_is_explained_before_anyone_asks_for_it(guarded: Server) -> None:
+    root = Command(guarded.address, ROOT)
+    root.ok("acl", "user", "create", "bob", "--password", "bob-secret")
+    root.ok("acl", "policy", "grant", "bob", "Topic:Bobs*", "--action", "Pub", "--from", "10.0.0.0/8")
+    root.ok("acl", "policy", "grant", "bob", "Topic:BobsNot", "--action", "All", "--deny")
+
+    def verdict(*question: str) -> tuple[int, bool, str]:
+        outcome = root("acl", "check", *question, "-o", "json")
+        (row,) = outcome.rows(AccessCheck)
+        return outcome.code, row.allowed, row.why
+
+    here = ("--from", "10.1.2.3")
+    assert verdict("bob", "Pub", "Topic:BobsOwn", *here) == (0, True, "Allow Pub on Topic:Bobs* (Custom)")
+    assert verdict("bob", "Pub", "Topic:BobsOwn") == (5, False, "no policy mentions it")
+    assert verdict("bob", "Pub", "topic:BobsNot", *here) == (5, False, "Deny All on Topic:BobsNot (Custom)")
+    assert verdict("bob", "Sub", "Topic:BobsOwn", *here) == (5, False, "no policy mentions it")
+    assert verdict(ROOT[0], "Delete", "Cluster:x") == (0, True, "a super user may do everything")
+    assert verdict("nobody", "Pub", "Topic:x") == (5, False, "there is no such user")
+    assert "is no resource" in root.failure("acl", "check", "bob", "Pub", "orders").err
+
+    exported = root.ok("acl", "export", "-o", "json").document(AccessExport)
+    assert ("bob", "Normal") in [(user.user, user.type) for user in exported.users]
+    assert {policy.resource for policy in exported.policies if policy.subject == "User:bob"} == {
+        "Topic:Bobs*",
+        "Topic:BobsNot",
+    }
+    assert "secret" not in root.ok("acl", "export", "-o", "yaml").out
+    root.ok("acl", "user", "update", "bob", "--disable")
+    assert verdict("bob", "Pub", "Topic:BobsOwn", *here) == (5, False, "the user is disabled")
+    root.ok("acl", "user", "rm", "bob", "--yes")

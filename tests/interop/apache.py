@@ -72,7 +72,7 @@ def start_name_server(
 
 def start_broker(java: JavaBuild, folder: Path, plan: BrokerPlan) -> Broker:
     """Start a broker and wait until it has registered with every name server that answers."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     # Apache's broker also takes the port two below (the "fast" one) and one for replication.
     port = int(plan.settings.get("listenPort", 0)) or free_port(-2, 1)
     properties = {

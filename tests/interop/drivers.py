@@ -41,9 +41,9 @@ class AdminAnswer:
 class MqAdmin:
     """Apache's mqadmin. Commands run one after the other in one JVM."""
 
-    def __init__(self, java: JavaBuild, folder: Path) -> None:
+    def __init__(self, java: JavaBuild, folder: Path, properties: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True)
-        self._command = java.command("orbitmq.Admin", home=folder)
+        self._command = java.command("orbitmq.Admin", home=folder, properties=properties)
         self._errors = folder / "mqadmin.err"
         self._jvm = _Jvm(self._command, self._errors)
 

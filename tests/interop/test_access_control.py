@@ -2,16 +2,17 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 import orbitmq as mq
+from orbitmq.cli.dev_tls import certificates
 from orbitmq.errors import OrbitError
 from tests.cli.kit import Command
-from tests.interop import orbit
+from tests.interop import apache, orbit
 from tests.interop.apache import Broker, BrokerPlan
 from tests.interop.conftest import StartNameServer
 from tests.interop.drivers import ClientError, JavaClient, MqAdmin
@@ -35,8 +36,10 @@ PROVIDERS: Final = {
 }
 
 
-def admin_of(java: JavaBuild, folder: Path, credentials: tuple[str, str]) -> MqAdmin:
-    admin = MqAdmin(java, folder)
+def admin_of(
+    java: JavaBuild, folder: Path, credentials: tuple[str, str], properties: Mapping[str, str] | None = None
+) -> MqAdmin:
+    admin = MqAdmin(java, folder, properties)
     (folder / "conf" / "tools.yml").write_text(f"accessKey: {credentials[0]}\nsecretKey: {credentials[1]}\n")
     return admin
 
@@ -146,5 +149,130 @@ def test_old_java_clients_and_their_access_file(
         client.open_producer("nobody", name_server)
         with pytest.raises((ClientError, AssertionError), match=r"AclException|failed"):
             client.send("nobody", "Allowed", [{"text": "no"}])
+    finally:
+        broker.process.kill()
+
+
+@pytest.mark.parametrize("release", ["5.3.3", "4.9.7"], indirect=True)
+def test_java_clients_and_mqadmin_with_credentials_over_tls(tmp_path: Path, java: JavaBuild) -> None:
+    files = certificates(tmp_path / "tls", "127.0.0.1")
+    behind_tls: dict[str, str | int] = {
+        **GUARDED,
+        **files.settings,
+        "tls.server.mode": "enforcing",
+        "tls.enable": "true",
+        "tls.client.trustCertPath": str(files.authority),
+    }
+    trusting = {
+        "tls.enable": "true",
+        "tls.test.mode.enable": "false",
+        "tls.client.authServer": "true",
+        "tls.client.trustCertPath": str(files.authority),
+    }
+    name_server = orbit.start_name_server(tmp_path / "names", behind_tls)
+    broker = orbit.start_broker(tmp_path / "broker", name_server.address, settings=behind_tls)
+    admin = admin_of(java, tmp_path / "admin", ROOT, trusting)
+    client = JavaClient(java, tmp_path / "client", properties=trusting)
+    plain = JavaClient(java, tmp_path / "plain")
+    try:
+        created = admin.run("updateTopic", "-b", broker.address, "-t", "Allowed", "-n", name_server.address)
+        assert "success" in str(created), created
+        assert broker.address in str(admin.run("clusterList", "-n", name_server.address))
+        client.open_producer("producer", name_server.address, credentials=ROOT)
+        client.open_push_consumer("consumer", name_server.address, "Allowed", credentials=ROOT)
+        client.send("producer", "Allowed", [{"text": "hello"}])
+        assert [message.body for message in client.received("consumer", 1)] == [b"hello"]
+        client.open_producer("nobody", name_server.address)
+        with pytest.raises((ClientError, AssertionError)):
+            client.send("nobody", "Allowed", [{"text": "no"}])
+        plain.open_producer("plain", name_server.address, credentials=ROOT)
+        with pytest.raises((ClientError, AssertionError)):
+            plain.send("plain", "Allowed", [{"text": "no"}])
+    finally:
+        admin.close()
+        client.close()
+        plain.close()
+        broker.process.kill()
+        name_server.process.kill()
+
+
+OLD_ADMIN: Final = ("old-admin", "admin-secret")
+
+
+def write_access_file(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "plain_acl.yml").write_text(
+        "accounts:\n"
+        f"- {{accessKey: {OLD_ADMIN[0]}, secretKey: {OLD_ADMIN[1]}, admin: true}}\n"
+        "- {accessKey: old-client, secretKey: old-secret, defaultGroupPerm: SUB, topicPerms: ['Allowed=PUB|SUB']}\n"
+    )
+
+
+@pytest.mark.parametrize("release", ["4.9.7"], indirect=True)
+def test_mqadmin_of_4x_changes_our_access_files(
+    tmp_path: Path, java: JavaBuild, orbit_nameserver: StartNameServer
+) -> None:
+    name_server = orbit_nameserver().address
+    write_access_file(tmp_path / "home" / "conf")
+    settings: dict[str, str | int] = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "home")}
+    broker = orbit.start_broker(tmp_path / "broker", name_server, settings=settings)
+    admin, member = (
+        admin_of(java, tmp_path / "admin", OLD_ADMIN),
+        admin_of(java, tmp_path / "member", ("old-client", "old-secret")),
+    )
+    server = ("-n", name_server, "-b", broker.address)
+    try:
+        account = ("-a", "carol-key", "-s", "carol-secret", "-t", "Hers=PUB,Others=DENY", "-g", "hers=SUB")
+        assert "Need admin permission" in str(member.run("updateAclConfig", *server, *account))
+        assert "success" in str(admin.run("updateAclConfig", *server, *account))
+        carol = Command(name_server, ("carol-key", "carol-secret"))
+        carol.ok("msg", "send", "Hers", "hello")
+        assert carol.failure("msg", "send", "Others", "no").code == 5
+        shown = str(admin.run("getAclConfig", *server))
+        assert "carol-key" in shown
+        assert "Hers=PUB" in shown
+        assert "carol-secret" not in shown
+        assert broker.name in str(admin.run("clusterAclConfigVersion", *server))
+        assert "success" in str(admin.run("deleteAclConfig", *server, "-a", "carol-key"))
+        assert carol.failure("msg", "send", "Hers", "no").code == 5
+        assert "success" in str(admin.run("updateGlobalWhiteAddr", *server, "-g", "127.0.0.1,10.1.1.*"))
+        Command(name_server).ok("msg", "send", "Hers", "from a white address")
+    finally:
+        admin.close()
+        member.close()
+        broker.process.kill()
+
+
+@pytest.mark.parametrize("release", ["4.9.7"], indirect=True)
+async def test_our_client_and_commands_on_an_apache_broker_with_an_access_file(
+    tmp_path: Path, java: JavaBuild, orbit_nameserver: StartNameServer
+) -> None:
+    name_server = orbit_nameserver().address
+    folder = tmp_path / "apache"
+    write_access_file(folder / "conf")
+    plan = BrokerPlan(name="old", cluster="old", name_servers=[name_server], settings={"aclEnable": "true"})
+    broker = await asyncio.to_thread(apache.start_broker, java, folder, plan)
+    try:
+        async with mq.connect(name_server, credentials=("old-client", "old-secret")) as client:
+            async with client.producer(group="P") as producer:
+                assert (await producer.send("Allowed", b"signed")).message_id
+                with pytest.raises(OrbitError) as refused:
+                    await producer.send("Forbidden", b"no")
+                assert "AclException" in str(refused.value)
+            async with client.consumer("Allowed", group="G", start="earliest") as consumer:
+                async with asyncio.timeout(60):
+                    async for message in consumer:
+                        assert message.body == b"signed"
+                        break
+        async with mq.connect(name_server) as client, client.producer(group="P") as producer:
+            with pytest.raises(OrbitError, match="AclException"):
+                await producer.send("Allowed", b"unsigned")
+        command = Command(name_server, OLD_ADMIN)
+        await asyncio.to_thread(command.ok, "topic", "create", "Made")
+        listed = await asyncio.to_thread(command.ok, "topic", "ls", "-o", "json")
+        assert "Made" in listed.out
+        member = Command(name_server, ("old-client", "old-secret"))
+        refused_command = await asyncio.to_thread(member.failure, "topic", "create", "Other")
+        assert "admin" in refused_command.err
     finally:
         broker.process.kill()

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from orbitmq.access.needs import Action, Kind, Need
+from orbitmq.access.policies import decide, read_entry
 from orbitmq.admin.brokers import find_brokers
 from orbitmq.admin.session import gathered
-from orbitmq.errors import RequestFailed
-from orbitmq.protocol.bodies.access import CUSTOM, Acl, Policy, PolicyEntry, User
+from orbitmq.errors import ConfigError, RequestFailed
+from orbitmq.protocol.bodies.access import CUSTOM, DEFAULT, DISABLED, Acl, Policy, PolicyEntry, User
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.headers.access import AclFilter, DeleteAcl, OfSubject, OfUser, UserFilter
 from orbitmq.transport.address import Address, parse_address
@@ -44,6 +46,21 @@ class PolicyRow(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[str]  # addresses it holds for; none: all
     decision: str  # Allow or Deny
     servers: list[str]
+
+
+class AccessCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a user may do something, as one server would decide it."""
+
+    server: str
+    allowed: bool
+    why: str  # the policy that decides, or what is missing
+
+
+class AccessExport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everyone, and what they may do. Passwords stay where they are."""
+
+    users: list[UserRow]
+    policies: list[PolicyRow]
 
 
 async def access_servers(
@@ -182,3 +199,52 @@ async def _change(session: Session, address: Address, code: RequestCode, header:
             f"{address} does not do it: {error.message}",
             hint=error.hint or "does it have authenticationEnabled=true and authorizationEnabled=true?",
         ) from None
+
+
+# ---- questions
+
+
+async def export_access(session: Session, servers: Sequence[Address]) -> AccessExport:
+    return AccessExport(users=await list_users(session, servers), policies=await list_policies(session, servers))
+
+
+async def check_access(
+    session: Session, servers: Sequence[Address], user: str, action: str, resource: str, source: str
+) -> list[AccessCheck]:
+    """What each server would say to `user` who does `action` to `resource` from the address `source`."""
+    need = _need(action, resource)
+    return [await _check_on(session, server, user, need, source) for server in servers]
+
+
+async def _check_on(session: Session, server: Address, name: str, need: Need, source: str) -> AccessCheck:
+    def verdict(allowed: bool, why: str) -> AccessCheck:
+        return AccessCheck(server=str(server), allowed=allowed, why=why)
+
+    user = await user_of(session, server, name)
+    if user is None:
+        return verdict(False, "there is no such user")
+    if user.user_status == DISABLED:
+        return verdict(False, "the user is disabled")
+    if user.is_super:
+        return verdict(True, "a super user may do everything")
+    acl = await acl_of(session, server, f"User:{name}")
+    policies = acl.policies if acl is not None else []
+    for kind in (CUSTOM, DEFAULT):
+        entries = {
+            read_entry(entry): entry for policy in policies if policy.policy_type == kind for entry in policy.entries
+        }
+        decided = decide(list(entries), need, source)
+        if decided is not None:
+            said = entries[decided]
+            return verdict(decided.allows, f"{said.decision} {', '.join(said.actions)} on {said.resource} ({kind})")
+    return verdict(False, "no policy mentions it")
+
+
+def _need(action: str, resource: str) -> Need:
+    kind, _, name = resource.partition(":")
+    kinds = {one.lower(): one for one in Kind}
+    if kind.lower() not in kinds or not name:
+        raise ConfigError(
+            f"{resource!r} is no resource", hint="such as Topic:orders, Group:billing or Cluster:DefaultCluster"
+        )
+    return Need(kinds[kind.lower()], name, (Action(action),))

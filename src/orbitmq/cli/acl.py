@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from orbitmq.cli.asking import destructive_options, may_go_on
-from orbitmq.cli.options import target_options, view_options
-from orbitmq.cli.view import View, show_rows
+from orbitmq.cli.options import document_options, target_options, view_options
+from orbitmq.cli.view import View, show_document, show_rows
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -107,6 +107,66 @@ def revoke(
         subject = subject_of(user)
         servers = _on_all(target, cluster, server, lambda session, one: delete_acl(session, one, subject, resource))
         click.echo(f"revoked {preview} at {servers}")
+
+
+@acl.command()
+@click.argument("user")
+@click.argument("action", type=click.Choice(_ACTIONS))
+@click.argument("resource")
+@click.option("--from", "source", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where the user is.")
+@server_options
+@view_options
+@target_options
+def check(
+    target: Target,
+    view: View,
+    user: str,
+    action: str,
+    resource: str,
+    source: str,
+    cluster: str | None,
+    server: str | None,
+) -> None:
+    """Would USER be let do ACTION to RESOURCE, and why? Exit code 5 if any server says no."""
+    from orbitmq.admin.access import AccessCheck, access_servers, check_access
+    from orbitmq.cli.failures import NOT_PERMITTED
+
+    async def show(session: Session) -> bool:
+        verdicts: list[AccessCheck] = []
+
+        async def fetch() -> list[AccessCheck]:
+            servers = await access_servers(session, cluster=cluster, server=server)
+            verdicts[:] = await check_access(session, servers, user, action, resource, source)
+            return verdicts
+
+        await show_rows(view, AccessCheck, fetch)
+        return all(verdict.allowed for verdict in verdicts)
+
+    if not target.run(show):
+        raise click.exceptions.Exit(NOT_PERMITTED)
+
+
+@acl.command()
+@server_options
+@document_options
+@target_options
+def export(target: Target, view: View, cluster: str | None, server: str | None) -> None:
+    """Everyone, and what they may do, in one document. Passwords stay where they are."""
+    from orbitmq.admin.access import AccessExport, access_servers, export_access
+
+    async def collect(session: Session) -> AccessExport:
+        return await export_access(session, await access_servers(session, cluster=cluster, server=server))
+
+    show_document(view, target.run(collect))
+
+
+@acl.group()
+def policy() -> None:
+    """Policies: ls, grant, revoke."""
+
+
+for _command in (list_, grant, revoke):
+    policy.add_command(_command)
 
 
 @acl.group()
