@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test check bench fmt docs soak ledger clean
+.PHONY: setup demo test check audit bench fmt docs soak ledger clean
 
 setup: $(STAMP)
 
@@ -29,6 +29,11 @@ check: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/python -m tests.secret_scan
+	@$(BIN)/python -m tests.dependency_audit # warns; `make audit` stops at what it finds
+
+audit: setup
+	@$(BIN)/python -m tests.dependency_audit --strict
 
 bench: setup
 	@$(BIN)/python -m benchmarks

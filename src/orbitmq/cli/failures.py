@@ -28,6 +28,7 @@ DECLINED: Final = 6
 INTERRUPTED: Final = 130
 
 _NO_PERMISSION: Final = 16
+_OLD_REFUSAL: Final = "AclException"  # how brokers with access files of 4.x say it, under the code for anything
 # TOPIC_NOT_EXIST, QUERY_NOT_FOUND, SUBSCRIPTION_GROUP_NOT_EXIST, CONSUMER_NOT_ONLINE, NO_MESSAGE, BROKER_NOT_EXIST; as numbers,
 # because every start of the command would pay for loading the protocol
 _MISSING: Final = frozenset({17, 22, 26, 206, 208, 211})
@@ -61,7 +62,7 @@ def exit_code(error: BaseException) -> int:
         return UNREACHABLE
     if isinstance(error, RequestFailed) and error.code in _MISSING:
         return NOT_FOUND
-    if isinstance(error, RequestFailed) and error.code == _NO_PERMISSION:
+    if isinstance(error, RequestFailed) and (error.code == _NO_PERMISSION or _OLD_REFUSAL in error.message):
         return NOT_PERMITTED
     return FAILED
 
