@@ -71,10 +71,11 @@ def alike(
     overhead = _MEMBER_OVERHEAD + len(text)
     start, size = 0, 0
     for number, body in enumerate(bodies):
-        if number > start and (size + overhead + len(body) > max_bytes or number - start >= max_messages):
+        member_size = overhead + len(body)
+        if number > start and (size + member_size > max_bytes or number - start >= max_messages):
             yield _encoded_alike(bodies[start:number], ids[start:number], head, end)
             start, size = number, 0
-        size += overhead + len(body)
+        size += member_size
     yield _encoded_alike(bodies[start:], ids[start:], head, end)
 
 

@@ -32,6 +32,7 @@ _MEMBER: Final = struct.Struct(
     "i"  # body length
 )
 _SHORT: Final = struct.Struct(">h")
+_OVERHEAD_BYTES: Final = _MEMBER.size + _SHORT.size
 
 
 class BatchMember(msgspec.Struct):
@@ -46,10 +47,11 @@ def encode_batch(members: Iterable[BatchMember]) -> bytes:
     parts: list[bytes] = []
     for member in members:
         body, properties = member.body, member.properties
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise MessageError(f"properties take {len(properties)} bytes; a batch holds up to {MAX_PROPERTIES_BYTES}")
-        size = _MEMBER.size + len(body) + _SHORT.size + len(properties)
-        parts += (_MEMBER.pack(size, 0, 0, member.flag, len(body)), body, _SHORT.pack(len(properties)), properties)
+        body_bytes, properties_bytes = len(body), len(properties)
+        if properties_bytes > MAX_PROPERTIES_BYTES:
+            raise MessageError(f"properties take {properties_bytes} bytes; a batch holds up to {MAX_PROPERTIES_BYTES}")
+        size = _OVERHEAD_BYTES + body_bytes + properties_bytes
+        parts += (_MEMBER.pack(size, 0, 0, member.flag, body_bytes), body, _SHORT.pack(properties_bytes), properties)
     return b"".join(parts)
 
 
