@@ -1,6 +1,7 @@
 """The Python client and Apache's Java client side by side on OrbitMQ's own servers."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.interop.both_clients import (  # noqa: F401 - what must hold wherever
     test_python_reads_what_java_commits,
     test_python_reads_what_java_sends,
 )
+from tests.interop.drivers import JavaClient
 from tests.interop.marks import INTEROP
 
 pytestmark = INTEROP
@@ -53,3 +55,26 @@ async def topic(servers: Servers, client: Client, request: pytest.FixtureRequest
     await servers.create_topic(name)
     await until_routed(client, name)
     return name
+
+
+async def test_python_leases_what_java_sends_and_delays(
+    name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    java = java_client(False)
+    await asyncio.to_thread(java.open_producer, f"Late{topic}", name_server)
+    messages: list[dict[str, object]] = [
+        {"text": "at once", "tag": "t"},
+        {"text": "by level", "tag": "t", "delayLevel": 1},
+        {"text": "by timer", "tag": "t", "delaySeconds": 1},
+        {"text": "not wanted", "tag": "u"},
+    ]
+    await asyncio.to_thread(java.send, f"Late{topic}", topic, messages)
+    found: list[str] = []
+    async with client.lease_consumer(topic, group=f"Leases{topic}", filter="t", start="earliest") as consumer:
+        async with asyncio.timeout(60):
+            while len(found) < 3:
+                for message in await consumer.fetch(wait=1):
+                    found.append(message.body.decode())
+                    await message.ack()
+    assert found[0] == "at once"
+    assert sorted(found) == ["at once", "by level", "by timer"]
