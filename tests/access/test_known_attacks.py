@@ -274,7 +274,7 @@ async def test_no_secret_is_in_the_list_of_processes_nor_in_a_log(tmp_path: Path
     assert process.stdout is not None
     printed = b""
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             while b"ready on" not in printed:
                 line = await process.stdout.readline()
                 assert line, printed.decode()
