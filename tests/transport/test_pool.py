@@ -43,15 +43,16 @@ class DeadNetwork:
 
 
 class RecordingRandom(random.Random):
-    """Notes the back-offs it is asked for, and always chooses none at all."""
+    """Notes the back-offs it is asked for, and always chooses the same: none at all, unless told otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, chosen: float = 0.0) -> None:
         super().__init__(0)
         self.asked: list[tuple[float, float]] = []
+        self._chosen = chosen
 
     def uniform(self, a: float, b: float) -> float:
         self.asked.append((a, b))
-        return 0.0
+        return self._chosen
 
 
 async def test_callers_at_the_same_time_share_one_connection() -> None:
@@ -87,7 +88,7 @@ async def test_the_owner_hears_of_connections_that_come_and_go() -> None:
 
 async def test_after_a_failure_calls_fail_at_once_until_the_pause_is_over() -> None:
     network = CountingNetwork()
-    async with pool_of(network=network) as pool:
+    async with pool_of(network=network, randomness=RecordingRandom(3600.0)) as pool:  # far longer than the test
         failures = []
         for _ in range(50):
             with pytest.raises(ConnectFailed, match=r"nothing listens on 127\.0\.0\.1:1") as caught:
