@@ -155,10 +155,10 @@ async def test_a_queue_that_cannot_be_read_costs_only_its_own_pulls(
     await held(broker, 3)
     read = broker.state.store.read
 
-    def failing(topic: str, *arguments: object) -> object:
+    def failing(topic: str, *arguments: object, **options: object) -> object:
         if topic == "Bad":
             raise StorageError("cannot read the queue's file")
-        return read(topic, *arguments)  # type: ignore[arg-type]
+        return read(topic, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(broker.state.store, "read", failing)
     await client.send("Bad")

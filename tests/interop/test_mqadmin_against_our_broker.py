@@ -348,10 +348,14 @@ def test_no_verb_of_mqadmin_is_forgotten(both: Both) -> None:
 
 
 def _label_names(text: str) -> dict[str, set[frozenset[str]]]:
-    """Of each metric, the combinations of labels it comes with, but for the name of the library that Apache uses."""
+    """Of each metric, the combinations of labels it comes with.
+
+    But for the name of the library that Apache uses, and whether a request was held: some pulls of Apache's say so, some do not.
+    """
     found: dict[str, set[frozenset[str]]] = {}
     for name, labels in re.findall(r"^(\w+)\{(.*)\} \S+", text, re.MULTILINE):
-        found.setdefault(name, set()).add(frozenset(re.findall(r'(\w+)="', labels)) - {"otel_scope_name"})
+        names = frozenset(re.findall(r'(\w+)="', labels))
+        found.setdefault(name, set()).add(names - {"otel_scope_name", "is_long_polling"})
     return found
 
 
@@ -427,8 +431,10 @@ def _without_own_figures(text: str) -> str:
 
 
 def _settings_of_both(text: str) -> str:
+    """Those that Apache's broker has: ours alone begin with orbitmq."""
     pairs = (re.split(r" *= *", line, maxsplit=1) for line in text.splitlines() if " =" in line)
-    return "\n".join(sorted(f"{key}={'OWN' if key in OWN_SETTINGS else value}" for key, value in pairs))
+    shared = ((key, value) for key, value in pairs if not key.startswith("orbitmq."))
+    return "\n".join(sorted(f"{key}={'OWN' if key in OWN_SETTINGS else value}" for key, value in shared))
 
 
 def _without_own_values(value: object) -> object:
