@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+MINUTES ?= 10
 
 .PHONY: setup demo test check audit bench fmt docs soak ledger clean
 
@@ -41,8 +42,8 @@ bench: setup
 ledger: setup # five minutes of mixed load with consumers coming and going: sent = received, by ledger
 	@ORBITMQ_LEDGER_MINUTES=5 $(BIN)/python -m pytest -n 0 -s tests/broker/test_ledger.py
 
-soak: setup
-	@$(BIN)/python -m tests.crash.soak
+soak: setup # MINUTES=60 for an hour; the report goes to build/soak-report.md
+	@$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 
 fmt: setup
 	@$(BIN)/ruff check --fix .

@@ -44,7 +44,7 @@ GUARDED: Final = {
 
 # Fields that name what a request touches, and bodies where they stand there; the rest of a request does not matter to the gate.
 FIELDS: Final = {
-    "topic": "T", "b": "T", "consumerGroup": "G", "group": "G", "groupName": "G", "destGroup": "G", "originTopic": "T",
+    "topic": "T", "b": "T", "consumerGroup": "G", "group": "G", "groupName": "G", "destGroup": "G", "srcGroup": "S", "originTopic": "T",
 }  # fmt: skip
 BODIES: Final = {
     RequestCode.HEART_BEAT: b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[{"topic":"T"}]}]}',

@@ -67,8 +67,9 @@ async def running(
 class Wire:
     """One client connection that says what it is told to."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, patience_seconds: float = PATIENCE_SECONDS * 3) -> None:
         self.address = address
+        self._patience_seconds = patience_seconds
         self.notices: list[Mapping[str, str]] = []  # fields of the group changes it was told of
         self._pool = Pool({IDS_CHANGED: self._note})
 
@@ -89,7 +90,7 @@ class Wire:
         """The answer to come: for requests that the broker holds."""
         connection = await self.connection()
         request = Command(code, fields=_fields(header), body=body, version=version)
-        return connection.start_call(request, PATIENCE_SECONDS * 3)
+        return connection.start_call(request, self._patience_seconds)
 
     async def send(
         self,

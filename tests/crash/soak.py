@@ -1,4 +1,4 @@
-"""Thousands of kills and power cuts: `make soak`, or with more time `python -m tests.crash.soak --minutes 60`.
+"""Thousands of kills and power cuts of the store alone: `python -m tests.crash.soak --minutes 60`; some of each `make soak`.
 
 Runs lives of the crash harness on two processors until the time is over, each from a seed of its own. A broken promise stops
 it, prints what was broken with the command that does it again, and leaves the store directory in place.

@@ -1,4 +1,4 @@
-"""Hundreds of kills within the suite; `make soak` does thousands."""
+"""Hundreds of kills within the suite; `python -m tests.crash.soak` does thousands."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.crash import kinds
+from tests.crash import promised_kinds
 from tests.crash.kinds import LedgerOfKinds
 from tests.marks import LEDGER
 
@@ -22,7 +22,7 @@ async def test_no_promise_is_broken_by_kills(tmp_path: Path) -> None:
         await ledger.run(kills=4)
 
         assert ledger.broken() == []
-        assert len(ledger.seen) > 20, ledger.figures()
+        assert len(ledger.kinds.seen) > 20, ledger.figures()
 
 
 @pytest.mark.slow
@@ -37,7 +37,7 @@ async def test_no_promise_is_broken_by_kills(tmp_path: Path) -> None:
 async def test_a_broker_that_breaks_promises_is_caught(
     tmp_path: Path, variants: str, kills: int, complaints: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kinds, "SETTLE_SECONDS", 4.0)  # what is lost does not come
+    monkeypatch.setattr(promised_kinds, "SETTLE_SECONDS", 4.0)  # what is lost does not come
     async with LedgerOfKinds(tmp_path, seed=7, broken_on_purpose=variants) as ledger:
         await ledger.run(kills)
 

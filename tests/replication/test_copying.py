@@ -201,6 +201,8 @@ async def test_a_slave_without_leave_copies_nothing_instead_of_the_last_file(
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_DELAY_OFFSET,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+        RequestCode.GET_TIMER_CHECK_POINT,
+        RequestCode.GET_TIMER_METRICS,
     )
     master = await group.master(
         authenticationEnabled="true",

@@ -107,7 +107,8 @@ class FaultyDisk:
         Without `random` everything not synced is lost; with it, each page of 4096 bytes that differs between the live
         file and its last sync survives or not by chance.
         """
-        images = {path: _image(path, node, random) for path, node in self._durable_names.items()}
+        durable = dict(self._durable_names)  # a copy: a thread that is still at work may change it
+        images = {path: _image(path, node, random) for path, node in durable.items()}
         for path in _plain_files(self.root):
             path.unlink()  # a new inode: maps the dead store still holds must not reach the new files
         self._nodes = {}

@@ -42,7 +42,7 @@ class ConsumerOffsets:
         found = self._unknown.pop(_LOG_END, None)
         # Of the last commit in the file; None: not known, as in a file that Java's broker wrote.
         self.saved_log_end: int | None = found if isinstance(found, int) else None if self._offsets else 0
-        self.log_end: Callable[[], int | None] = lambda: None  # a slave's table is not of its own log
+        self.log_end: Callable[[], int | None] = lambda: self.saved_log_end  # a slave's is what its master said
         self._resets: dict[tuple[str, str, int], int] = {}  # (topic, group, queue) -> offset
         self._pulled: dict[tuple[str, str, int], int] = {}
         self._configuration = configuration
@@ -85,8 +85,9 @@ class ConsumerOffsets:
         if queues is not None:
             self._offsets[f"{topic}{_AT}{target}"] = dict(queues)
 
-    def take_over(self, table: OffsetTable) -> None:
-        """A slave has the offsets of its master; the next regular save writes them."""
+    def take_over(self, table: OffsetTable, log_end: int) -> None:
+        """A slave has the offsets of its master, which know of all leases before `log_end`; the next regular save writes them."""
+        self.saved_log_end = log_end
         self._offsets.update(table.offset_table)
         self.version = table.data_version
 

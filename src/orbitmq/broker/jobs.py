@@ -37,12 +37,14 @@ def start_jobs(state: State, start: StartTask) -> None:
         start(state.delayed.run(), "delivering delayed messages")
         if state.timers is not None:
             start(state.timers.run(), "delivering timer messages")
-            what = "saving timers"
-            start(every(settings.timer_flush_interval_ms / 1000, state.timers.save, what), what)
+            _save_timers(state, start)
             start(every(_FORGET_TIMERS_SECONDS, partial(_forget_timers, state), "counting timers"), "counting timers")
         start(state.half_messages.run(), "asking about open transactions")
         start(state.reviving.run(), "handing out again what nobody acknowledged")
     elif state.master_tables is not None:
+        if state.timers is not None:
+            state.copying.on_cut = state.timers.log_was_cut
+            _save_timers(state, start)
         state.copying.before_copying = state.master_tables.sync
         state.copying.on_lost = state.registration.again_soon
         start(state.copying.run(), "copying the master's log")
@@ -69,6 +71,12 @@ def start_jobs(state: State, start: StartTask) -> None:
         ("saving delay offsets", settings.flush_delay_offset_interval / 1000, state.delayed.save),
     ):
         start(every(seconds, action, what), what)
+
+
+def _save_timers(state: State, start: StartTask) -> None:
+    assert state.timers is not None
+    seconds = state.configuration.settings.timer_flush_interval_ms / 1000
+    start(every(seconds, state.timers.save, "saving timers"), "saving timers")
 
 
 def _forget_timers(state: State) -> None:

@@ -145,7 +145,7 @@ class Opener:
         timers = self._open_timers(store, sending, stats) if settings.timer_wheel_enable else None
         compacted = self._open_compacted(store, known.topics) if settings.enable_compaction else None
         delayed = self._open_delayed(store, sending)
-        copying, master_tables = self._open_copying(store, known, delayed)
+        copying, master_tables = self._open_copying(store, known, delayed, timers)
         pool_for_registration = partial(self._pool, own_signature(settings))
         follow = copying.follow if copying is not None else None
         registration = Registration(known.topics, configuration, name_servers, pool_for_registration, follow)
@@ -269,7 +269,7 @@ class Opener:
         return DelayedMessages(file, DelayProgress(disk, folder / delay_progress.NAME), store, sending, self._clock)
 
     def _open_copying(
-        self, store: Store, known: _Tables, delayed: DelayedMessages
+        self, store: Store, known: _Tables, delayed: DelayedMessages, timers: Timers | None
     ) -> tuple[Copying | None, MasterTables | None]:
         """What a slave has and a master has not."""
         configuration = self._configuration
@@ -278,7 +278,7 @@ class Opener:
         pool = self._pool(own_signature(configuration.settings))
         copying = Copying(store, configuration, self._clock, pool, self._network)
         topics, groups, offsets, _, request_modes = known
-        return copying, MasterTables(copying, pool, topics, groups, offsets, delayed, request_modes)
+        return copying, MasterTables(copying, pool, topics, groups, offsets, delayed, request_modes, timers, store)
 
     def _open_durability(self, store: Store, slaves: Slaves) -> Durability:
         settings = self._configuration.settings

@@ -113,7 +113,9 @@ _OPERATORS: Final[Mapping[int, NeedsOf]] = {
     RequestCode.GET_BROKER_CONSUME_STATS: _LOOK,
     RequestCode.QUERY_CONSUME_TIME_SPAN: _LOOK_AT_TOPIC,
     RequestCode.QUERY_CORRECTION_OFFSET: _LOOK_AT_TOPIC,
-    RequestCode.CLONE_GROUP_OFFSET: or_cluster(group(Action.UPDATE, field="destGroup"), Action.UPDATE),
+    RequestCode.CLONE_GROUP_OFFSET: all_of(
+        group(Action.GET, field="srcGroup"), or_cluster(group(Action.UPDATE, field="destGroup"), Action.UPDATE)
+    ),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: or_cluster(
         all_of(topic(Action.UPDATE), group(Action.UPDATE, field="group")), Action.UPDATE
     ),

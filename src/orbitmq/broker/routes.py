@@ -71,7 +71,9 @@ def build_express(state: State) -> ExpressRoutes:
     if s.gate is not None:  # who asks has to be looked at first
         return _guarded_express(s, s.gate) if s.copying is None else {}
     if s.copying is not None:  # nothing is sent to a slave
-        return pulls if s.configuration.settings.slave_read_enable else {}
+        if not s.configuration.settings.slave_read_enable:
+            return {}
+        return {key: slaves.guarded_express(s.copying, pull) for key, pull in pulls.items()}
     send_with = partial(SendExpress, s.sending, s.durability, s.receipts, s.times)
     read_short = reader(SendMessageV2)
     return {
@@ -125,7 +127,7 @@ def build_routes(state: State) -> Routes:
             s.randomness,
             s.gate is not None,
         ),
-        RequestCode.END_TRANSACTION: partial(transactions.end_transaction, s.half_messages),
+        RequestCode.END_TRANSACTION: partial(transactions.end_transaction, s.half_messages, s.store, s.durability),
         RequestCode.PULL_MESSAGE: partial(pull.pull_message, s.pulling),
         RequestCode.LITE_PULL_MESSAGE: partial(pull.pull_message, s.pulling),
         RequestCode.HEART_BEAT: partial(clients.heartbeat, s.clients, s.groups, s.topics),
@@ -151,6 +153,8 @@ def build_routes(state: State) -> Routes:
     table |= plain_routes(s.gate, s.configuration.settings, lambda: s.registration.address, s.clock)
     table |= access_routes(s.users, enabled=s.configuration.settings.is_guarded)
     if s.copying is not None:
+        for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+            table[code] = partial(slaves.guarded_pull, s.copying, table[code])
         table |= slaves.refusals(s.configuration)
     return guarded(table, NEEDS, s.gate, AUDITED)
 

@@ -187,6 +187,40 @@ class Timers:
             if not topic.startswith((names.SYSTEM_TOPIC_PREFIX, LIGHT_QUEUE_PREFIX)):
                 self.forget_topic(topic)
 
+    # ---- on a slave
+
+    async def follow(self, master: TimerCheckpoint) -> None:
+        """Put on the wheel what the master has on its own, and pass over what it has delivered. The log must hold all of that."""
+        wheel = self.wheel
+        high = self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset
+        queue_offset = min(master.master_queue_offset or master.queue_offset, high)
+        while wheel.queue_offset < queue_offset:
+            most = min(_PUT_PER_TURN, queue_offset - wheel.queue_offset)
+            entries = self._store.queue_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, most)
+            now_ms = self._clock.now_ms()
+            timers = [timer for offset, size, _ in entries or () if (timer := self._copied(offset, size, now_ms))]
+            if wheel.put_many(timers, now_ms) < len(timers):
+                return  # no room: what is missing is put when this broker is the master
+            wheel.queue_offset += len(entries) if entries else most
+            await asyncio.sleep(0)
+        wheel.follow_to(master.read_until_ms)
+
+    def log_was_cut(self) -> None:
+        """What was on the wheel behind its end is no timer any more."""
+        high = self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset
+        self.wheel.queue_offset = min(self.wheel.queue_offset, high)
+
+    def take_over(self, table: TimerCountTable) -> None:
+        self._counts, self._version = table.timing_count, table.data_version
+
+    def _copied(self, commit_log_offset: int, size: int, now_ms: int) -> Timer | None:
+        """What of the master's timer topic belongs on the wheel."""
+        if self.wheel.was_put(commit_log_offset):
+            return None
+        message = self._message(commit_log_offset, size)
+        timer = self._asked(message, size) if message is not None else None
+        return timer if timer is not None and not self.wheel.is_over(timer.due_ms, now_ms) else None
+
     # ---- the work
 
     async def run(self) -> None:
@@ -369,12 +403,14 @@ class Timers:
         self._count(topic, 1 if unit.kind & RECALL else -1)
 
     def _message(self, commit_log_offset: int, size: int) -> RawRecord | None:
+        """None if there is none: its file has expired, or the log of a former slave was cut before it."""
         record = self._store.log.read(commit_log_offset, size)
         try:
-            return decode_raw(record) if record is not None else None  # its file has expired
+            message = decode_raw(record) if record is not None else None
         except MessageError as error:
             logger.error("dropped a timer message that cannot be read: %s", error)
             return None
+        return message if message is not None and message.topic == names.TIMER_TOPIC else None
 
     def _deliver(self, message: RawRecord, put_at_ms: int, *, roll: bool) -> None:
         """StorageError when the store cannot take it now."""

@@ -99,8 +99,15 @@ def read_checkpoint(disk: Disk, path: Path, now_ms: int) -> Checkpoint:
 
 
 def read_timer_checkpoint(disk: Disk, path: Path) -> TimerCheckpoint:
-    values = _TIMER_CHECKPOINT.unpack_from(_padded(disk, path))
-    return TimerCheckpoint() if min(values[:4]) < 0 else TimerCheckpoint(*values)
+    return unpack_timer_checkpoint(_padded(disk, path)) or TimerCheckpoint()
+
+
+def unpack_timer_checkpoint(data: bytes) -> TimerCheckpoint | None:
+    """None if that is none."""
+    if len(data) < _TIMER_CHECKPOINT.size:
+        return None
+    values = _TIMER_CHECKPOINT.unpack_from(data)
+    return None if min(values[:4]) < 0 else TimerCheckpoint(*values)
 
 
 class CheckpointFile:

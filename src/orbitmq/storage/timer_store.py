@@ -200,6 +200,11 @@ class TimerStore:
         self._pass_to(due.slot.tick + 1)
         self.note(0)
 
+    def follow_to(self, read_until_ms: int) -> None:
+        """On a slave: its master has fired all slots before that moment, and no other, whatever this wheel did as a master."""
+        self.read_tick = self._closed_to = read_until_ms // self.precision_ms
+        self.note(0)
+
     def _pass_to(self, tick: int) -> None:
         self.read_tick = self._closed_to = max(self.read_tick, tick)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Connection, Handler
+    from orbitmq.transport.express import ExpressHandler
 
 _WRITES: Final = (
     RequestCode.SEND_MESSAGE,
@@ -72,6 +73,24 @@ def refusals(configuration: BrokerConfiguration) -> dict[int, Handler]:
         )
         table |= {code: partial(_refuse, read) for code in _READS}
     return table
+
+
+async def guarded_pull(copying: Copying, pull: Handler, request: Command, connection: Connection) -> Command | None:
+    """A slave that comes back may have messages that its master never acknowledged, and has replaced."""
+    if not copying.may_serve:
+        raise RequestFailed(
+            ResponseCode.SYSTEM_BUSY,
+            "[REJECTREQUEST]this slave has not compared its log with its master's yet",
+            hint="read from the master; it takes a second",
+        )
+    return await pull(request, connection)
+
+
+def guarded_express(copying: Copying, pull: ExpressHandler) -> ExpressHandler:
+    def express(connection: Connection, header: bytes, body: bytes) -> bytes | None:
+        return pull(connection, header, body) if copying.may_serve else None
+
+    return express
 
 
 async def _refuse(refusal: RequestFailed, request: Command, connection: Connection) -> Command:

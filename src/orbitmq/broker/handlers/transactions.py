@@ -10,12 +10,16 @@ from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.headers.transactions import COMMIT, ROLLBACK, UNKNOWN, EndTransaction
 
 if TYPE_CHECKING:
+    from orbitmq.broker.durability import Durability
     from orbitmq.broker.half_messages import HalfMessages
+    from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Connection
 
 
-async def end_transaction(half_messages: HalfMessages, request: Command, connection: Connection) -> Command | None:
-    """Commit or roll back. "Unknown" gets no answer, as in Java: the broker will ask again."""
+async def end_transaction(
+    half_messages: HalfMessages, store: Store, durability: Durability, request: Command, connection: Connection
+) -> Command | None:
+    """Commit or roll back; answered once that is as safe as a message. "Unknown" gets no answer, as in Java: the broker asks again."""
     header = request.read(EndTransaction)
     decision = header.commit_or_rollback
     if decision == UNKNOWN:
@@ -28,4 +32,6 @@ async def end_transaction(half_messages: HalfMessages, request: Command, connect
         raise RequestFailed(
             ResponseCode.SYSTEM_ERROR, f"{decision} is no decision", hint="8 commits, 12 rolls back, 0 is not known yet"
         )
+    if not durability.is_immediate:
+        await durability.wait(store.log.end)
     return ok()

@@ -9,9 +9,11 @@ first record differs is not looked through: that may be all of them, again and a
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import RequestFailed
+from orbitmq.protocol.bodies.route import KvTable
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers.admin import ViewMessage
@@ -41,6 +43,20 @@ async def master_record(pool: Pool, master: Address, offset: int) -> bytes | Non
     raise RequestFailed(answer.code, f"master {master} does not show its message at {offset}: {answer.remark}")
 
 
+class MasterLog(NamedTuple):
+    start: int
+    end: int
+
+
+async def master_log(pool: Pool, master: Address) -> MasterLog:
+    """Where the master's log begins and ends. TransportError, RequestFailed as above."""
+    answer = await pool.call(master, new_request(RequestCode.GET_BROKER_RUNTIME_INFO), _CALL_SECONDS)
+    if answer.code != ResponseCode.SUCCESS:
+        raise RequestFailed(answer.code, f"master {master} does not say where its log begins: {answer.remark}")
+    table = KvTable.from_json(answer.body).table
+    return MasterLog(int(table.get("commitLogMinOffset", "-1")), int(table.get("commitLogMaxOffset", "0")))
+
+
 class Agreement(NamedTuple):
     end: int  # of the last record that both logs have
     is_whole: bool  # nothing but a piece of a record, or the blank end of a file, stands behind it
@@ -53,7 +69,7 @@ async def agreement(store: Store, replica: Replica, pool: Pool, master: Address)
         if store.record_at(segment.start) is not None and not await _agrees(store, pool, master, segment.start):
             is_whole = False
             continue
-        starts = replica.record_starts(segment)
+        starts = await asyncio.to_thread(replica.record_starts, segment)  # a walk through a gigabyte
         if not starts:
             continue
         if await _agrees(store, pool, master, starts[-1]):

@@ -12,12 +12,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, cast
 
-from orbitmq.broker.replication.agreement import agreement, master_record
+from orbitmq.broker.replication.agreement import agreement, master_log, master_record
 from orbitmq.broker.replication.wire import CHALLENGE_BYTES, REPORT, Pieces, hello, proof
-from orbitmq.errors import OrbitError, RequestFailed, StorageError
-from orbitmq.protocol.bodies.route import KvTable
-from orbitmq.protocol.codes import RequestCode, ResponseCode
-from orbitmq.protocol.command import request as new_request
+from orbitmq.errors import OrbitError, StorageError
 from orbitmq.protocol.signing import SigningKey
 from orbitmq.tasks import set_within
 from orbitmq.transport.network import TcpNetwork, TlsNetwork
@@ -38,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _CALL_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 1.0
+_DOUBT_SECONDS: Final = 5.0  # then a master that cannot be asked is taken for gone
 _WATCH_SECONDS: Final = 1.0
 
 
@@ -51,6 +49,7 @@ class Copying:
         self.ha_address: Address | None = None  # where it sends its log from
         self.bytes_per_second = 0
         self.on_lost: Callable[[], None] = lambda: None  # the master may have come back elsewhere: ask for it
+        self.on_cut: Callable[[], None] = lambda: None  # the log here lost what the master's has not
         self.before_copying: Callable[[], Awaitable[None]] = _nothing_to_do  # topics come before their messages
         self._store = store
         self._replica = store.follow()
@@ -63,10 +62,18 @@ class Copying:
         self._changed = asyncio.Event()
         self._stream: _Stream | None = None
         self._failure = ""
+        self._is_compared = False
+        self._loop = asyncio.get_running_loop()
+        self._doubtful_until = self._loop.time() + _DOUBT_SECONDS
 
     @property
     def is_connected(self) -> bool:
         return self._stream is not None
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether what is here can be read: it is the master's log, or there is no master that could say it is not."""
+        return self._is_compared or self._loop.time() > self._doubtful_until
 
     @property
     def heard_at_ms(self) -> int:
@@ -80,6 +87,9 @@ class Copying:
         """What a name server says: who the master is now; None: there is none."""
         if (master, ha_address) != (self.master, self.ha_address):
             logger.info("the master is %s, its log is copied from %s", master, ha_address)
+            if master not in (None, self.master):  # another's log, perhaps
+                self._is_compared = False
+                self._doubtful_until = self._loop.time() + _DOUBT_SECONDS
             self.master, self.ha_address = master, ha_address
             self._changed.set()
             self.disconnect()
@@ -120,6 +130,7 @@ class Copying:
                 await self._agree(self.master)
             elif not self._configuration.settings.sync_from_last_file:
                 await self._begin(self.master)
+            self._is_compared = not self._changed.is_set()
         await self._until_safe()
         if self._changed.is_set():  # another master meanwhile
             return
@@ -168,13 +179,11 @@ class Copying:
             agreed.end, self._replica.end - agreed.end, kept,
         )  # fmt: skip
         self._replica.cut(agreed.end, kept)
+        self.on_cut()
 
     async def _begin(self, master: Address) -> None:
         """The first record of an empty slave."""
-        answer = await self._pool.call(master, new_request(RequestCode.GET_BROKER_RUNTIME_INFO), _CALL_SECONDS)
-        if answer.code != ResponseCode.SUCCESS:  # going on without would begin with the last file
-            raise RequestFailed(answer.code, f"master {master} does not say where its log begins: {answer.remark}")
-        start = int(KvTable.from_json(answer.body).table.get("commitLogMinOffset", "-1"))
+        start = (await master_log(self._pool, master)).start  # going on without would begin with the last file
         record = await master_record(self._pool, master, start) if start >= 0 else None
         if record is not None:
             self._replica.append(start, record)

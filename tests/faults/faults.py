@@ -1,0 +1,177 @@
+"""Carrying a plan out: each fault is begun, lasts, and is mended; two faults of one broker wait for each other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.command import request as new_request
+from orbitmq.transport.pool import Pool
+from tests.crash.promised_kinds import Down, now_ms
+from tests.faults.plan import KIND_OF
+from tests.faults.timeline import Event
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from tests.faults.cluster import Cluster, Node
+    from tests.faults.plan import Fault
+    from tests.faults.timeline import Timeline
+
+CLOCK_ERROR_MS: Final = 1500
+UNFLUSHED_SECONDS: Final = 11.0  # an asynchronous flush is at most that late
+UNCOPIED_SECONDS: Final = 30.0  # a slave that was away has caught up by then
+_ASK_SECONDS: Final = 20.0
+
+
+class Faults:
+    def __init__(self, cluster: Cluster, timeline: Timeline) -> None:
+        self.down: list[Down] = []  # when anything was broken: what is late then is excused
+        self.master_crashes: list[float] = []  # by the timeline: what was only in its memory is gone
+        self.losses_excused: list[tuple[float, float]] = []  # acknowledged then, a message may be lost in this mode
+        self.promotions: list[float] = []
+        self.on_forgetting: Callable[[float], None] = lambda seconds: (
+            None
+        )  # what the last seconds settled may be forgotten
+        self._cluster = cluster
+        self._timeline = timeline
+        self._names_busy = [asyncio.Lock() for _ in cluster.name_servers]
+
+    async def carry_out(self, plan: list[Fault]) -> None:
+        """Until the last is mended."""
+        async with asyncio.TaskGroup() as group:
+            for fault in plan:
+                await asyncio.sleep(max(0.0, fault.at - self._timeline.now()))
+                group.create_task(self._do(fault))
+
+    async def _do(self, fault: Fault) -> None:
+        if fault.kind == "name server killed":
+            await self._kill_name_server(fault)
+        elif fault.kind == "promotion":
+            await self._promote(fault)
+        else:
+            # The master of the moment is target 0, so that it gets its share wherever it is.
+            node = self._cluster.master if fault.target == 0 else self._cluster.slaves[fault.target - 1]
+            mode = self._cluster.mode
+            if node.is_master and KIND_OF[fault.kind].loses_power and mode.copies and not mode.flushes:
+                await self._promote(fault)  # its slaves have more than what is left of it
+                return
+            async with node.busy, self._noted(fault.kind, node.name):
+                await self._break(node, fault)
+
+    @asynccontextmanager
+    async def _noted(self, kind: str, target: str) -> AsyncIterator[None]:
+        event = Event(kind, target, self._timeline.now(), float("inf"))
+        down = Down(now_ms() - CLOCK_ERROR_MS, 1 << 62)
+        self._timeline.events.append(event)
+        self.down.append(down)
+        try:
+            yield
+        finally:
+            event.ended = self._timeline.now()
+            down.to_ms = now_ms() + CLOCK_ERROR_MS
+
+    async def _break(self, node: Node, fault: Fault) -> None:
+        assert node.process is not None
+        chance = Random(fault.seed)
+        match fault.kind:
+            case "kill":
+                self._note_crash(node)
+                node.kill()
+                await asyncio.sleep(fault.seconds)
+                await self._cluster.start(node)
+            case "power cut":
+                await self._cut_power(node, fault)
+                await asyncio.sleep(fault.seconds)
+                await self._cluster.start(node)
+            case "failing sync":
+                node.switch(sync_fails=True)
+                await asyncio.sleep(fault.seconds)
+                await self._cut_power(node, fault)  # nobody knows what such a disk has kept
+                node.switch(sync_fails=False)
+                await self._cluster.start(node)
+            case "freeze":
+                node.process.freeze()
+                await asyncio.sleep(fault.seconds)
+                node.process.thaw()
+            case "full disk":
+                node.switch(disk_is_full=True)
+                await asyncio.sleep(fault.seconds)
+                node.switch(disk_is_full=False)
+            case "wrong clock":
+                node.switch(skew_ms=chance.choice((-1, 1)) * chance.randrange(100, CLOCK_ERROR_MS))
+                await asyncio.sleep(fault.seconds)
+                node.switch(skew_ms=0)
+            case _:
+                await self._break_network(node, fault)
+
+    async def _break_network(self, node: Node, fault: Fault) -> None:
+        proxies = (
+            node.proxies if fault.seed % 3 else node.proxies[fault.seed % 2 :][:1]
+        )  # all, or requests or copies only
+        for proxy in proxies:
+            match fault.kind:
+                case "cut connections":
+                    proxy.cut()
+                case "refuse connections":
+                    proxy.refuse(True)
+                case "stall connections":
+                    proxy.stall(True)
+        await asyncio.sleep(fault.seconds)
+        for proxy in proxies:
+            proxy.refuse(False)
+            proxy.stall(False)
+
+    def _note_crash(self, node: Node) -> None:
+        if node.is_master:
+            self.master_crashes.append(self._timeline.now())
+
+    async def _cut_power(self, node: Node, fault: Fault) -> None:
+        self._note_crash(node)
+        mode = self._cluster.mode
+        if node.is_master and not mode.flushes and not mode.copies:
+            now = self._timeline.now()
+            self.losses_excused.append((now - UNFLUSHED_SECONDS, now + 1.0))
+            self.on_forgetting(UNFLUSHED_SECONDS)
+        await asyncio.to_thread(node.cut_power, fault.seed if fault.seed % 4 else 0)
+
+    async def _kill_name_server(self, fault: Fault) -> None:
+        async with self._names_busy[fault.target], self._noted(fault.kind, f"names-{fault.target}"):
+            self._cluster.kill_name_server(fault.target)
+            await asyncio.sleep(fault.seconds)
+            await self._cluster.start_name_server(fault.target)
+
+    async def _promote(self, fault: Fault) -> None:
+        """The master is lost; the slave that has most of its log takes its place, and it comes back as a slave."""
+        async with AsyncExitStack() as stack:
+            for node in self._cluster.nodes:
+                await stack.enter_async_context(node.busy)
+            master = self._cluster.master
+            await stack.enter_async_context(self._noted(fault.kind, master.name))
+            self._note_crash(master)
+            if fault.seed % 2:
+                await asyncio.to_thread(master.cut_power, fault.seed)
+            else:
+                master.kill()
+            ends = [(await self._log_end(slave), slave) for slave in self._cluster.slaves]
+            chosen = max(ends, key=lambda end: end[0])[1]
+            chosen.kill()
+            await asyncio.sleep(fault.seconds)
+            master.broker_id, chosen.broker_id = chosen.broker_id, 0
+            self.promotions.append(self._timeline.now())
+            self.on_forgetting(UNCOPIED_SECONDS)
+            await self._cluster.start(chosen)
+            await self._cluster.start(master)
+
+    async def _log_end(self, node: Node) -> int:
+        pool = Pool()
+        try:
+            request = new_request(RequestCode.GET_BROKER_RUNTIME_INFO)
+            answer = await pool.call(node.own_address, request, _ASK_SECONDS)
+            return int(json.loads(answer.body)["table"]["commitLogMaxOffset"])
+        finally:
+            await pool.close()

@@ -1,0 +1,100 @@
+"""A minute of the proving ground; `make soak` is the rest. Each checker is seen to complain of a broker that deserves it."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.crash import promised_kinds
+from tests.faults import leases, life
+from tests.faults.cluster import MODES
+from tests.faults.life import Life
+from tests.faults.outcome import RULES, rule_of
+from tests.faults.plan import KINDS, Fault, make_plan
+from tests.faults.report import write_report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+CHOSEN = (
+    Fault(1.5, "freeze", 1, 1.0, 1),
+    Fault(2.0, "name server killed", 0, 1.0, 1),
+    Fault(2.5, "power cut", 0, 0.2, 3),
+    Fault(3.0, "stall connections", 2, 1.0, 1),
+    Fault(5.0, "full disk", 1, 0.5, 1),
+    Fault(6.0, "cut connections", 0, 0.1, 1),
+    Fault(7.0, "failing sync", 2, 0.3, 2),
+    Fault(8.0, "promotion", 0, 0.1, 4),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_no_promise_is_broken_by_one_fault_of_each_sort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _shorten_leases(monkeypatch)
+    seed = int(os.environ.get("ORBITMQ_SEED", "0")) or random.randrange(1 << 30)
+    print(f"seed {seed}: ORBITMQ_SEED={seed} runs it again")  # noqa: T201 - shown when it fails
+    outcome = await Life(tmp_path / "cluster", seed, 10.0, MODES["sync"]).live(list(CHOSEN))
+    assert outcome.broken == []
+    assert outcome.figures["sends acknowledged"] > 50
+    assert outcome.faults().keys() == {fault.kind for fault in CHOSEN}
+    write_report(tmp_path / "report.md", "One of each", [outcome])
+    page = (tmp_path / "report.md").read_text()
+    assert "| acknowledged messages lost | 0 |" in page
+    assert "power cut" in (tmp_path / "report.svg").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("variants", "slaves", "rules"),
+    [
+        (
+            "loses_messages,swaps_messages,shows_late,forgets_commits,early_timers,visible_halves,ignores_acks",
+            0,
+            {"lost", "order", "stale", "offset regress", "kind", "half", "lease"},
+        ),
+        (
+            "doubles_messages,invents_messages,wrong_receipts,invents_commits,commits_twice,leases_twice,damages_copies",
+            1,
+            {"duplicate", "phantom", "moved", "changed", "offset phantom", "kind", "lease", "copy"},
+        ),
+    ],
+)
+async def test_a_broker_that_breaks_promises_is_caught(
+    tmp_path: Path, variants: str, slaves: int, rules: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promised_kinds, "SETTLE_SECONDS", 2.0)  # what is lost does not come
+    monkeypatch.setattr(life, "SOON_SECONDS", 3.0)
+    monkeypatch.setattr(life, "QUIET_SECONDS", 3.0)  # what is never acknowledged is leased for ever
+    _shorten_leases(monkeypatch)
+    brokers = Life(
+        tmp_path / "cluster", 7, 3.0, MODES["async-copies"], pause_seconds=0.02, slaves=slaves, name_servers=1,
+        variants=variants, wanted=frozenset(rules),
+    )  # fmt: skip
+    outcome = await brokers.live([])
+    assert rules <= {rule_of(complaint) for complaint in outcome.broken}, outcome.broken[:30]
+    assert {rule_of(complaint) for complaint in outcome.broken} <= RULES.keys()
+
+
+def _shorten_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's clock is wrong here, so that they may end soon."""
+    monkeypatch.setattr(leases, "LEASE_MS", 1500)
+    monkeypatch.setattr(leases, "SURE_SECONDS", 1.4)
+
+
+def test_a_plan_can_be_made_again_and_has_faults_of_every_kind() -> None:
+    plan = make_plan(7, 3600, MODES["sync"])
+    assert plan == make_plan(7, 3600, MODES["sync"])
+    assert plan != make_plan(8, 3600, MODES["sync"])
+    assert {fault.kind for fault in plan} == {kind.name for kind in KINDS}
+    assert {fault.target for fault in plan} == {0, 1, 2}
+
+
+def test_without_copies_nobody_is_promoted() -> None:
+    for name in ("async", "async-copies"):
+        assert "promotion" not in {fault.kind for fault in make_plan(7, 3600, MODES[name])}

@@ -1,0 +1,47 @@
+"""What happened when: sends by the second, and the faults beside them."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Second:
+    acked: int = 0
+    failed: int = 0
+    slowest_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class Event:
+    kind: str
+    target: str
+    begun: float
+    ended: float
+
+
+@dataclass(slots=True)
+class Timeline:
+    started: float = field(default_factory=time.monotonic)
+    seconds: dict[int, Second] = field(default_factory=lambda: defaultdict(Second))
+    events: list[Event] = field(default_factory=list)
+    latencies_ms: list[float] = field(default_factory=list)
+
+    def now(self) -> float:
+        return time.monotonic() - self.started
+
+    def sent(self, began: float, *, acked: bool) -> None:
+        second = self.seconds[int(self.now())]
+        if acked:
+            taken_ms = (self.now() - began) * 1000
+            second.acked += 1
+            second.slowest_ms = max(second.slowest_ms, taken_ms)
+            self.latencies_ms.append(taken_ms)
+        else:
+            second.failed += 1
+
+    def percentile_ms(self, percent: float) -> float:
+        ordered = sorted(self.latencies_ms)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0.0

@@ -1,0 +1,145 @@
+"""What a slave knows when it becomes the master: what was delivered is not delivered again, and what was not, is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.broker.replication import slave as slave_module
+from orbitmq.protocol.codes import ResponseCode
+from tests.broker.kit import UPDATE_OFFSET, Wire
+from tests.replication.kit import Group, copied, group_of_brokers, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from orbitmq.broker.broker import Broker
+
+FAR_MS = 3_600_000
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[Group]:
+    async with group_of_brokers(tmp_path) as running:
+        yield running
+
+
+def wire(broker: Broker) -> Wire:
+    assert broker.address is not None
+    return Wire(broker.address)
+
+
+async def send_timer(client: Wire, body: bytes, due_ms: int) -> None:
+    assert (await client.send("T", body, TIMER_DELIVER_MS=str(due_ms))).code == ResponseCode.SUCCESS
+
+
+def deliver_all_due(broker: Broker) -> None:
+    assert broker.state.timers is not None
+    while broker.state.timers.turn() == 0:
+        pass
+
+
+async def test_timers_that_the_master_delivered_are_not_delivered_by_its_heir(group: Group) -> None:
+    master, slave = await group.master(), await group.slave()
+    client = wire(master)
+    now_ms = master.state.clock.now_ms()
+    await send_timer(client, b"soon", now_ms + 200)
+    await send_timer(client, b"far", now_ms + FAR_MS)
+    await until(lambda: master.state.store.queue_range("T", 0).max_offset == 1, "the first timer is delivered")
+    await copied(master, slave)
+    assert slave.state.master_tables is not None
+    await slave.state.master_tables.sync()
+    await client.close()
+    await group.stop(master)
+    await group.stop(slave)
+    heir = await group.master(folder="slave-1")
+    assert heir.state.timers is not None
+    deliver_all_due(heir)
+    client = wire(heir)
+    assert await client.bodies("T") == [b"soon"]
+    assert heir.state.timers.wheel.count_between(now_ms + FAR_MS // 2, now_ms + 2 * FAR_MS) == 1, (
+        "the other waits on its wheel"
+    )
+    await client.close()
+
+
+async def test_timers_that_came_after_the_last_look_are_on_the_heirs_wheel(group: Group) -> None:
+    master, slave = await group.master(), await group.slave()
+    client = wire(master)
+    now_ms = master.state.clock.now_ms()
+    assert slave.state.master_tables is not None
+    await slave.state.master_tables.sync()
+    await send_timer(client, b"far", now_ms + FAR_MS)
+    await copied(master, slave)
+    await client.close()
+    await group.stop(master)
+    await group.stop(slave)
+    heir = await group.master(folder="slave-1")
+    assert heir.state.timers is not None
+    deliver_all_due(heir)
+    assert heir.state.timers.wheel.count_between(now_ms + FAR_MS // 2, now_ms + 2 * FAR_MS) == 1
+
+
+async def test_offsets_are_taken_over_with_the_log_they_speak_of(group: Group) -> None:
+    master, slave = await group.master(), await group.slave()
+    client = wire(master)
+    await client.heartbeat("c", "G", {"T": "*"})
+    await client.send("T", b"one")
+    await copied(master, slave)
+    copying, tables = slave.state.copying, slave.state.master_tables
+    assert copying is not None
+    assert tables is not None
+    address, ha_address = copying.master, copying.ha_address
+    copying.follow(address, None)  # no more of the log
+    await until(lambda: not copying.is_connected, "the connection to the log is closed")
+    await client.send("T", b"two")
+    commit = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "2"}
+    assert (await client.ask(UPDATE_OFFSET, commit)).code == 0
+    await tables.sync()
+    assert slave.state.offsets.get("G", "T", 0) != 2, "it would pass over a message that it does not have"
+    copying.follow(address, ha_address)
+    await until(lambda: slave.state.offsets.get("G", "T", 0) == 2, "the offset came with the message")
+    assert slave.state.store.queue_range("T", 0).max_offset == 2
+    await client.close()
+
+
+async def test_a_slave_serves_nothing_before_it_has_compared_its_log(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave = await group.master(), await group.slave()
+    client = wire(master)
+    await client.send("T", b"one")
+    await copied(master, slave)
+    await until(lambda: slave.state.topics.get("T") is not None, "the slave knows the topic")
+    await client.close()
+    await group.stop(slave)
+    await group.stop(master)
+    monkeypatch.setattr(slave_module, "_DOUBT_SECONDS", 1e9)
+    slave = await group.slave()
+    client = wire(slave)
+    refused = await client.pull("T")
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert "has not compared" in (refused.remark or "")
+    await group.master()
+    await slave.state.registration.start()  # the regular one comes within ten seconds
+    await until(lambda: slave.state.copying is not None and slave.state.copying.may_serve, "the logs are compared")
+    assert await client.bodies("T") == [b"one"]
+    await client.close()
+
+
+async def test_a_slave_without_a_master_serves_what_it_has(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = await group.master(), await group.slave()
+    client = wire(master)
+    await client.send("T", b"one")
+    await copied(master, slave)
+    await until(lambda: slave.state.topics.get("T") is not None, "the slave knows the topic")
+    await client.close()
+    await group.stop(slave)
+    await group.stop(master)
+    monkeypatch.setattr(slave_module, "_DOUBT_SECONDS", -1.0)
+    slave = await group.slave()
+    client = wire(slave)
+    assert await client.bodies("T") == [b"one"]
+    await client.close()
