@@ -192,7 +192,13 @@ def test_a_setting_is_shown_and_changed(orbitmq: Command) -> None:
 
 def test_watching_goes_on_until_it_is_interrupted(orbitmq: Command) -> None:
     command = [sys.executable, "-m", "orbitmq", "cluster", "--watch", "0.1", "-o", "json", "-n", orbitmq.name_server]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # Whoever runs the tests in the background of a shell has them ignore Ctrl-C, and so would what they start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         assert process.stdout is not None
         lines = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.send_signal(signal.SIGINT)
