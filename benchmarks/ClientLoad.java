@@ -17,7 +17,8 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * Apache's Java client doing what benchmarks/client.py does with ours: arguments are name server, topic, seconds, messages to consume.
+ * Apache's Java client doing what benchmarks/client.py does with ours: arguments are name server, topic, seconds, messages to
+ * consume, and the topic that has them.
  *
  * <p>Prints one line a cell, {@code name<TAB>rate<TAB>CPU microseconds of this process for each message}.
  */
@@ -41,8 +42,8 @@ public final class ClientLoad {
         print("256 in flight", async(producer, topic, 256, seconds));
         print("batches of 32", sync(producer, topic, 8, seconds, BATCH));
         producer.shutdown();
-        print("consume one by one", consume(nameServer, topic, count, 1));
-        print("consume by 32", consume(nameServer, topic, count, BATCH));
+        print("consume one by one", consume(nameServer, arguments[4], count, 1));
+        print("consume by 32", consume(nameServer, arguments[4], count, BATCH));
         System.exit(0);
     }
 

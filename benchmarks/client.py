@@ -36,8 +36,10 @@ RESULTS: Final = Path(__file__).parent / "results" / "client.json"
 BODY: Final = b"x" * 1024
 BATCH: Final = 32
 CONSUMED: Final = 100_000  # messages, of those sent before
+OUR_TOPIC: Final = "BenchmarkClient"  # which everybody consumes
 QUICK_CONSUMED: Final = 20_000
 QUICK_SECONDS: Final = 1.0
+WARM_UP_SECONDS: Final = 3.0
 APACHE_RELEASE: Final = "5.3.3"
 LIMIT_SECONDS: Final = 120  # for each of the other clients
 
@@ -121,7 +123,7 @@ async def measure_ours(name_server: str, topic: str, seconds: float, count: int)
     stamp = int(time.time())
     async with mq.connect(name_server) as client, client.producer("bench", timeout=10) as producer:
         await producer.send(topic, BODY)
-        await send_rate(producer, topic, 64, seconds / 4)  # warm up both sides
+        await send_rate(producer, topic, 64, max(seconds / 4, WARM_UP_SECONDS))  # the broker's compilers, too
         figures["1 caller"] = await send_rate(producer, topic, 1, seconds)
         figures["64 callers"] = await send_rate(producer, topic, 64, seconds)
         figures["256 in flight"] = await send_rate(producer, topic, 256, seconds)
@@ -139,7 +141,7 @@ def measure_java(name_server: str, topic: str, seconds: float, count: int, folde
     source = Path(__file__).with_name("ClientLoad.java")
     subprocess.run(["javac", "-d", str(folder), "-cp", built.class_path, str(source)], check=True)
     command = built.command(
-        "ClientLoad", name_server, topic, str(seconds), str(count), home=folder / "home", heap_mb=512
+        "ClientLoad", name_server, topic, str(seconds), str(count), OUR_TOPIC, home=folder / "home", heap_mb=512
     )
     command = [part for part in command if not part.startswith(("-XX:TieredStopAtLevel", "-XX:+UseSerialGC"))]
     at = command.index("-cp") + 1
@@ -150,7 +152,7 @@ def measure_java(name_server: str, topic: str, seconds: float, count: int, folde
 def measure_cpp(name_server: str, topic: str, seconds: float, count: int, site: str) -> dict[str, Cell]:
     """The C++ client of PyPI, in a process of its own."""
     script = Path(__file__).with_name("client_cpp.py")
-    command = [sys.executable, str(script), name_server, topic, str(seconds), str(count)]
+    command = [sys.executable, str(script), name_server, topic, str(seconds), str(count), OUR_TOPIC]
     return _printed(command, {"PYTHONPATH": site})
 
 
@@ -184,7 +186,7 @@ def run(argv: list[str]) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orbitmq-bench-")))
         name_server = options.name_server or _start_broker(stack, options.broker, folder)
-        figures["ours"] = run_loop(measure_ours(name_server, "BenchmarkClient", seconds, count))
+        figures["ours"] = run_loop(measure_ours(name_server, OUR_TOPIC, seconds, count))
         if java.missing_tools() is None:
             figures["java"] = measure_java(name_server, "BenchmarkJava", seconds, count, folder)
         if options.cpp_site:

@@ -1,6 +1,6 @@
 """The PyPI package rocketmq 0.4.4 (the C++ client) doing what benchmarks/client.py does with ours, as far as it can.
 
-`python client_cpp.py NAME_SERVER TOPIC SECONDS COUNT` prints one line a cell: `name<TAB>rate<TAB>CPU microseconds of this process for each message`. Its callers are threads. What may
+`python client_cpp.py NAME_SERVER TOPIC SECONDS COUNT FULL_TOPIC` sends to TOPIC, consumes COUNT of FULL_TOPIC, and prints one line a cell: `name<TAB>rate<TAB>CPU microseconds of this process for each message`. Its callers are threads. What may
 crash the process comes last, so that the other figures are out by then. Run where the package can be imported.
 """
 
@@ -109,7 +109,7 @@ def main() -> None:
     send_rate(mq, producer, topic, 16, seconds / 4)
     for cell, callers in (("1 caller", 1), ("64 callers", 64)):
         print(f"{cell}\t{send_rate(mq, producer, topic, callers, seconds)}", flush=True)
-    print(f"consume one by one\t{consume_rate(mq, name_server, topic, count)}", flush=True)
+    print(f"consume one by one\t{consume_rate(mq, name_server, sys.argv[5], count)}", flush=True)
     print(f"256 in flight\t{async_rate(mq, producer, topic, 256, seconds)}", flush=True)
     print(f"batches of 32\t{batch_rate(mq, producer, topic, seconds)}", flush=True)
     producer.shutdown()
