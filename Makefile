@@ -1,4 +1,4 @@
-# make setup | demo | test | check | bench | fmt | docs     (everything lives in .venv; nothing else is touched)
+# make setup | demo | test | check | bench | simulate | fmt | docs     (everything lives in .venv; nothing else is touched)
 
 PYTHON ?= python3
 VENV   := .venv
@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 MINUTES ?= 10
 
-.PHONY: setup demo test check audit bench fmt docs soak ledger clean
+.PHONY: setup demo test check audit bench fmt docs soak simulate ledger clean
 
 setup: $(STAMP)
 
@@ -44,6 +44,11 @@ ledger: setup # five minutes of mixed load with consumers coming and going: sent
 
 soak: setup # MINUTES=60 for an hour; the report goes to build/soak-report.md
 	@$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
+
+# One schedule of faults for each seed, a few hundred a minute: make simulate SEEDS=5000-9999
+SEEDS ?= 0-999
+simulate: setup
+	@ORBITMQ_ACCELERATOR=0 $(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 fmt: setup
 	@$(BIN)/ruff check --fix .

@@ -18,7 +18,7 @@ class Tasks:
     """The tasks of one owner."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: dict[asyncio.Task[Any], None] = {}  # in the order they were started
         self._closed = False
 
     def start(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any] | None:
@@ -27,7 +27,7 @@ class Tasks:
             coroutine.close()
             return None
         task = asyncio.create_task(coroutine, name=name)
-        self._running.add(task)
+        self._running[task] = None
         task.add_done_callback(self._finished)
         return task
 
@@ -41,7 +41,7 @@ class Tasks:
         await asyncio.gather(*ending, return_exceptions=True)
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if task.cancelled():
             return
         error = task.exception()

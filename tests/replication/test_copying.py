@@ -444,3 +444,16 @@ def lose_behind(path: Path, offset: int) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(bytes(path.stat().st_size - offset))
+
+
+async def test_a_slave_does_not_correct_a_reader_that_is_ahead_of_it(group: Group) -> None:
+    """Its master may have what is asked for. Found by the simulation: the reader went back, and forgot what it held."""
+    master, slave = await group.master(), await group.slave()
+    await send(master, b"one")
+    await copied(master, slave)
+    await until(lambda: slave.state.topics.get("T") is not None, "the slave knows the topic")
+    client = wire(slave)
+    answered = await client.pull("T", offset=5)
+    await client.close()
+    assert answered.code == ResponseCode.PULL_NOT_FOUND
+    assert answered.fields["nextBeginOffset"] == "5"

@@ -63,7 +63,7 @@ async def test_a_peer_that_never_reads_is_closed_when_we_have_too_much_to_tell_i
         while not connection.closed:
             connection.notify(Command(ECHO, body=bytes(256 << 10)))
             await asyncio.sleep(0)
-        assert server.connections == set()
+        assert not server.connections
     assert [record.getMessage() for record in caplog.records if "bytes unread" in record.getMessage()]
     assert len(caplog.records) == 1
 

@@ -74,7 +74,7 @@ async def test_a_peer_that_does_not_read_cannot_hold_up_the_end() -> None:
         client.send(client.request(ECHO))
         await until(lambda: any(c._transport.get_write_buffer_size() for c in server.connections))
         await server.stop(grace_seconds=0.05)
-        assert server.connections == set()
+        assert not server.connections
 
 
 async def test_idle_connections_are_closed_and_the_owner_hears_of_each() -> None:

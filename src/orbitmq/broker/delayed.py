@@ -15,6 +15,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
+from orbitmq.broker.durability import until_durable
 from orbitmq.broker.saved_table import SavedTable
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message import properties as keys
@@ -61,13 +62,14 @@ class DelayedMessages:
         self._sending = sending
         self._clock = clock
         self._arrived = asyncio.Event()
-        self._saved = SavedTable(file, self._snapshot)
+        self._saved = SavedTable(file, self._durable_snapshot)
         noted = progress.read() if store.last_exit is LastExit.KILLED else {}
         in_use = {queue_id + 1 for _, queue_id in store.queue_ranges(names.DELAY_TOPIC)}
         self._offsets = {
             level: self._corrected(level, max(table.offset_table.get(level, 0), noted.get(level, 0)))
             for level in sorted({*range(1, len(store.delay_levels_ms) + 1), *in_use})
         }
+        self._durable_offsets = dict(self._offsets)
         progress.begin(self._offsets)
         # Levels in which something waits, and when to look at them again.
         self._look_at_ms = dict.fromkeys(self._offsets, _AT_ONCE)
@@ -98,7 +100,7 @@ class DelayedMessages:
         return {level: (offset, ends[level]) for level, offset in self._offsets.items() if ends[level] > 0}
 
     def table(self) -> DelayTable:
-        return self._snapshot()
+        return self._snapshot(self._offsets)
 
     async def run(self) -> None:
         """Deliver what is due, for ever."""
@@ -133,6 +135,14 @@ class DelayedMessages:
         return None if first_ms is None else max(0, first_ms - now_ms) / 1000
 
     async def save(self) -> None:
+        """What was delivered has to be on the device before a file there says that it was."""
+        offsets = dict(self._offsets)
+        try:
+            await until_durable(self._store, self._store.log.end)
+        except StorageError as error:
+            logger.error("the delay offsets are not saved: %s", error)
+            return
+        self._durable_offsets = offsets
         await self._saved.save_or_log()
 
     def close(self) -> None:
@@ -198,6 +208,9 @@ class DelayedMessages:
         low, high = self._store.queue_range(names.DELAY_TOPIC, level - 1)
         return min(max(offset, low), high)
 
-    def _snapshot(self) -> DelayTable:
+    def _durable_snapshot(self) -> DelayTable:
+        return self._snapshot(self._durable_offsets)
+
+    def _snapshot(self, offsets: dict[int, int]) -> DelayTable:
         self.version = DataVersion(counter=self.version.counter + 1, timestamp=self._clock.now_ms())
-        return DelayTable(data_version=self.version, offset_table=dict(self._offsets), unknown=self._unknown)
+        return DelayTable(data_version=self.version, offset_table=dict(offsets), unknown=self._unknown)

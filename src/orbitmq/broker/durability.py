@@ -115,6 +115,26 @@ class Durability:
         told(verdict)
 
 
+async def until_durable(store: Store, end: int) -> None:
+    """Return once the log is on the device up to `end`. StorageError if it never will be."""
+    loop = asyncio.get_running_loop()
+    safe: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: StorageError | None) -> None:
+        if safe.done():
+            return
+        if error is None:
+            safe.set_result(None)
+        else:
+            safe.set_exception(error)
+
+    def from_flusher(error: StorageError | None) -> None:
+        loop.call_soon_threadsafe(settle, error)
+
+    store.when_durable(end, from_flusher)
+    await safe
+
+
 def _resolve(waiter: asyncio.Future[ResponseCode], verdict: ResponseCode) -> None:
     if not waiter.done():
         waiter.set_result(verdict)

@@ -52,6 +52,7 @@ _CODES: Final = {
 }
 _EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
 _NOT_FOUND: Final = 19
+_MOVED: Final = 21
 _EVERYTHING: Final = Wanted()
 
 # Java: ForbiddenType
@@ -91,6 +92,9 @@ class Pulling:
         self._clients = clients
         self._offsets = offsets
         self._configuration = configuration
+        # A slave that lags, or joined late, cannot say of an offset that it is wrong: its master may have it. Java's slaves answer
+        # PULL_RETRY_IMMEDIATELY, again and again (offsetCheckInSlave=false); ours hold the pull.
+        self._corrects = not configuration.settings.is_slave
         self._stats = stats
         self._gets: dict[tuple[str, str], tuple[Counter, Counter]] = {}
         cluster = configuration.settings.broker_cluster_name
@@ -140,7 +144,7 @@ class Pulling:
         """Keep a pull that found nothing until something comes, if it may wait."""
         if (
             not header.sys_flag & PULL_SUSPEND
-            or _code_of(result, header) != _NOT_FOUND
+            or _code_of(result, header, self._corrects) != _NOT_FOUND
             or not self.held.has_room(connection)
         ):
             return False
@@ -235,10 +239,11 @@ class Pulling:
     def _answer(
         self, header: PullMessage, result: ReadResult, topic: TopicConfig | None, group: GroupConfig | None
     ) -> Command:
+        code = _code_of(result, header, self._corrects)
         response = _with_offsets(
-            _code_of(result, header),
+            code,
             result.status.value,
-            result.next_offset,
+            result.next_offset if self._corrects or _CODES[result.status] != _MOVED else header.queue_offset,
             result.min_offset,
             result.max_offset,
             topic,
@@ -275,7 +280,7 @@ class Pulling:
         if result.status is ReadStatus.NO_MATCHED_MESSAGE:
             pull.scan_from = result.next_offset
             return False
-        if _code_of(result, pull.header) == _NOT_FOUND:
+        if _code_of(result, pull.header, self._corrects) == _NOT_FOUND:
             return False
         self._answer_held(pull, result)
         return True
@@ -317,10 +322,11 @@ class Pulling:
         self._all_gets.add(result.count)
 
 
-def _code_of(result: ReadResult, header: PullMessage) -> int:
+def _code_of(result: ReadResult, header: PullMessage, corrects: bool) -> int:
     if result.status in _EMPTY_QUEUE and header.queue_offset == 0:
         return _NOT_FOUND
-    return _CODES[result.status]
+    code = _CODES[result.status]
+    return code if corrects or code != _MOVED else _NOT_FOUND
 
 
 def _with_offsets(

@@ -18,6 +18,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.broker import names, statistics
+from orbitmq.broker.durability import until_durable
 from orbitmq.broker.histograms import DELAY_LATENCY, ON_DISK
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message import properties as keys
@@ -251,21 +252,8 @@ class Timers:
         mark = self.wheel.mark()
         if mark == self.wheel.checkpoint:
             return  # an idle broker wakes no thread
-        loop = asyncio.get_running_loop()
-        delivered: asyncio.Future[StorageError | None] = loop.create_future()
-
-        def settle(error: StorageError | None) -> None:
-            if not delivered.done():
-                delivered.set_result(error)
-
-        def from_flusher(error: StorageError | None) -> None:
-            loop.call_soon_threadsafe(settle, error)
-
         # A slot has fired for good when what it delivered is on the device, not before.
-        self._store.when_durable(self._store.log.end, from_flusher)
-        error = await delivered
-        if error is not None:
-            raise error
+        await until_durable(self._store, self._store.log.end)
         await asyncio.to_thread(self._save, mark)
 
     def stop(self) -> None:

@@ -302,7 +302,12 @@ class Membership:
             task.add_done_callback(lambda done: self._pulls.pop(queue) if self._pulls.get(queue) is done else None)
 
     async def _moved(self, held: ProcessQueue, offset: int) -> None:
-        """The offset does not exist on the broker: begin anew where it says."""
+        """The offset does not exist on the broker: begin anew where it says.
+
+        What is held from before there and not done with comes again: going on behind it would skip it.
+        """
+        if offset < held.next_offset:
+            offset = min(offset, held.commit_offset)
         await self.restart(held.queue, offset)
 
     # ---- giving up

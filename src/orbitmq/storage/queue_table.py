@@ -92,7 +92,7 @@ class QueueTable:
         self._config = config
         self._is_batch_topic = is_batch_topic
         self._files_lock = Lock()
-        self._dirty: set[AnyQueue] = set()  # have entries in memory only
+        self._dirty: dict[AnyQueue, None] = {}  # have entries in memory only; in the order they got them
         self._unsynced: dict[AnyQueue, int] = {}  # bytes written since the last sync
         self._unnamed: set[Path] = set()  # directories with new names in them
 
@@ -119,7 +119,7 @@ class QueueTable:
 
     def touched(self, queues: Iterable[AnyQueue]) -> None:
         """These have new entries. The caller holds `lock`."""
-        self._dirty.update(queues)
+        self._dirty.update(dict.fromkeys(queues))
 
     @property
     def max_physical(self) -> int:
@@ -137,14 +137,13 @@ class QueueTable:
     def write_out(self) -> None:
         """Put what is in memory into the files. Entries stay readable throughout; a failure leaves them in memory."""
         with self.lock:
-            dirty, self._dirty = self._dirty, set()
-        while dirty:
-            queue = dirty.pop()
+            dirty, self._dirty = list(self._dirty), {}
+        for number, queue in enumerate(dirty):
             try:
                 self._write_queue(queue)
             except BaseException:
                 with self.lock:
-                    self._dirty |= {queue, *dirty}
+                    self.touched(dirty[number:])
                 raise
 
     def sync(self, least_pages: int = 0) -> None:
@@ -223,7 +222,7 @@ class QueueTable:
         for key in keys:
             with self._files_lock, self.lock:
                 queue = self.queues.pop(key)
-                self._dirty.discard(queue)
+                self._dirty.pop(queue, None)
                 self._unsynced.pop(queue, None)
                 queue.log.files.destroy()
         for path in {self._config.queues_path / topic, self._config.batch_queues_path / topic}:

@@ -41,7 +41,7 @@ class Server:
         network: Network | None = None,
         doorman: Doorman | None = None,
     ) -> None:
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order they came
         self._routes = routes
         self._express = by_first_bytes(express or {})
         self._swift = swift
@@ -115,14 +115,14 @@ class Server:
                 self._doorman.watch(connection)
 
     def _admit(self, connection: Connection) -> None:
-        self.connections.add(connection)
+        self.connections[connection] = None
         if self._listener is None:  # the system had accepted it before we stopped listening
             connection.abort()
         elif self._doorman is not None:
             self._doorman.arrived(connection)
 
     def _forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         if self._doorman is not None:
             self._doorman.left(connection)
         if self._all_gone is not None and not self.connections:

@@ -68,7 +68,7 @@ class Slaves:
         self._copies = configuration.settings.copies_awaited  # a change counts from the next start on
         self._network = TlsNetwork(self._tls.context) if self._tls is not None else network or TcpNetwork()
         self._listener: Listener | None = None
-        self._connections: set[_Slave] = set()
+        self._connections: dict[_Slave, None] = {}  # in the order they came
         self._waiting: deque[_Waiting] = deque()  # by log offset, ascending
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -164,11 +164,11 @@ class Slaves:
         if len(self._connections) >= _MOST_SLAVES:
             logger.warning("refused a slave: %d are connected already", len(self._connections))
             return False
-        self._connections.add(slave)
+        self._connections[slave] = None
         return True
 
     def left(self, slave: _Slave) -> None:
-        self._connections.discard(slave)
+        self._connections.pop(slave, None)
 
 
 class _Slave(asyncio.Protocol):
@@ -183,6 +183,7 @@ class _Slave(asyncio.Protocol):
         self._handshake: Handshake | None = None
         self.acked: int | None = None  # None: it has not said yet what it has
         self._slaves = slaves
+        self._store = store
         self._log = store.log
         self._configuration = configuration
         self._reports = Reports()
@@ -242,11 +243,15 @@ class _Slave(asyncio.Protocol):
     # ---- sending
 
     def push(self) -> None:
-        """Send what there is, within reason."""
+        """Send what there is, within reason.
+
+        With synchronous flush that is what is on the disk here: a slave that got more would serve, after a power cut of this
+        master, messages that never were, and consumers would pass over those that take their places.
+        """
         if self.acked is None or self._is_full or self._transport.is_closing():
             return
         settings = self._configuration.settings
-        end, most = self._log.readable_end, settings.ha_transfer_batch_size
+        end, most = self._store.confirmed_offset, settings.ha_transfer_batch_size
         left = _BURST_BYTES
         if settings.ha_flow_control_enable:
             left = min(left, settings.max_ha_transfer_byte_in_second - self._sent_this_second)
