@@ -28,5 +28,7 @@ def commit_log(version: str) -> bytes:
 def unpack(version: str, directory: Path) -> Path:
     """The store directory itself, in a scratch copy."""
     with tarfile.open(GOLDEN / f"store-{version}.tar.gz") as archive:
-        archive.extractall(directory, filter="data")
+        if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and later
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(directory)
     return directory / "store"
