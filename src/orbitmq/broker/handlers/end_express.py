@@ -1,4 +1,7 @@
-"""The usual end of a transaction: a decision about a half message that is there. All else is left to `transactions.py`."""
+"""The usual end of a transaction: a decision about a half message that is there, on a broker that waits for no disk.
+
+All else is left to `transactions.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from orbitmq.protocol.headers.transactions import COMMIT, ROLLBACK, EndTransacti
 from orbitmq.protocol.whole_request import UNREADABLE, reader
 
 if TYPE_CHECKING:
+    from orbitmq.broker.durability import Durability
     from orbitmq.broker.half_messages import HalfMessages
     from orbitmq.transport.connection import Connection
 
@@ -20,10 +24,13 @@ _read: Final = reader(EndTransaction)
 class EndExpress:
     """An express handler (transport/express.py), for JSON headers."""
 
-    def __init__(self, half_messages: HalfMessages) -> None:
+    def __init__(self, half_messages: HalfMessages, durability: Durability) -> None:
         self._half_messages = half_messages
+        self._durability = durability
 
     def __call__(self, _connection: Connection, header: bytes, _body: bytes) -> bytes | None:
+        if not self._durability.is_immediate:
+            return None
         try:
             request = _read(header)
         except UNREADABLE:
