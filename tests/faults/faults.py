@@ -43,9 +43,10 @@ class Faults:
 
     async def carry_out(self, plan: list[Fault]) -> None:
         """Until the last is mended."""
+        begun = self._timeline.now()
         async with asyncio.TaskGroup() as group:
             for fault in plan:
-                await asyncio.sleep(max(0.0, fault.at - self._timeline.now()))
+                await asyncio.sleep(max(0.0, begun + fault.at - self._timeline.now()))
                 group.create_task(self._do(fault))
 
     async def _do(self, fault: Fault) -> None:

@@ -94,16 +94,20 @@ class Life:
         leasers = Leasers(self.cluster, lease_ledger, timeline, Random(f"leases {self._seed}"))
 
         def forget(seconds: float) -> None:
-            lease_ledger.forget_since(timeline.now() - seconds)
-            kinds.decisions_lost.append(Down(now_ms() - round(seconds * 1000), now_ms()))
+            """Acks and decisions are answered without a copy too; what was answered after the last copied message may be lost."""
+            since = max(seconds, timeline.now() - ledger.last_acked_at + seconds)
+            lease_ledger.forget_since(timeline.now() - since)
+            kinds.decisions_lost.append(Down(now_ms() - round(since * 1000), now_ms()))
 
         faults.on_forgetting = forget
         running = [*clients.start(), *committers.start(), *leasers.senders(), *kinds.senders()]
         consuming = [*leasers.consumers(), asyncio.create_task(self._receive())]
         running.append(asyncio.create_task(self._send_by_library()))
         try:
+            await self._until_copied(ledger)
+            begun = timeline.now()
             await faults.carry_out(plan)
-            await asyncio.sleep(max(0.0, self._seconds - timeline.now()))
+            await asyncio.sleep(max(0.0, begun + self._seconds - timeline.now()))
             if self._wanted:
                 await self._until_wanted(ledger, lambda: ledger.broken + committers.broken + lease_ledger.broken)
             clients.over = committers.over = leasers.over = kinds.over = self._library_is_over = True
@@ -170,6 +174,12 @@ class Life:
                 self.cluster.master.own_address, Command(UPDATE_GROUP, body=body), _CALL_SECONDS
             )
             assert answer.code == 0, answer
+
+    async def _until_copied(self, ledger: Orders) -> None:
+        """Everybody has found everybody: a master that is lost before has no heir."""
+        async with asyncio.timeout(WANTED_SECONDS):
+            while min(ledger.ends) == 0:
+                await asyncio.sleep(_LOOK_SECONDS)
 
     async def _until_wanted(self, ledger: Orders, complaints: Callable[[], list[str]]) -> None:
         """Enough was sent for what is found in the end, and the rest was found."""

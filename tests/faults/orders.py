@@ -57,6 +57,7 @@ class Orders:
     ends: list[int] = field(default_factory=lambda: [0] * QUEUES)  # behind the last acknowledged, by queue
     reads: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)  # found while reading
+    last_acked_at: float = 0.0  # what stands in the log before that message is copied as well
     may_lose: bool = False  # the mode does not promise that what was read or acknowledged stays
 
     def tried(self, name: str, queue_id: int, number: int) -> Attempt:
@@ -66,6 +67,7 @@ class Orders:
     def acked(self, name: str, offset: int, at: float) -> None:
         attempt = self.attempts[name]
         attempt.offset, attempt.acked_at = offset, at
+        self.last_acked_at = at
         self.promised[attempt.queue_id, offset] = name
         self.ends[attempt.queue_id] = max(self.ends[attempt.queue_id], offset + 1)
 
