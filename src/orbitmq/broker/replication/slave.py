@@ -179,6 +179,7 @@ class Copying:
             agreed.end, self._replica.end - agreed.end, kept,
         )  # fmt: skip
         self._replica.cut(agreed.end, kept)
+        self._store.flush()  # a power cut must not bring back index entries of what is cut off
         self.on_cut()
 
     async def _begin(self, master: Address) -> None:
