@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq import accelerated
-from orbitmq.accelerated import INTERFACE, SWITCH, compiled
+from orbitmq.accelerated import INTERFACE, MODULES, SWITCH, compiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "orbitmq_accelerator"
     folder.mkdir()
     (folder / "__init__.py").write_text(f"INTERFACE = {INTERFACE}\n")
-    (folder / "loops.py").write_text("")
+    for module in MODULES:
+        (folder / f"{module}.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv(SWITCH, "1")
     yield folder
@@ -42,18 +43,27 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_one_that_is_installed_is_used(package: Path) -> None:
-    assert isinstance(compiled("loops"), ModuleType)
+    assert isinstance(compiled("sends"), ModuleType)
 
 
 def test_one_that_is_switched_off_is_not(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "0")
-    assert compiled("loops") is None
+    assert compiled("sends") is None
 
 
 def test_one_of_another_release_is_left_out_and_named_once(package: Path, caplog: pytest.LogCaptureFixture) -> None:
     (package / "__init__.py").write_text(f"INTERFACE = {INTERFACE + 1}\n")
-    assert compiled("loops") is None
-    assert compiled("loops") is None
+    assert compiled("sends") is None
+    assert compiled("sends") is None
     assert [record.getMessage() for record in caplog.records] == [
         f"orbitmq-accelerator {INTERFACE + 1} does not fit this release ({INTERFACE}): install the one that belongs to it"
+    ]
+
+
+def test_one_that_cannot_be_loaded_is_left_out_and_named_once(package: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (package / "reads.py").unlink()
+    assert compiled("sends") is None
+    assert compiled("indexes") is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "orbitmq-accelerator cannot be used: No module named 'orbitmq_accelerator.reads'; install it again with this Python"
     ]

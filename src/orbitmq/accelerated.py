@@ -1,7 +1,7 @@
 """Whether compiled loops do the busiest work: they do where the package orbitmq-accelerator is installed.
 
 Its source is `accelerator/` in the repository. It changes no result, only speed; ORBITMQ_ACCELERATOR=0 leaves it out. One that was
-built for another release is left out as well, and said so once.
+built for another release, or for another Python, is left out as well, and said so once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final
 logger = logging.getLogger(__name__)
 
 SWITCH: Final = "ORBITMQ_ACCELERATOR"
+MODULES: Final = ("sends", "indexes", "reads")
 INTERFACE: Final = 1  # what the two expect of each other; to be changed in both, together
 
 
@@ -37,4 +38,11 @@ def _fits() -> bool:
             found,
             INTERFACE,
         )
-    return bool(found == INTERFACE)
+        return False
+    try:
+        for module in MODULES:
+            import_module(f"orbitmq_accelerator.{module}")
+    except ImportError as error:
+        logger.warning("orbitmq-accelerator cannot be used: %s; install it again with this Python", error)
+        return False
+    return True

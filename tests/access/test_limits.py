@@ -12,6 +12,7 @@ from orbitmq.clock import ManualClock
 from orbitmq.errors import ConfigError, OrbitError, RequestFailed
 from orbitmq.nameserver import settings as nameserver_settings
 from orbitmq.nameserver.server import NameServer
+from orbitmq.protocol import command as commands
 from orbitmq.protocol.bodies.access import User
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command
@@ -108,6 +109,20 @@ async def test_one_connection_too_many_is_told_so_and_closed(tmp_path: Path, kin
             await another.close()
         counted = await server.refused()
         assert counted.keys() == {"orbitmq.maxConnections", "orbitmq.maxConnectionsPerAddress"}
+
+
+async def test_a_client_behind_a_proxy_counts_as_itself(tmp_path: Path) -> None:
+    """Until its header is read it is the proxy, of which there is one connection too many."""
+    async with served("broker", tmp_path) as server:
+        await server.change("orbitmq.maxConnectionsPerAddress", 1)
+        async with raw_client(server.address) as client:
+            client.send(b"PROXY TCP4 10.0.0.7 10.0.0.1 5555 10911\r\n")
+            for opaque in (1, 2):  # one that is turned away gets one answer
+                request = Command(server.harmless, opaque=opaque)
+                sign(request, ROOT)
+                client.send(commands.encode(request))
+                answer = await client.answer()
+                assert (answer.opaque, answer.code) == (opaque, 0)
 
 
 @BOTH

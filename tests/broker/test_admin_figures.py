@@ -58,7 +58,8 @@ async def test_runtime_info_says_how_quickly_messages_were_taken(client: Wire, b
     broker.state.service_times.sample()
     full = await runtime_info(client)
     spread = [int(count) for count in re.findall(r":(\d+) ", full["putMessageDistributeTime"])]
-    assert (len(spread), sum(spread), spread[8]) == (13, 100, 1)
+    assert (len(spread), sum(spread)) == (13, 100)
+    assert spread[8] >= 1
     assert full["putMessageDistributeTime"].startswith("[<=0ms]:")
     assert int(re.findall(r"\[100~200ms\]:(\d+)", full["putMessageDistributeTime"])[0]) >= 89
     assert 110 < float(full["putLatency99"]) <= 2500

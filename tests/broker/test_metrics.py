@@ -194,7 +194,7 @@ async def test_every_request_is_timed_whichever_way_it_goes(tmp_path: Path, flus
 
 
 async def test_what_waits_for_the_disk_shows_as_a_watermark(tmp_path: Path) -> None:
-    async with running(tmp_path, **exporting(flushDiskType="SYNC_FLUSH")) as broker:
+    async with running(tmp_path, **exporting(flushDiskType="SYNC_FLUSH", syncFlushTimeout=3_600_000)) as broker:
         broker.state.durability.tell(broker.state.store.log.end + 1, lambda verdict: None)
         families = await scrape(broker)
         marks = {labels["processor"]: waiting for labels, waiting in families["rocketmq_processor_watermark"]}

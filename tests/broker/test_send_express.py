@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("loops")
 
 TAGGED = {"UNIQ_KEY": "7F0000010001", "TAGS": "a"}
 UTF8 = {"UNIQ_KEY": "ключ", "KEYS": "k1 k2", "цвет": "красный"}
+WAITS_AND_NOT = "UNIQ_KEY\x01A\x02WAIT\x01true\x02WAIT\x01false\x02"
 SUBJECT_TO_CHANGE = ("msgId", "queueOffset", "transactionId", "recallHandle")
 
 USUAL: dict[str, tuple[int, Header, bytes]] = {
@@ -37,6 +38,7 @@ USUAL: dict[str, tuple[int, Header, bytes]] = {
     "two keys": (SEND_V2, send_header("T", 0, None, {"properties": "UNIQ_KEY\x01A\x02UNIQ_KEY\x01B\x02"}), b"body"),
     "a longer name": (SEND_V2, send_header("T", 0, {"MY_UNIQ_KEY": "no", "UNIQ_KEY": "yes", "X_UNIQ_KEY": "no"}), b"x"),
     "open end": (SEND_V2, send_header("T", 0, None, {"properties": "UNIQ_KEY\x01A"}), b"body"),
+    "waits and does not": (SEND_V2, send_header("T", 0, None, {"properties": WAITS_AND_NOT}), b"body"),
     "does not wait": (SEND_V2, send_header("T", 0, {"WAIT": "false"}), b"body"),
     "a committed transaction": (SEND_V2, send_header("T", 0, None, {"sys_flag": 8}), b"body"),
     "delayed": (SEND_V2, send_header("T", 1, {**TAGGED, "DELAY": "3"}), b"body"),
@@ -130,7 +132,7 @@ async def test_both_ways_read_binary_headers_alike(tmp_path: Path, name: str) ->
     assert express == ordinary
 
 
-@pytest.mark.parametrize("name", ["short", "does not wait", "half"])
+@pytest.mark.parametrize("name", ["short", "does not wait", "waits and does not", "half"])
 async def test_both_ways_wait_for_the_disk_alike(tmp_path: Path, name: str) -> None:
     express, ordinary = await both(tmp_path, *{**USUAL, **UNUSUAL}[name], CODEC_JSON, flushDiskType="SYNC_FLUSH")
 

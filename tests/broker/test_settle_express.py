@@ -116,7 +116,7 @@ async def test_both_ways_end_transactions_alike(tmp_path: Path) -> None:
         frames: dict[str, list[Any]] = {way: [] for way in WAYS}
         for number, way in enumerate(WAYS):
             kinds: tuple[tuple[int, dict[str, Any]], ...]
-            kinds = ((COMMIT, {}), (ROLL_BACK, {}), (COMMIT, {"DELAY": "1"}), (7, {}))
+            kinds = ((COMMIT, {}), (ROLL_BACK, {}), (COMMIT, {"DELAY": "18"}), (7, {}))
             for decision, delay in kinds:
                 half = await client.send("T", b"half", number, TRAN_MSG="true", PGROUP="P", **delay)
                 fields = {

@@ -138,7 +138,7 @@ def test_a_small_cluster_is_started_and_stopped_as_one(started: Any, tmp_path: P
     assert sorted(addresses) == sorted(ready["brokers"].values())
 
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0
+    assert process.wait(90) == 0
     for address in ready["brokers"].values():
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(tuple(address.rsplit(":", 1)), 5).close()
@@ -173,7 +173,7 @@ def test_tls_with_a_throw_away_certificate(started: Any, tmp_path: Path) -> None
         with pytest.raises(mq.OrbitError):  # in whichever words: its connection is gone before, or while it waits
             asyncio.run(_use(ready["nameServer"], ssl.create_default_context()))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(90) == 0
     assert len(seen) == 1, "what clients were told to trust stays"
     assert authority.with_name("server.key").stat().st_mode & 0o777 == 0o600
 

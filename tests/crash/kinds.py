@@ -89,7 +89,7 @@ class LedgerOfKinds:
     def broken(self) -> list[str]:
         """Every promise that was not kept."""
         leases = self.leases.broken(self.dead_leases, len(self.kinds.down))
-        return [*self.kinds.broken(), *self.retries.broken(), *leases]
+        return [*self.kinds.broken(), *self.retries.broken(len(self.kinds.down)), *leases]
 
     def figures(self) -> dict[str, object]:
         return {

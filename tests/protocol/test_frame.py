@@ -179,3 +179,11 @@ def test_example_of_the_protocol_document() -> None:
         b'"serializeTypeCurrentRPC":"JSON","version":479}'
     )
     assert frame_bytes(header, b"") == bytes.fromhex("0000007f0000007b") + header
+
+
+def test_a_single_frame_with_an_unknown_codec_is_left_to_feed() -> None:
+    frame = frame_bytes(b"header", b"body", 7)
+    decoder = FrameDecoder()
+    assert decoder.only_frame(frame) == 0
+    assert decoder.feed(frame) == []
+    assert decoder.failure is not None

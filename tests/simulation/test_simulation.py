@@ -11,6 +11,8 @@ import pytest
 
 from tests.simulation.bugs import BUGS
 
+pytestmark = pytest.mark.timeout(900)
+
 _ROOT = Path(__file__).parents[2]
 _QUICK = 60  # schedules in which a bug must show
 

@@ -12,6 +12,7 @@ from orbitmq.message.sysflags import INNER_BATCH, NEED_UNWRAP
 from orbitmq.message.tags import tag_code
 from orbitmq.storage.batch_queue_index import BatchQueueIndex
 from orbitmq.storage.offset_search import Boundary
+from orbitmq.storage.queue_index import QueueIndex
 from orbitmq.storage.reading import QueueReader, ReadStatus
 from tests.storage.store_kit import BORN_AT_MS, BORN_HOST, bodies, open_store, put
 
@@ -105,6 +106,14 @@ def test_buffers_are_views_of_the_log_itself(store_in_python: Store) -> None:
     fill(store, 1)
     (buffer,) = store.read("T", 0, 0).buffers
     assert buffer.obj is store.log.files.segments[0].memory.obj
+
+
+def test_an_entry_that_leads_far_beyond_the_log_is_passed_over(store: Store) -> None:
+    fill(store, 3)
+    queue = store.queues.queues[("T", 0)]
+    assert isinstance(queue, QueueIndex)
+    queue.log.tail[20:28] = (2**63 - 8).to_bytes(8, "big")  # the second entry
+    assert read_bodies(store.read("T", 0, 0))[:1] == [0]
 
 
 def test_reading_goes_over_the_end_of_a_file_of_the_log(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def gather(bytes entries, memory, int64_t start, int64_t end, int64_t limit, int
         offset, size = load64(entry), load32(entry + 8)
         if count and (total + size > limit or count >= most):
             break
-        if offset < start or offset + size > end or total + size > LARGE_BYTES:
+        # Subtracted, not added: an entry that is damaged may hold any number.
+        if offset < start or offset > end or size > end - offset or total + size > LARGE_BYTES:
             return None
         total += size
         count += 1
@@ -41,6 +42,9 @@ def gather(bytes entries, memory, int64_t start, int64_t end, int64_t limit, int
     out = <uint8_t *>PyBytes_AS_STRING(gathered)
     entry = <const uint8_t *>PyBytes_AS_STRING(entries)
     PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+    if end - start > view.len:
+        PyBuffer_Release(&view)
+        return None
     for number in range(count):
         offset, size = load64(entry), load32(entry + 8)
         memcpy(out, <const uint8_t *>view.buf + (offset - start), size)

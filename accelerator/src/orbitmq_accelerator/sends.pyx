@@ -22,10 +22,11 @@ cdef extern from *:
     void KEEP_ORDER() noexcept nogil
 
 from orbitmq_accelerator.byte_order cimport load32, store32, store64
-from orbitmq_accelerator.send_header cimport Send, contains, find_unique_key, read_binary, read_json
+from orbitmq_accelerator.send_header cimport Send, contains, find_unique_key, memmem, read_binary, read_json
 
 from orbitmq.broker.handlers.send_express import pay_run
 from orbitmq.broker.sending import packed_host
+from orbitmq.errors import OrbitError
 
 cdef enum:
     PREFIX_BYTES = 8  # of a frame
@@ -172,7 +173,10 @@ cdef class SwiftSends:
         self.immediate = self.durability.is_immediate
         if not self.immediate and not self.durability.has_room:
             return NOTHING
-        self.born_host = packed_host(*connection.peer)
+        try:
+            self.born_host = packed_host(*connection.peer)
+        except OrbitError:  # a peer without an address
+            return NOTHING
         if PyBytes_GET_SIZE(self.born_host) != 8:
             return NOTHING
         self.prepared_to = log.prepared_to
@@ -379,8 +383,19 @@ cdef bint has_meaning(Send *send, bint immediate) noexcept nogil:
     return (
         contains(send, b"DELAY\x01", 6) or contains(send, b"TIMER_", 6) or contains(send, b"TRAN_MSG\x01", 9)
         or contains(send, b"INNER_NUM\x01", 10)
-        or (not immediate and contains(send, b"WAIT\x01", 5) and not contains(send, b"WAIT\x01true\x02", 10))
+        or (not immediate and may_not_wait(send))
     )
+
+
+cdef bint may_not_wait(Send *send) noexcept nogil:
+    """Whether the sender says anything about waiting but once that it does."""
+    cdef const uint8_t *end = send.properties + send.properties_bytes
+    cdef const uint8_t *said = <const uint8_t *>memmem(send.properties, send.properties_bytes, b"WAIT\x01", 5)
+    if said == NULL:
+        return False
+    if end - said < 10 or memcmp(said, b"WAIT\x01true\x02", 10) != 0:
+        return True
+    return memmem(said + 5, end - said - 5, b"WAIT\x01", 5) != NULL
 
 
 cdef bint begins_with_a_send(const uint8_t *data, Py_ssize_t length) noexcept nogil:

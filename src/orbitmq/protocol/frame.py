@@ -33,6 +33,7 @@ lengths: Final = (
     _PREFIX.pack
 )  # the eight bytes before a JSON header, for writers who know that the frame is not too large
 HEADER_LENGTH_MASK: Final = 0xFF_FFFF
+_END_OF_CODECS: Final = CODEC_BINARY + 1 << 24
 _LARGE_BYTES: Final = 128 * 1024  # a frame from here on is joined once, when its last piece is there
 _SMALL_PIECE_BYTES: Final = 4096
 _HTTP: Final = int.from_bytes(b"HTTP", "big")  # how the answer of a web server begins, read as a length
@@ -76,7 +77,7 @@ class FrameDecoder:
             return 0
         length, word = _unpack_prefix(data)
         header_length = word & HEADER_LENGTH_MASK
-        is_whole = length + 4 == len(data) <= self._max_bytes and header_length + 4 <= length
+        is_whole = length + 4 == len(data) <= self._max_bytes and header_length + 4 <= length and word < _END_OF_CODECS
         return word if is_whole and header_length <= self._max_header_bytes and self.failure is None else 0
 
     @property

@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
         "_flush_scheduled",
         "_idle_timer",
         "_in_chunk",
-        "_leaves_after_answer",
+        "_leaving",
         "_limits",
         "_loop",
         "_on_close",
@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
         self._on_close = on_close
         self._on_source = on_source
         self._refusals = refusals
-        self._leaves_after_answer = False
+        self._leaving: asyncio.TimerHandle | None = None  # of one that is turned away
         self._decoder = FrameDecoder(limits.max_frame_bytes, limits.max_header_bytes)
         self._backlog: deque[Frame] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -212,8 +212,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        for timer in (self._idle_timer, self._leaving):
+            if timer is not None:
+                timer.cancel()
         self._backlog.clear()
         self._out.clear()
         self._calls.fail(ConnectionLost(f"the connection to {self.peer} closed before it answered", hint=_WHY_LOST))
@@ -292,8 +293,14 @@ class Connection(asyncio.Protocol):
             raise refusal.with_traceback(None)  # or it would remember every time
 
         self.meter = refuse
-        self._leaves_after_answer = True
-        self._loop.call_later(_REFUSED_SECONDS, self.close)
+        self._leaving = self._loop.call_later(_REFUSED_SECONDS, self.close)
+
+    def let_in(self) -> None:
+        """It may stay after all: a proxy has named another peer."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+            self.meter = None
 
     def close(self) -> None:
         """Send what is waiting, then close."""
@@ -332,6 +339,8 @@ class Connection(asyncio.Protocol):
             self.peer = preamble.source
             if self._on_source is not None:
                 self._on_source(self)
+                if self._transport.is_closing():  # nobody who comes from there is let in
+                    return b""
         assert self._server_tls is not None
         mode = self._server_tls.mode
         if preamble.is_tls:
@@ -436,7 +445,7 @@ class Connection(asyncio.Protocol):
         if self._out:
             self._write_out()  # `data_received` has just noted the time
         self._settle_times(arrived)
-        if self._leaves_after_answer:
+        if self._leaving is not None:
             self.close()
 
     def _step_handler(self, frame: Frame) -> bool:

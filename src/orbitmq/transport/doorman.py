@@ -49,6 +49,7 @@ class Doorman:
         if refusal is None:
             self._inside[connection] = address
             self._by_address[address] += 1
+            connection.let_in()
             self.watch(connection)
         elif len(self._turned_away) < _MOST_WAITING_FOR_REFUSAL:
             self._turned_away.add(connection)
