@@ -1,6 +1,7 @@
 """Offsets are committed in order however messages end, and pulling pauses at each limit."""
 
 import itertools
+import weakref
 
 from orbitmq.client.process_queue import CacheLimits, ProcessQueue
 from orbitmq.client.received import ReceivedMessage
@@ -10,6 +11,10 @@ from orbitmq.message.hosts import pack_host
 QUEUE = QueueRef("T", "b", 0)
 
 
+class Watched(ReceivedMessage):
+    """Can be referred to weakly, as any class without slots."""
+
+
 def message(offset: int, holder: ProcessQueue, body: bytes = b"x") -> ReceivedMessage:
     host = pack_host("127.0.0.1", 1)
     stored = StoredMessage(
@@ -17,7 +22,7 @@ def message(offset: int, holder: ProcessQueue, body: bytes = b"x") -> ReceivedMe
         born_at_ms=0, born_host=host, stored_at_ms=0, store_host=host, reconsume_times=0,
         prepared_transaction_offset=0, commit_log_offset=0, size=0, body_crc=0,
     )  # fmt: skip
-    return ReceivedMessage(stored, "T", body, QUEUE, holder)
+    return Watched(stored, "T", body, QUEUE, holder)
 
 
 async def test_the_commit_offset_never_passes_a_message_that_is_not_done_with() -> None:
@@ -78,6 +83,29 @@ async def test_one_stuck_message_stops_the_queue_from_running_away() -> None:
     assert not held.has_room()
     held.remove([stuck])
     assert held.has_room()
+
+
+async def test_what_is_done_with_behind_a_stuck_message_is_let_go() -> None:
+    held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits(span=5))
+    messages = [message(number, held) for number in range(7)]
+    known = [weakref.ref(one) for one in messages]
+    held.add(messages)
+    held.remove(messages[1:])
+    del messages
+    assert [one() is not None for one in known] == [True] + [False] * 6
+    assert (len(held), held.bytes, held.commit_offset) == (1, 1, 0)
+    assert not held.has_room()  # the last is far from the stuck one, although it is gone
+
+
+async def test_the_same_offset_pulled_again_waits_for_both() -> None:
+    held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits())
+    before, again = message(0, held), message(0, held)
+    held.add([before])
+    held.add([again])
+    held.remove([again])
+    assert (held.holds(before), held.holds(again), held.commit_offset) == (True, False, 0)
+    held.remove([before])
+    assert held.commit_offset == 1
 
 
 async def test_a_dropped_queue_lets_its_puller_go() -> None:

@@ -35,9 +35,11 @@ class ProcessQueue:
     """Dropped, it belongs to somebody else: what ends then is not committed any more."""
 
     __slots__ = (
-        "_count",
+        "_first_place",
+        "_held",
+        "_last_held",
         "_limits",
-        "_order",
+        "_next_place",
         "_room",
         "active",
         "busy",
@@ -87,32 +89,40 @@ class ProcessQueue:
         self.suspended_until = 0.0
         self.settler: Settler | None = None  # who takes its messages back; None where nobody handles them
         self._limits = limits
-        self._order: deque[ReceivedMessage] = deque()  # by offset; some behind the first may be done with already
-        self._count = 0  # of those that are not
+        # By place: messages are numbered as they come. What is done with leaves at once, also from behind a stuck one.
+        self._held: dict[int, ReceivedMessage] = {}
+        self._first_place = 0  # of those held, if any is
+        self._next_place = 0
+        self._last_held = 0  # the offset of the last that came, held or done with
         self._room = asyncio.Event()
         self._room.set()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._held)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        return (message for message in self._order if not message.settled)
+        return iter(self._held.values())
 
     @property
     def commit_offset(self) -> int:
         """Everything before it is done with."""
-        return self._order[0].queue_offset if self._order else self.last_offset + 1
+        return self._held[self._first_place].queue_offset if self._held else self.last_offset + 1
 
     def holds(self, message: ReceivedMessage) -> bool:
-        return message.holder is self and not message.settled
+        return message.holder is self and message.place in self._held
 
     def add(self, messages: list[ReceivedMessage]) -> None:
         """Messages that name this queue as their holder."""
-        self._order += messages
-        self._count += len(messages)
+        held, place = self._held, self._next_place
+        for message in messages:
+            message.place = place
+            held[place] = message
+            place += 1
+        self._next_place = place
         self.bytes += sum([len(message.body) for message in messages])
         if messages:
-            self.last_offset = max(self.last_offset, messages[-1].queue_offset)
+            self._last_held = messages[-1].queue_offset
+            self.last_offset = max(self.last_offset, self._last_held)
         self._update_room()
 
     def skip_to(self, offset: int) -> None:
@@ -122,16 +132,16 @@ class ProcessQueue:
 
     def remove(self, messages: Iterable[ReceivedMessage]) -> None:
         """Done with. A message that is not held any more (expired, say) is left alone."""
-        order, freed, count = self._order, 0, 0
+        held, freed = self._held, 0
         for message in messages:
-            if not message.settled and message.holder is self:
-                message.settled = True
+            if message.holder is self and message.place in held:
+                del held[message.place]
                 freed += len(message.body)
-                count += 1
-        self._count -= count
         self.bytes -= freed
-        while order and order[0].settled:
-            order.popleft()
+        first, end = self._first_place, self._next_place
+        while first < end and first not in held:
+            first += 1
+        self._first_place = first
         if not self._room.is_set():
             self._update_room()
 
@@ -151,7 +161,7 @@ class ProcessQueue:
         return (
             self._room.is_set()
             and self.active.is_set()
-            and self._count + messages <= limits.messages
+            and len(self._held) + messages <= limits.messages
             and self.bytes + size <= limits.bytes
         )
 
@@ -162,11 +172,11 @@ class ProcessQueue:
         self._room.set()
 
     def _update_room(self) -> None:
-        limits, order = self._limits, self._order
+        limits, held = self._limits, self._held
         full = (
-            self._count > limits.messages
+            len(held) > limits.messages
             or self.bytes > limits.bytes
-            or (len(order) > 1 and order[-1].queue_offset - order[0].queue_offset > limits.span)
+            or (bool(held) and self._last_held - held[self._first_place].queue_offset > limits.span)
         )
         if full:
             self._room.clear()

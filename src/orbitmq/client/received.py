@@ -43,9 +43,9 @@ class ReceivedMessage(Message):
         "_stored",
         "attempt",
         "holder",
+        "place",
         "queue",
         "queue_offset",
-        "settled",
         "taken_at",
     )
 
@@ -59,7 +59,7 @@ class ReceivedMessage(Message):
         self.queue_offset = stored.queue_offset
         self.attempt = stored.reconsume_times + 1
         self.holder = holder
-        self.settled = False  # done with or given back: nobody's concern here any more
+        self.place = -1  # among those its holder has: see there
         self.taken_at = 0.0  # by the event loop's clock; 0: still waiting
         self._stored: StoredMessage | None = stored
         self._properties: dict[str, str] | None = stored.properties
@@ -178,7 +178,7 @@ def received_briefly(
         message.queue_offset = queue_offset
         message.attempt = reconsume_times + 1
         message.holder = holder
-        message.settled = False
+        message.place = -1
         message.taken_at = 0.0
         message._stored = None
         message._properties = None
