@@ -170,6 +170,20 @@ async def test_users_do_not_pay_for_each_other_nor_for_forgers(tmp_path: Path) -
         await pool.close()
 
 
+async def test_a_send_that_the_short_way_could_not_store_is_paid_for_once(tmp_path: Path) -> None:
+    async with served("broker", tmp_path, **{"orbitmq.requestsPerSecondPerUser": 3, "maxMessageSize": 100}) as server:
+        pool = Pool()
+
+        async def send(size: int) -> int:
+            request = Command(SEND_V2, fields=send_header("T").to_fields(), body=bytes(size))
+            sign(request, ROOT)
+            return (await pool.call(server.address, request, PATIENCE_SECONDS)).code
+
+        # The first makes the topic, so the others begin on the short way; one too large is refused on the ordinary one.
+        assert [await send(size) for size in (1, 200, 1, 1)] == [0, 13, 0, BUSY]
+        await pool.close()
+
+
 @BOTH
 async def test_headers_and_frames_too_large_end_the_connection(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture

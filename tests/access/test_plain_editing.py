@@ -6,9 +6,21 @@ import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
+from orbitmq import saved_file
+from orbitmq.access import users as users_module
+from orbitmq.access.migration import migrate
+from orbitmq.access.plain_editing import PlainFiles
+from orbitmq.access.plain_file import Permission, access_files, read_access_files
+from orbitmq.access.users import Users
 from orbitmq.broker.broker import Broker
+from orbitmq.clock import ManualClock
+from orbitmq.errors import RequestFailed
+from orbitmq.protocol.bodies.access import User
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command
+from orbitmq.protocol.headers.access import PlainAccount
 from orbitmq.protocol.signing import Credentials, sign
 from orbitmq.transport.pool import Pool
 from tests.broker.kit import PATIENCE_SECONDS, SEND_V2, configuration, send_header
@@ -17,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    import pytest
+    from orbitmq.access.plain_file import PlainAccess
 
     Ask = Callable[..., Awaitable[Command]]
 
@@ -81,6 +93,32 @@ async def test_accounts_are_changed_where_they_are_and_count_at_once(tmp_path: P
         }  # fmt: skip
 
 
+def files_of(folder: Path, **contents: str) -> tuple[PlainFiles, Callable[[], PlainAccess]]:
+    main = folder / "plain_acl.yml"
+    (folder / "acl").mkdir()
+    for name, content in contents.items():
+        (main if name == "main" else folder / "acl" / f"{name}.yml").write_text(content)
+    return PlainFiles(main, ManualClock(1)), lambda: read_access_files(access_files(main))
+
+
+def test_a_key_of_digits_is_the_same_key_without_quotes(tmp_path: Path) -> None:
+    files, read = files_of(tmp_path, main="accounts: [{accessKey: 12345678, secretKey: 87654321}]")
+    files.put_account(PlainAccount(access_key="12345678", default_topic_perm="PUB"))
+    assert (tmp_path / "plain_acl.yml").read_text().count("accessKey") == 1
+    assert read().accounts["12345678"].secret_key == "87654321"
+    files.delete_account("12345678")
+    assert not read().accounts
+
+
+def test_of_an_account_in_several_files_the_one_in_force_is_changed_and_all_are_deleted(tmp_path: Path) -> None:
+    twice = "accounts:\n" + "- {accessKey: somebody, secretKey: some-secret}\n" * 2
+    files, read = files_of(tmp_path, main=FILE + twice[len("accounts:\n") :], a=twice, b=twice)
+    files.put_account(PlainAccount(access_key="somebody", default_topic_perm="PUB"))
+    assert read().accounts["somebody"].default_topic == Permission.PUB
+    files.delete_account("somebody")
+    assert read().accounts.keys() == {"RocketMQ", "rocketmq2"}
+
+
 async def test_white_addresses_change_in_access_files_alone(tmp_path: Path) -> None:
     outside = tmp_path / "home" / "conf" / "other.yml"
     async with plain_broker(tmp_path) as ask:
@@ -132,6 +170,48 @@ async def test_without_access_files_the_codes_say_so(tmp_path: Path) -> None:
             answer = await pool.call(broker.address, Command(code, fields={"accessKey": "x"}), PATIENCE_SECONDS)
             assert "aclEnable is off" in (answer.remark or "")
         await pool.close()
+
+
+@pytest.mark.parametrize("failing", ["users.json", "acls.json"])
+def test_a_migration_that_the_disk_broke_off_is_made_good_by_the_next(
+    tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain_acl.yml").write_text(FILE)
+    access = read_access_files([tmp_path / "plain_acl.yml"])
+
+    def save_others(path: Path, text: str, *, private: bool) -> None:
+        if path.name == failing:
+            raise OSError(28, "No space left on device")
+        saved_file.save(path, text, private=private)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(users_module, "save", save_others)
+        with pytest.raises(RequestFailed, match="No space left"):
+            migrate(Users(tmp_path), access)
+    assert migrate(Users(tmp_path), access) == ["RocketMQ", "rocketmq2"]
+    acl = Users(tmp_path).acl("User:RocketMQ")
+    assert acl is not None
+    assert {entry.resource for policy in acl.policies for entry in policy.entries} == {
+        "Topic:topicA", "Topic:topicB", "Group:*",
+    }  # fmt: skip
+
+
+def test_a_new_user_has_none_of_the_policies_that_a_broken_off_migration_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain_acl.yml").write_text(FILE)
+    users = Users(tmp_path)
+
+    def fail(_users: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(users, "_write_users", fail)
+        with pytest.raises(OSError, match="No space left"):
+            migrate(users, read_access_files([tmp_path / "plain_acl.yml"]))
+    assert users.acl("User:RocketMQ") is not None
+    users.create(User(username="RocketMQ", password="12345678"))
+    assert users.entries("RocketMQ") == ([], [])
 
 
 async def test_accounts_become_users_and_policies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,24 +5,32 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import secrets
 import ssl
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import trustme
 
 from orbitmq.broker.broker import Broker
+from orbitmq.broker.replication import master as master_module
+from orbitmq.broker.replication.master import SlaveState
 from orbitmq.broker.replication.wire import REPORT, Handshake, hello, proof
 from orbitmq.errors import ConfigError, FrameError
 from orbitmq.protocol.bodies.access import User
+from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.signing import SigningKey
 from tests.broker.kit import PATIENCE_SECONDS, configuration, wire
 from tests.nameserver.running import running as running_name_server
 from tests.replication.kit import copied, log_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from orbitmq.transport.address import Address
 
 ROOT: Final = '{"username":"root","password":"root-secret"}'
 INNER: Final = '{"accessKey":"root","secretKey":"root-secret"}'
@@ -86,6 +94,149 @@ async def heard(reader: asyncio.StreamReader) -> bytes:
     return received
 
 
+async def attempt_at(address: Address, first: bytes, secret: str) -> bytes:
+    """What a slave hears that begins so and proves itself with this."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            writer.write(first)
+            challenge = await reader.read(16)
+            if not challenge:
+                return b""
+            writer.write(proof(SigningKey(secret), challenge) + REPORT.pack(0))
+        return await heard(reader)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+ACCESS_FILE: Final = """
+globalWhiteRemoteAddresses: [%s]
+accounts:
+- {accessKey: admin-key, secretKey: admin-secret, admin: true, whiteRemoteAddress: "%s"}
+- {accessKey: member-key, secretKey: member-secret, defaultTopicPerm: PUB|SUB, whiteRemoteAddress: "%s"}
+"""
+
+
+@pytest.mark.parametrize("white", [("", "127.0.0.*", "127.0.0.*"), ("127.0.0.1", "", "")])
+async def test_white_addresses_neither_keep_slaves_out_nor_let_them_in(tmp_path: Path, white: tuple[str, ...]) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "plain_acl.yml").write_text(ACCESS_FILE % white)
+    settings = {"aclEnable": "true", "orbitmq.haAuthentication": "true"}
+    async with Broker(configuration(tmp_path, settings)) as master:
+        master.state.store.append("T", 0, b"secret", b"", 0, bytes(8), 0, 0, 0)
+        address = master.state.registration.ha_address
+        assert b"secret" in await attempt_at(address, hello("admin-key"), "admin-secret")
+        assert await attempt_at(address, hello("admin-key"), "guessed") == b""
+        assert await attempt_at(address, hello("member-key"), "member-secret") == b""
+        assert await attempt_at(address, REPORT.pack(0), "x") == b""
+
+
+async def test_codes_that_need_no_signature_neither_keep_slaves_out_nor_let_them_in(tmp_path: Path) -> None:
+    code = str(int(RequestCode.EXCHANGE_BROKER_HA_INFO))
+    unasked = {"authenticationWhitelist": code, "authorizationWhitelist": code, "orbitmq.haAuthentication": "true"}
+    async with Broker(configuration(tmp_path, {**GUARDED, **unasked})) as master:
+        master.state.users.create(User(username="member", password="member-secret"))
+        master.state.store.append("T", 0, b"secret", b"", 0, bytes(8), 0, 0, 0)
+        address = master.state.registration.ha_address
+        assert b"secret" in await attempt_at(address, hello("root"), "root-secret")
+        assert await attempt_at(address, hello("root"), "guessed") == b""
+        assert await attempt_at(address, hello("member"), "member-secret") == b""
+
+
+async def test_strangers_take_no_slaves_place_however_many_they_are(tmp_path: Path) -> None:
+    settings = {**GUARDED, "orbitmq.haAuthentication": "true"}
+    async with Broker(configuration(tmp_path, settings)) as master:
+        master.state.store.append("T", 0, b"secret", b"", 0, bytes(8), 0, 0, 0)
+        address = master.state.registration.ha_address
+        strangers = [await asyncio.open_connection(address.host, address.port) for _ in range(70)]
+        for _, writer in strangers:
+            writer.write(hello("root")[:3])
+        assert b"secret" in await attempt_at(address, hello("root"), "root-secret")
+        for _, writer in strangers:
+            writer.transport.abort()
+
+
+async def test_a_stranger_is_given_so_long_whatever_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(master_module, "_HANDSHAKE_SECONDS", 0.05)
+    settings = {**GUARDED, "orbitmq.haAuthentication": "true"}
+    async with Broker(configuration(tmp_path, settings)) as master:
+        address = master.state.registration.ha_address
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        for byte in hello("x" * 255)[:-1]:  # it never ends what it has to say
+            writer.write(bytes([byte]))
+        assert await heard(reader) == b""
+        writer.close()
+    assert "it has not proved who it is" in caplog.text
+
+
+async def test_a_challenge_is_the_systems_unless_all_of_it_is_to_be_repeatable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: b"s" * size)
+
+    async def challenge(folder: str, randomness: random.Random | None) -> bytes:
+        settings = {**GUARDED, "orbitmq.haAuthentication": "true"}
+        async with Broker(configuration(tmp_path / folder, settings), randomness=randomness) as master:
+            address = master.state.registration.ha_address
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(hello("root"))
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                received = await reader.readexactly(16)
+            writer.transport.abort()
+            return received
+
+    assert await challenge("system", None) == b"s" * 16
+    assert b"s" * 16 != await challenge("first", random.Random(7)) == await challenge("second", random.Random(7))
+
+
+async def test_a_wait_that_begins_while_another_is_given_up_has_the_only_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Broker(configuration(tmp_path)) as master:
+        slaves, store = master.state.slaves, master.state.store
+        store.append("T", 0, b"x", b"", 0, bytes(8), 0, 0, 0)
+        monkeypatch.setattr(slaves, "states", lambda: [SlaveState("10.0.0.1:1", 0, 0, 0)])
+        timers = Timers()
+        monkeypatch.setattr(slaves, "_loop", timers)
+        told: list[ResponseCode] = []
+
+        def again(verdict: ResponseCode) -> None:
+            told.append(verdict)
+            slaves.tell(store.log.end, 1, told.append)
+
+        slaves.tell(store.log.end, 1, again)
+        for waits in (1, 2):
+            timers.now += 1000
+            (timer,) = timers.armed
+            timers.armed.clear()
+            timer()
+            assert told == [ResponseCode.FLUSH_SLAVE_TIMEOUT] * waits
+        assert timers.armed == []
+
+
+class Timers:
+    """An event loop's clock, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.armed: list[Callable[[], None]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, _seconds: float, callback: Callable[[], None]) -> object:
+        self.armed.append(callback)
+        return callback
+
+    def call_at(self, _when: float, callback: Callable[[], None]) -> object:
+        self.armed.append(callback)
+        return callback
+
+
 async def test_only_users_with_a_right_copy_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = {**GUARDED, "orbitmq.haAuthentication": "true"}
     async with Broker(configuration(tmp_path / "master", settings)) as master:
@@ -93,21 +244,7 @@ async def test_only_users_with_a_right_copy_the_log(tmp_path: Path, caplog: pyte
         master.state.store.append("T", 0, b"secret", b"", 0, bytes(8), 0, 0, 0)
         address = master.state.registration.ha_address
 
-        async def attempt(first: bytes, secret: str) -> bytes:
-            reader, writer = await asyncio.open_connection(address.host, address.port)
-            try:
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    writer.write(first)
-                    challenge = await reader.read(16)
-                    if not challenge:
-                        return b""
-                    writer.write(proof(SigningKey(secret), challenge) + REPORT.pack(0))
-                return await heard(reader)
-            except ConnectionError:
-                return b""
-            finally:
-                writer.close()
-
+        attempt = partial(attempt_at, address)
         assert b"secret" in await attempt(hello("root"), "root-secret")
         assert await attempt(hello("root"), "guessed") == b""
         assert await attempt(hello("member"), "member-secret") == b""

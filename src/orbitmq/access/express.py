@@ -44,6 +44,11 @@ class ExpressDoor:
             self._rates.take(send.access_key, len(body))
         return True
 
+    def give_back(self, send: SignedSendV2, body: bytes) -> None:
+        """It was admitted and goes the ordinary way after all, whose gate counts it."""
+        if self._rates is not None and self._rates.are_limited:
+            self._rates.give_back(send.access_key, len(body))
+
     def _learn(self, code: int, send: SignedSendV2, source: str) -> SigningKey | None:
         key = self._gate.key_of(code, send.access_key, topic_need(send.topic, _SEND), source)
         if key is not None:

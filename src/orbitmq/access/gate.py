@@ -73,6 +73,10 @@ class Door(Protocol):
         """What this user signs requests with, if they may do this from there; None: `check` has to decide."""
         ...
 
+    def key_for_proof(self, code: int, access_key: str, need: Need, source: str) -> SigningKey | None:
+        """The same for who proves itself besides requests, where nobody passes unasked; None: they may not."""
+        ...
+
 
 class Gate:
     def __init__(self, users: Users, settings: AccessSettings, cluster: str, rates: Rates | None = None) -> None:
@@ -105,10 +109,13 @@ class Gate:
         return self._users.generation
 
     def key_of(self, code: int, access_key: str, need: Need, source: str) -> SigningKey | None:
-        user = self._users.get(access_key)
-        if user is None or user.user_status == DISABLED or code in self._unsigned or code in self._ungranted:
+        if code in self._unsigned or code in self._ungranted or not self._settings.authentication_enabled:
             return None
-        if not self._settings.authentication_enabled:
+        return self.key_for_proof(code, access_key, need, source)
+
+    def key_for_proof(self, _code: int, access_key: str, need: Need, source: str) -> SigningKey | None:
+        user = self._users.get(access_key)
+        if user is None or user.user_status == DISABLED:
             return None
         if self._settings.authorization_enabled and not user.is_super:
             entry = self._deciding(user, need, source)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from orbitmq.access.needs import Action, Kind
 from orbitmq.access.plain_file import Permission
-from orbitmq.protocol.bodies.access import CUSTOM, DEFAULT, ENABLED, NORMAL, SUPER, Acl, Policy, PolicyEntry, User
+from orbitmq.protocol.bodies.access import CUSTOM, DEFAULT, ENABLED, NORMAL, SUPER, Policy, PolicyEntry, User
 
 if TYPE_CHECKING:
     from orbitmq.access.plain_file import Account, PlainAccess
@@ -32,10 +32,7 @@ def migrate(users: Users, access: PlainAccess) -> list[str]:
     for account in access.accounts.values():
         if users.get(account.access_key) is not None:
             continue
-        users.create(user_of(account))
-        acl = acl_of(account)
-        if acl.policies:
-            users.create_acl(acl)
+        users.create(user_of(account), policies_of(account))
         if account.from_anywhere_in.text:
             logger.warning(
                 "account %s had the white address %s: as a user it has to sign from there, too",
@@ -60,7 +57,7 @@ def user_of(account: Account) -> User:
     )
 
 
-def acl_of(account: Account) -> Acl:
+def policies_of(account: Account) -> list[Policy]:
     custom = [_entry(f"{Kind.TOPIC}:{name}", permission) for name, permission in account.topics.items()]
     custom += [_entry(f"{Kind.GROUP}:{name}", permission) for name, permission in account.groups.items()]
     defaults = {Kind.TOPIC: account.default_topic, Kind.GROUP: account.default_group}
@@ -69,8 +66,7 @@ def acl_of(account: Account) -> Acl:
         _entry(f"{kind}:*", permission) for kind, permission in defaults.items() if permission != Permission.DENY
     ]
     kinds = ((CUSTOM, custom), (DEFAULT, default))
-    policies = [Policy(policy_type=kind, entries=entries) for kind, entries in kinds if entries]
-    return Acl(subject=f"User:{account.access_key}", policies=policies)
+    return [Policy(policy_type=kind, entries=entries) for kind, entries in kinds if entries]
 
 
 def _entry(resource: str, permission: Permission) -> PolicyEntry:

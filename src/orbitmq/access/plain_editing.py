@@ -34,10 +34,11 @@ class PlainFiles:
         self._clock = clock
 
     def put_account(self, changes: PlainAccount) -> None:
-        """A new account goes to the main file."""
-        path, content = self._holding(changes.access_key) or (self._main, self._content(self._main))
+        """A new account goes to the main file. Of several of that name, the one that the gate goes by is changed."""
+        holding = self._holding(changes.access_key)
+        path, content = holding[-1] if holding else (self._main, self._content(self._main))
         accounts = [dict(item) for item in content.get("accounts") or []]
-        old = next((item for item in accounts if item.get("accessKey") == changes.access_key), None)
+        old = next((item for item in reversed(accounts) if _is_of(item, changes.access_key)), None)
         if old is None:
             old = {"accessKey": changes.access_key}
             accounts.append(old)
@@ -45,12 +46,13 @@ class PlainFiles:
         self._write(path, {**content, "accounts": accounts})
 
     def delete_account(self, access_key: str) -> None:
-        found = self._holding(access_key)
-        if found is None:
+        """From every file: one that was left would count from then on."""
+        holding = self._holding(access_key)
+        if not holding:
             raise ConfigError(f"there is no account {access_key!r}")
-        path, content = found
-        accounts = [item for item in content["accounts"] if item.get("accessKey") != access_key]
-        self._write(path, {**content, "accounts": accounts})
+        for path, content in holding:
+            accounts = [item for item in content["accounts"] if not _is_of(item, access_key)]
+            self._write(path, {**content, "accounts": accounts})
 
     def set_white_addresses(self, addresses: list[str], file: str | None) -> None:
         path = self._named(file) if file else self._main
@@ -70,12 +72,10 @@ class PlainFiles:
                 return path
         raise ConfigError(f"{file!r} is no access file of this broker", hint="leave it out to change the main one")
 
-    def _holding(self, access_key: str) -> tuple[Path, dict[str, Any]] | None:
-        for path in access_files(self._main):
-            content = self._content(path)
-            if access_key in read_accounts(content):
-                return path, content
-        return None
+    def _holding(self, access_key: str) -> list[tuple[Path, dict[str, Any]]]:
+        """In the order in which the gate reads them: what the last one says is in force."""
+        contents = ((path, self._content(path)) for path in access_files(self._main))
+        return [(path, content) for path, content in contents if access_key in read_accounts(content)]
 
     def _content(self, path: Path) -> dict[str, Any]:
         return load_content(path) if path in access_files(self._main) else {}
@@ -88,6 +88,11 @@ class PlainFiles:
         version = {"counter": _version(content)["counter"] + 1, "timestamp": self._clock.now_ms()}
         text = yaml.safe_dump({**content, "dataVersion": [version]}, sort_keys=False, allow_unicode=True)
         save(path, text, private=True)
+
+
+def _is_of(item: dict[str, Any], access_key: str) -> bool:
+    """As the gate reads it: a key of digits alone is a number to YAML."""
+    return str(item.get("accessKey")) == access_key
 
 
 def _texts(changes: PlainAccount) -> dict[str, Any]:

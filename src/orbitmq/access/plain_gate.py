@@ -83,12 +83,12 @@ class PlainGate:
             return None
         if any(pattern.matches(source) for pattern in self._access.white_addresses):
             return None
-        if not account.is_admin:
-            try:
-                _check_need(account, need, code)
-            except RequestFailed:
-                return None
-        return SigningKey(account.secret_key)
+        return _key(account, need, code)
+
+    def key_for_proof(self, code: int, access_key: str, need: Need, _source: str) -> SigningKey | None:
+        self._look_again()
+        account = self._access.accounts.get(access_key)
+        return None if account is None else _key(account, need, code)
 
     def _account(self, request: Command) -> Account:
         access_key = request.fields.get(ACCESS_KEY, "")
@@ -150,6 +150,15 @@ class PlainGate:
                 raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
             found[path] = (status.st_mtime_ns, status.st_size)
         return found
+
+
+def _key(account: Account, need: Need, code: int) -> SigningKey | None:
+    if not account.is_admin:
+        try:
+            _check_need(account, need, code)
+        except RequestFailed:
+            return None
+    return SigningKey(account.secret_key)
 
 
 def _check_need(account: Account, need: Need, code: int) -> None:

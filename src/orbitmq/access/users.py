@@ -18,7 +18,7 @@ import msgspec
 
 from orbitmq.access.policies import Entry, check_acl, merged, read_entry, without
 from orbitmq.errors import ConfigError, RequestFailed
-from orbitmq.protocol.bodies.access import CUSTOM, DISABLED, ENABLED, NORMAL, SUPER, Acl, User
+from orbitmq.protocol.bodies.access import CUSTOM, DISABLED, ENABLED, NORMAL, SUPER, Acl, Policy, User
 from orbitmq.protocol.bodies.base import Body
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.saved_file import save
@@ -76,11 +76,20 @@ class Users:
 
     # ---- changes
 
-    def create(self, user: User) -> None:
+    def create(self, user: User, policies: list[Policy] | None = None) -> None:
+        """With these policies and no others, and those first: if the disk fails between, there is no user yet to lack them."""
+        subject = f"User:{user.username}"
+        acl = Acl(subject=subject, policies=policies or [])
+        if policies:
+            _check(acl)
         with self._changing:
             if user.username in self._users:
                 raise _refused("The user is existed")
-            self._put(_checked(user, User(user_type=NORMAL, user_status=ENABLED)))
+            checked = _checked(user, User(user_type=NORMAL, user_status=ENABLED))
+            if policies or subject in self._acls:
+                others = {name: other for name, other in self._acls.items() if name != subject}
+                self._write_acls({**others, subject: merged(Acl(subject=subject), acl)} if policies else others)
+            self._put(checked)
 
     def update(self, user: User) -> None:
         with self._changing:
@@ -94,10 +103,7 @@ class Users:
 
     def create_acl(self, acl: Acl) -> None:
         """Adds to what there is for the subject."""
-        try:
-            check_acl(acl)
-        except ConfigError as error:
-            raise _refused(str(error)) from None
+        _check(acl)
         with self._changing:
             self._require(acl.subject.removeprefix("User:"), f"The subject of {acl.subject} is not exist.")
             old = self._acls.get(acl.subject, Acl(subject=acl.subject))
@@ -133,6 +139,13 @@ class Users:
         self._acls = acls
         self._entries = {}
         self.generation += 1
+
+
+def _check(acl: Acl) -> None:
+    try:
+        check_acl(acl)
+    except ConfigError as error:
+        raise _refused(str(error)) from None
 
 
 def _checked(user: User, before: User) -> User:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
@@ -26,6 +25,8 @@ from orbitmq.transport.limits import Limits
 from orbitmq.transport.server import Server
 
 if TYPE_CHECKING:
+    import random
+
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.storage.files import Disk
     from orbitmq.storage.threads import Threads
@@ -57,9 +58,7 @@ class Broker:
         self.metrics_address: Address | None = None  # where /metrics is, if it is anywhere
         self._clock = clock or SystemClock()
         self._network = network
-        self._opener = Opener(
-            configuration, self._clock, disk or LocalDisk(), network, randomness or random.Random(), threads
-        )
+        self._opener = Opener(configuration, self._clock, disk or LocalDisk(), network, randomness, threads)
         self._tasks = Tasks()
         self._servers: list[Server] = []
         self._exporter: Exporter | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import random
+import secrets
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
@@ -67,7 +69,6 @@ from orbitmq.transport.request_times import RequestTimes
 from orbitmq.transport.tls import client_context
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Coroutine
     from pathlib import Path
     from typing import Any
@@ -117,14 +118,16 @@ class Opener:
         clock: Clock,
         disk: Disk,
         network: Network | None,
-        randomness: random.Random,
+        randomness: random.Random | None,
         threads: Threads | None = None,
     ) -> None:
+        """Without `randomness`, what must not be guessed is the system's; with it, all of it is repeatable."""
         self._configuration = configuration
         self._clock = clock
         self._disk = disk
         self._network = network
-        self._random = randomness
+        self._random = randomness or random.Random()
+        self._unguessable = secrets.token_bytes if randomness is None else randomness.randbytes
         outgoing = configuration.tls.outgoing
         self._tls = client_context(outgoing) if outgoing.enabled else None
         self._threads = threads
@@ -231,9 +234,8 @@ class Opener:
         need = Need(Kind.CLUSTER, settings.broker_cluster_name, (Action.UPDATE,))
 
         def begin(source: str) -> Handshake:
-            challenge = self._random.getrandbits(8 * CHALLENGE_BYTES).to_bytes(CHALLENGE_BYTES, "big")
-            key_of = partial(gate.key_of, RequestCode.EXCHANGE_BROKER_HA_INFO)
-            return Handshake(lambda name: key_of(name, need, source), challenge)
+            key_of = partial(gate.key_for_proof, RequestCode.EXCHANGE_BROKER_HA_INFO)
+            return Handshake(lambda name: key_of(name, need, source), self._unguessable(CHALLENGE_BYTES))
 
         return begin
 

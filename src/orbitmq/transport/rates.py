@@ -61,6 +61,12 @@ class Rates:
             raise self._too_much("bytes", most_bytes)
         self._left[who] = (requests - 1, volume - size, now_ms)
 
+    def give_back(self, who: str, size: int) -> None:
+        """What was taken for a request that is asked, and paid for, once more."""
+        if who in self._left:
+            requests, volume, then_ms = self._left[who]
+            self._left[who] = (requests + 1, volume + size, then_ms)
+
     def _too_much(self, what: str, most: int) -> Exception:
         key = f"orbitmq.{what}PerSecondPer{self._whose.capitalize()}"
         return self._refusals.refused(key, most, f"{what} a second of one {self._whose}")

@@ -113,6 +113,8 @@ class SendExpress:
                 at, end = appended.commit_log_offset, appended.end
                 plain.count(end - at)
         except OrbitError:
+            if self._door is not None and isinstance(fields, SignedSendV2):
+                self._door.give_back(fields, body)
             return None  # nothing was stored; the ordinary handler will hear the same, and can say it
         receipt = self._receipts.frame(at, queue_id, appended.queue_offset, unique_key, request.opaque, recall_handle)
         if durability.is_immediate or not wants_to_wait(properties):

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 64
 _MOST_SLAVES: Final = 64
+_MOST_STRANGERS: Final = 64  # who have not yet proved who they are, and have only so long for it
+_HANDSHAKE_SECONDS: Final = 5.0
 _BURST_BYTES: Final = 1 << 20
 _UNSENT_BYTES: Final = 4 << 20  # in a connection's buffer; then the slave has to take some first
 _WATCH_SECONDS: Final = 1.0
@@ -69,6 +71,7 @@ class Slaves:
         self._network = TlsNetwork(self._tls.context) if self._tls is not None else network or TcpNetwork()
         self._listener: Listener | None = None
         self._connections: dict[_Slave, None] = {}  # in the order they came
+        self._strangers: dict[_Slave, None] = {}  # the same; they take no slave's place
         self._waiting: deque[_Waiting] = deque()  # by log offset, ascending
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -90,7 +93,7 @@ class Slaves:
         self.drop_connections()
 
     def drop_connections(self) -> None:
-        for slave in list(self._connections):
+        for slave in [*self._connections, *self._strangers]:
             slave.abort()
 
     async def watch(self) -> None:
@@ -145,7 +148,7 @@ class Slaves:
         waiting, now = self._waiting, self._loop.time()
         while waiting and waiting[0].until <= now:
             waiting.popleft().told(ResponseCode.FLUSH_SLAVE_TIMEOUT)
-        if waiting:
+        if waiting and self._timer is None:  # who was told may have begun another wait
             self._timer = self._loop.call_at(waiting[0].until, self._give_up)
 
     def _copied(self, copies: int) -> int:
@@ -160,7 +163,16 @@ class Slaves:
             self._tls.reload_if_changed()
         return _Slave(self, self._store, self._configuration, self._handshake)
 
+    def knocked(self, slave: _Slave) -> None:
+        """One that has to prove who it is. The oldest such goes for it: who belongs here is done within a turn or two."""
+        if len(self._strangers) >= _MOST_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.abort()
+        self._strangers[slave] = None
+
     def joined(self, slave: _Slave) -> bool:
+        self._strangers.pop(slave, None)
         if len(self._connections) >= _MOST_SLAVES:
             logger.warning("refused a slave: %d are connected already", len(self._connections))
             return False
@@ -169,6 +181,7 @@ class Slaves:
 
     def left(self, slave: _Slave) -> None:
         self._connections.pop(slave, None)
+        self._strangers.pop(slave, None)
 
 
 class _Slave(asyncio.Protocol):
@@ -180,7 +193,8 @@ class _Slave(asyncio.Protocol):
         new_handshake: Callable[[str], Handshake] | None,
     ) -> None:
         self._new_handshake = new_handshake
-        self._handshake: Handshake | None = None
+        self._handshake: Handshake | None = None  # while it is not done
+        self._deadline: asyncio.TimerHandle | None = None  # of the handshake
         self.acked: int | None = None  # None: it has not said yet what it has
         self._slaves = slaves
         self._store = store
@@ -201,17 +215,21 @@ class _Slave(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         peer = transport.get_extra_info("peername")  # None: gone before we looked, as scanners of ports are
         self._peer = str(Address(*peer[:2])) if peer else ""
-        if not peer or not self._slaves.joined(self):
-            self._transport.abort()
-        elif self._new_handshake is not None:
+        if peer and self._new_handshake is not None:
             self._handshake = self._new_handshake(peer[0])
+            self._deadline = self._loop.call_later(_HANDSHAKE_SECONDS, self._give_up_handshake)
+            self._slaves.knocked(self)
+        elif not peer or not self._slaves.joined(self):
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._heard = self._loop.time()
         try:
-            if self._handshake is not None and not self._handshake.is_done:
+            if self._handshake is not None:
                 answer, data = self._handshake.feed(data)
                 self._transport.write(answer)
+                if self._handshake.is_done and not self._end_handshake():
+                    return
             offset = self._reports.feed(data)
         except FrameError as error:
             self._end(f"what it says makes no sense: {error}")
@@ -237,6 +255,8 @@ class _Slave(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._slaves.left(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
         if self.acked is not None:
             logger.info("slave %s left; it has the log up to %d of %d", self._peer, self.acked, self._log.end)
 
@@ -289,6 +309,20 @@ class _Slave(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+    def _end_handshake(self) -> bool:
+        """Whether there is room for it."""
+        self._handshake = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        is_in = self._slaves.joined(self)
+        if not is_in:
+            self._transport.abort()
+        return is_in
+
+    def _give_up_handshake(self) -> None:
+        self._end(f"it has not proved who it is within {_HANDSHAKE_SECONDS:.0f} seconds")
 
     def _push_again(self) -> None:
         self._is_scheduled = False
