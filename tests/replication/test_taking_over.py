@@ -98,7 +98,9 @@ async def test_offsets_are_taken_over_with_the_log_they_speak_of(group: Group) -
     commit = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "2"}
     assert (await client.ask(UPDATE_OFFSET, commit)).code == 0
     await tables.sync()
-    assert slave.state.offsets.get("G", "T", 0) != 2, "it would pass over a message that it does not have"
+    # A registration in between names the port of the log again; then the message is there as well.
+    has_both = slave.state.store.queue_range("T", 0).max_offset == 2
+    assert has_both or slave.state.offsets.get("G", "T", 0) != 2, "it would pass over a message that it does not have"
     copying.follow(address, ha_address)
     await until(lambda: slave.state.offsets.get("G", "T", 0) == 2, "the offset came with the message")
     assert slave.state.store.queue_range("T", 0).max_offset == 2
