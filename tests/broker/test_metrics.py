@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orbitmq.clock import ManualClock
-from orbitmq.errors import ConfigError
+from orbitmq.errors import ConfigError, StoreFull
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command
 from tests.broker.kit import HEART_BEAT, SEND_BACK, SEND_V2, Wire, running, wire
+from tests.broker.lease_kit import LeaseClient
 from tests.raw_client import until
 from tests.storage.faulty_disk import FaultyDisk
 
@@ -53,6 +54,10 @@ async def scrape(broker: Broker) -> dict[str, list[tuple[dict[str, str], float]]
         )
         families.setdefault(sample[1], []).append((labels, float(sample[3])))
     return families
+
+
+def no_room(*arguments: object) -> object:
+    raise StoreFull("no room", code=14)
 
 
 def exporting(**changes: object) -> dict[str, Any]:
@@ -191,6 +196,45 @@ async def test_every_request_is_timed_whichever_way_it_goes(tmp_path: Path, flus
         marks = {labels["processor"]: waiting for labels, waiting in families["rocketmq_processor_watermark"]}
         assert len(marks) == 12
         assert set(marks.values()) == {0}
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_acks_and_ends_of_transactions_are_timed_whichever_way_they_go(
+    tmp_path: Path, flush: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, **exporting(flushDiskType=flush)) as broker, wire(broker) as client:
+        consumer = LeaseClient(client)
+        for _ in range(3):
+            await client.send("T", b"x")
+        leased = await consumer.pop("T")
+        for each in (*leased[:2], leased[0]):  # said twice, there is nothing to write
+            assert (await consumer.ack(each)).code == 0
+        assert (await consumer.ack(leased[2], offset=1000)).code != 0  # left to the ordinary way
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.state.store, "append", no_room)
+            assert (await consumer.ack(leased[2])).code == 14
+        halves = [await client.send("Pay", TRAN_MSG="true", PGROUP="P") for _ in range(3)]
+        ends = [
+            {
+                "producerGroup": "P",
+                "tranStateTableOffset": half.fields["queueOffset"],
+                "commitLogOffset": int(half.fields["msgId"][-16:], 16),
+                "commitOrRollback": decision,
+                "msgId": "x",
+            }
+            for half, decision in zip(halves, (8, 12, 8), strict=True)
+        ]
+        for end in ends[:2]:
+            assert (await client.ask(RequestCode.END_TRANSACTION, end)).code == 0
+        fields = {name: str(value) for name, value in ends[2].items()}
+        (await client.connection()).notify(Command(RequestCode.END_TRANSACTION, fields=fields))
+        await until(lambda: not len(broker.state.half_messages), what="the commit")
+        await client.send("T", b"x")  # behind it, so that its time is noted
+        counts = await latencies(broker)
+        assert counts["ack_message", "success", "success", "false"] == 3
+        assert sum(count for key, count in counts.items() if key[0] == "ack_message") == 5
+        assert counts["end_transaction", "success", "success", "false"] == 2
+        assert counts["end_transaction", "success", "oneway", "false"] == 1
 
 
 async def test_what_waits_for_the_disk_shows_as_a_watermark(tmp_path: Path) -> None:

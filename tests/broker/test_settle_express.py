@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbitmq.broker.handlers.leases import ack_message
 from orbitmq.errors import StoreFull
 from orbitmq.message.record import decode_records
 from orbitmq.protocol.command import Command, encode
@@ -109,6 +111,27 @@ async def test_an_ack_that_cannot_be_stored_is_refused_and_may_come_again(
         assert broker.state.open_leases.in_flight("T", "LG", 0) == 1
         assert (await consumer.ack(leased)).code == 0
         assert broker.state.open_leases.in_flight("T", "LG", 0) == 0
+
+
+async def test_an_ack_whose_asker_is_gone_counts_and_holds_up_no_other(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, wire(broker) as client:
+        state, consumers = broker.state, [LeaseClient(client, "LG"), LeaseClient(client, "Others")]
+        await client.send("T", b"x")
+        (gone,), (other,) = [await consumer.pop("T") for consumer in consumers]
+        asking = asyncio.ensure_future(
+            ack_message(
+                state.settling, state.topics, state.store, state.durability,
+                Command(ACK, fields=ack_fields(gone)), None,  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+        asyncio.get_running_loop().call_soon(asking.cancel)  # when it has asked, and before anything is written
+        told: list[object] = []
+        asyncio.get_running_loop().call_soon(lambda: state.settling.ack("Others", "T", 0, 0, other.handle, told.append))
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await until(lambda: bool(told), what="the other ack")
+        assert all(isinstance(end, int) and end for end in told)
+        assert [state.open_leases.in_flight("T", group, 0) for group in ("LG", "Others")] == [0, 0]
 
 
 async def test_both_ways_end_transactions_alike(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from orbitmq import Client, ReceivedMessage, Transaction, connect
+from orbitmq import Client, ReceivedMessage, SendHook, Transaction, connect
+from orbitmq.client.hooks import TransactionEnd
 from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed
 from orbitmq.message.record import encode_stored
 from orbitmq.message.sysflags import TRANSACTION_PREPARED
@@ -150,6 +151,37 @@ async def test_an_end_that_does_not_arrive_is_logged_and_left_to_the_check(
     [record] = [one for one in caplog.records if one.levelno == logging.WARNING]
     assert "which will ask" in record.getMessage()
     assert "no such half message" in record.getMessage()
+
+
+async def test_a_hook_that_fails_keeps_no_end_from_its_broker(
+    cluster: ScriptedCluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[TransactionEnd] = []
+
+    class Failing(SendHook):
+        def after_transaction(self, end: TransactionEnd) -> None:
+            raise ZeroDivisionError
+
+    class Watching(SendHook):
+        def after_transaction(self, end: TransactionEnd) -> None:
+            seen.append(end)
+
+    hooks = [Failing(), Watching()]
+    async with client.transaction_producer("P", check=lambda message: False, hooks=hooks) as producer:
+        async with producer.begin("T", b"x") as transaction:
+            transaction.commit()
+        [half] = cluster.broker.queues["T", 0]
+        question = CheckTransactionState(tran_state_table_offset=0, commit_log_offset=100, topic="T")
+        await eventually(lambda: "P" in cluster.broker.producers)
+        cluster.broker.producers["P"].notify(
+            request(RequestCode.CHECK_TRANSACTION_STATE, question, encode_stored(half))
+        )
+        await eventually(lambda: len(decisions(cluster)) == 2)
+    assert decisions(cluster) == [COMMIT, ROLLBACK]
+    assert [(end.committed, end.from_check) for end in seen] == [(True, False), (False, True)]
+    assert [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR] == [
+        "a hook of group P failed; the broker is told all the same"
+    ] * 2
 
 
 async def test_mistakes_are_named(client: Client) -> None:

@@ -82,7 +82,7 @@ def build_express(state: State) -> ExpressRoutes:
         (RequestCode.SEND_MESSAGE_V2, CODEC_BINARY): send_with(RequestCode.SEND_MESSAGE_V2, ShortSendReader()),
         (RequestCode.SEND_BATCH_MESSAGE, CODEC_JSON): send_with(RequestCode.SEND_BATCH_MESSAGE, read_short),
         (RequestCode.ACK_MESSAGE, CODEC_JSON): AckExpress(s.settling, s.topics, s.store, s.durability),
-        (RequestCode.END_TRANSACTION, CODEC_JSON): EndExpress(s.half_messages, s.durability),
+        (RequestCode.END_TRANSACTION, CODEC_JSON): EndExpress(s.half_messages, s.durability, s.times),
         **pulls,
     }
 

@@ -56,7 +56,7 @@ class TransactionChecks:
     """
 
     def __init__(self, config: ClientConfig, group: str, check: Check, tell: Callable[[TransactionEnd], None]) -> None:
-        """`tell` hears of each answer before its broker does."""
+        """`tell` hears of each answer before its broker does, and raises nothing."""
         self._config = config
         self._group = group
         self._check = check
@@ -96,19 +96,17 @@ class TransactionChecks:
 
     def _tell_hooks(self, question: _Question, verdict: bool | None) -> None:
         stored = question.stored
-        end = TransactionEnd(
-            self._group,
-            stored.topic,
-            stored.message_id,
-            stored.properties,
-            verdict,
-            str(question.connection.peer),
-            from_check=True,
+        self._tell(
+            TransactionEnd(
+                self._group,
+                stored.topic,
+                stored.message_id,
+                stored.properties,
+                verdict,
+                str(question.connection.peer),
+                from_check=True,
+            )
         )
-        try:
-            self._tell(end)
-        except Exception:
-            logger.exception("a hook of group %s failed; the broker gets its answer", self._group)
 
     def _answer(self, question: _Question, decision: int, remark: str | None) -> None:
         header, stored = question.header, question.stored

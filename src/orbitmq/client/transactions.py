@@ -183,8 +183,12 @@ class TransactionProducer:
             )
 
     def _tell(self, end: TransactionEnd) -> None:
+        """Whatever hooks make of it, the broker hears how it ended."""
         for hook in self._hooks:
-            hook.after_transaction(end)
+            try:
+                hook.after_transaction(end)
+            except Exception:
+                logger.exception("a hook of group %s failed; the broker is told all the same", self.group)
 
 
 class Transaction:

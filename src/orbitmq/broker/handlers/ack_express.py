@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import OrbitError
 from orbitmq.protocol import command as commands
-from orbitmq.protocol.codes import FLAG_RESPONSE, RequestCode
+from orbitmq.protocol.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, ok_frame
 from orbitmq.protocol.headers.leases import AckMessage
 from orbitmq.protocol.lease_texts import parse_handle
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from orbitmq.broker.durability import Durability
     from orbitmq.broker.leases.settling import Settling
     from orbitmq.broker.topics import Topics
-    from orbitmq.protocol.codes import ResponseCode
     from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Connection
 
@@ -52,7 +51,7 @@ class AckExpress:
             if not low <= offset <= high:
                 return None
             handle = parse_handle(fields.extra_info)
-            told = partial(self._written, connection, request.opaque)
+            told = partial(self._written, connection, request.opaque, connection.last_activity)
             connection.owe()
             try:
                 self._settling.ack(fields.consumer_group, topic, queue_id, offset, handle, told)
@@ -63,17 +62,19 @@ class AckExpress:
             return None
         return b""
 
-    def _written(self, connection: Connection, opaque: int, outcome: int | OrbitError) -> None:
+    def _written(self, connection: Connection, opaque: int, arrived: float, outcome: int | OrbitError) -> None:
         if isinstance(outcome, OrbitError):
             request = Command(RequestCode.ACK_MESSAGE, opaque=opaque)
             failure = failure_answer(request, outcome, connection.peer)
             failure.opaque, failure.flag = opaque, failure.flag | FLAG_RESPONSE
+            connection.note_paid(RequestCode.ACK_MESSAGE, failure.code, arrived)
             connection.pay(commands.encode(failure))
         elif not outcome or self._durability.is_immediate:
-            connection.pay(ok_frame(opaque))
+            _pay(connection, opaque, arrived)
         else:
-            self._durability.tell(outcome, partial(_pay, connection, opaque))
+            self._durability.tell(outcome, partial(_pay, connection, opaque, arrived))
 
 
-def _pay(connection: Connection, opaque: int, _verdict: ResponseCode) -> None:
+def _pay(connection: Connection, opaque: int, arrived: float, _verdict: int = ResponseCode.SUCCESS) -> None:
+    connection.note_paid(RequestCode.ACK_MESSAGE, ResponseCode.SUCCESS, arrived)
     connection.pay(ok_frame(opaque))

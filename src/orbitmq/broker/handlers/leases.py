@@ -58,7 +58,12 @@ async def ack_message(
         )
     handle = parse_handle(header.extra_info)
     written: asyncio.Future[int | OrbitError] = asyncio.get_running_loop().create_future()
-    settling.ack(header.consumer_group, header.topic, header.queue_id, header.offset, handle, written.set_result)
+
+    def told(outcome: int | OrbitError) -> None:
+        if not written.done():  # cancelled, when its connection is gone: the ack counts all the same
+            written.set_result(outcome)
+
+    settling.ack(header.consumer_group, header.topic, header.queue_id, header.offset, handle, told)
     end = await written
     if isinstance(end, OrbitError):
         raise end
