@@ -82,7 +82,7 @@ async def test_timers_that_came_after_the_last_look_are_on_the_heirs_wheel(group
     assert heir.state.timers.wheel.count_between(now_ms + FAR_MS // 2, now_ms + 2 * FAR_MS) == 1
 
 
-async def test_offsets_are_taken_over_with_the_log_they_speak_of(group: Group) -> None:
+async def test_offsets_are_taken_over_with_the_log_they_speak_of(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = await group.master(), await group.slave()
     client = wire(master)
     await client.heartbeat("c", "G", {"T": "*"})
@@ -92,15 +92,14 @@ async def test_offsets_are_taken_over_with_the_log_they_speak_of(group: Group) -
     assert copying is not None
     assert tables is not None
     address, ha_address = copying.master, copying.ha_address
+    monkeypatch.setattr(slave.state.registration, "_follow", None)  # which would name the port of the log again
     copying.follow(address, None)  # no more of the log
     await until(lambda: not copying.is_connected, "the connection to the log is closed")
     await client.send("T", b"two")
     commit = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "2"}
     assert (await client.ask(UPDATE_OFFSET, commit)).code == 0
     await tables.sync()
-    # A registration in between names the port of the log again; then the message is there as well.
-    has_both = slave.state.store.queue_range("T", 0).max_offset == 2
-    assert has_both or slave.state.offsets.get("G", "T", 0) != 2, "it would pass over a message that it does not have"
+    assert slave.state.offsets.get("G", "T", 0) != 2, "it would pass over a message that it does not have"
     copying.follow(address, ha_address)
     await until(lambda: slave.state.offsets.get("G", "T", 0) == 2, "the offset came with the message")
     assert slave.state.store.queue_range("T", 0).max_offset == 2
