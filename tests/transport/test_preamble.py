@@ -116,6 +116,35 @@ async def test_a_header_in_single_bytes_then_requests() -> None:
         assert (await client.answer()).body == b"slow"
 
 
+@pytest.mark.parametrize("first", [HEADERS[name][0] for name in ("v1 unknown", "v2 local", "v1 IPv4")])
+def test_a_header_behind_a_header_is_none(first: bytes) -> None:
+    preamble = Preamble()
+    preamble.feed(first)
+    source = preamble.source
+    preamble.feed(v2(V4))
+    assert preamble.done
+    assert preamble.source == source
+    assert preamble.rest == v2(V4)
+
+
+@pytest.mark.parametrize("header", [header for header, _ in HEADERS.values() if header])
+async def test_a_header_of_someone_who_is_not_believed_closes_the_connection_with_one_line(
+    header: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+    async with serving({ECHO: echo}, believes_proxy=asked.append) as (_, address):
+        async with raw_client(address) as client:
+            assert (await client.ask(ECHO)).code == 0  # without a header nobody asks
+            assert asked == []
+        async with raw_client(address) as client:
+            client.send(header)
+            assert await client.is_closed_by_the_server()
+    assert asked == ["127.0.0.1"]
+    (line,) = caplog.records
+    assert line.levelname == "WARNING"
+    assert "orbitmq.trustedProxies" in line.getMessage()
+
+
 async def test_a_broken_header_closes_the_connection_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
     async with serving({ECHO: echo}) as (_, address), raw_client(address) as client:
         client.send(b"PROXY TCP4 10.0.0.7 10.0.0.1 \xb2 9876\r\n")

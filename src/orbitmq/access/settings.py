@@ -6,10 +6,12 @@ from typing import Final
 
 import msgspec
 
+from orbitmq.access.addresses import AddressPattern
 from orbitmq.errors import ConfigError
 from orbitmq.protocol.bodies.access import ENABLED, SUPER, User
 from orbitmq.protocol.signing import Credentials
 from orbitmq.transport.load_limits import LoadLimits
+from orbitmq.transport.preamble import TRUSTED_PROXIES
 
 
 class _InnerClient(msgspec.Struct):
@@ -27,6 +29,7 @@ class AccessSettings(LoadLimits, rename="camel", kw_only=True, frozen=True):
         ""  # {"accessKey": ..., "secretKey": ...}: what we sign our own requests with
     )
     auth_config_path: str = ""
+    trusted_proxies: str = msgspec.field(default="", name=TRUSTED_PROXIES)  # parted by semicolons; see proxies.py
     migrate_auth_from_v1_enabled: bool = False  # accounts of 4.x access files become users at the start
     # There is one of each here, so what these name does not matter.
     authentication_provider: str = ""
@@ -43,6 +46,16 @@ class AccessSettings(LoadLimits, rename="camel", kw_only=True, frozen=True):
 
     def codes_without_authorization(self) -> frozenset[int]:
         return _codes("authorizationWhitelist", self.authorization_whitelist)
+
+    def proxies(self) -> tuple[AddressPattern, ...]:
+        """Those that are named."""
+        try:
+            return tuple(AddressPattern(part) for part in self.trusted_proxies.split(";") if part.strip())
+        except ConfigError as error:
+            raise ConfigError(
+                f"{TRUSTED_PROXIES}={self.trusted_proxies} cannot be: {error.message}",
+                hint="addresses or networks, parted by semicolons, such as 10.0.0.7;192.168.1.0/24",
+            ) from None
 
     def first_user(self) -> User | None:
         if not self.init_authentication_user:
@@ -79,6 +92,7 @@ class AccessSettings(LoadLimits, rename="camel", kw_only=True, frozen=True):
             )
         self.codes_without_authentication()
         self.codes_without_authorization()
+        self.proxies()
         self.first_user()
         self.own_credentials()
 

@@ -15,6 +15,7 @@ authorizationWhitelist | | request codes that need no policy, parted by commas
 initAuthenticationUser | | {"username": ..., "password": ...}: made a super user if there is none of that name
 innerClientAuthenticationCredentials | | {"accessKey": ..., "secretKey": ...}: what this server signs its own requests with
 authConfigPath | | the directory of users and policies; empty: with the rest of what the server keeps
+orbitmq.trustedProxies | | addresses or networks, parted by semicolons, that may say in a PROXY header where a connection comes from; from any other a header ends it. Empty: everyone, but loopback alone with access control or a limit by address
 migrateAuthFromV1Enabled | | accounts of 4.x access files become users and policies at the start
 authenticationProvider | | without effect: there is one
 authenticationMetadataProvider | | without effect: there is one

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.access.proxies import TrustedProxies
 from orbitmq.broker import names
 from orbitmq.broker.advertised import advertised_host
 from orbitmq.broker.exporter import Exporter
@@ -72,6 +73,8 @@ class Broker:
         try:
             self._connect_parts()  # before anyone can send: what is appended unheard would stay unseen
             self._doorman = Doorman(lambda: self.configuration.settings, self._clock, self.state.refusals)
+            is_guarded = self.state.gate is not None
+            self._proxies = TrustedProxies(lambda: self.configuration.settings, is_guarded=is_guarded)
             routes, express = build_routes(self.state), build_express(self.state)
             ha_port = await self._open_ha_port()
             listening = await self._listen(routes, express, settings.bind_address, settings.listen_port)
@@ -167,6 +170,7 @@ class Broker:
             on_close=self._connection_closed,
             network=self._network,
             doorman=self._doorman,
+            believes_proxy=self._proxies.believes,
         )
         address = await server.start(host, port)
         self._servers.append(server)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.access.opening import open_gate, open_users, own_signature
+from orbitmq.access.proxies import TrustedProxies
 from orbitmq.clock import Clock, SystemClock
 from orbitmq.errors import OrbitError
 from orbitmq.nameserver.departures import Departures
@@ -95,6 +96,7 @@ class NameServer:
             on_close=self._connection_closed,
             network=network,
             doorman=Doorman(lambda: configuration.settings, clock, refusals),
+            believes_proxy=TrustedProxies(lambda: configuration.settings, is_guarded=gate is not None).believes,
         )
         configuration.when_changed += [rates.refresh, self._server.limits_changed]
         self._exporter = Exporter(self.registry, self._server, refusals, network)

@@ -47,7 +47,7 @@ from orbitmq.transport.express import (
 )
 from orbitmq.transport.failures import failure_answer, refuse_unknown_code
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
-from orbitmq.transport.preamble import Preamble
+from orbitmq.transport.preamble import TRUSTED_PROXIES, Preamble
 from orbitmq.transport.request_times import Kind, Result
 from orbitmq.transport.tls import ServerTls, TlsLayer, TlsMode
 
@@ -73,6 +73,7 @@ _UNKNOWN_PEER: Final = Address("unknown", 0)
 class Connection(asyncio.Protocol):
     __slots__ = (
         "_backlog",
+        "_believes_proxy",
         "_calls",
         "_decoder",
         "_express",
@@ -120,11 +121,13 @@ class Connection(asyncio.Protocol):
         on_close: Callable[[Connection], None] | None = None,
         on_source: Callable[[Connection], None] | None = None,
         refusals: Refusals | None = None,
+        believes_proxy: Callable[[str], bool] | None = None,
     ) -> None:
         """`server_tls` marks the accepting side: only there do the first bytes choose between plain and TLS.
 
         `express` handlers go by the first bytes of a header, `swift` sees every read first (express.py). `on_source` hears when
-        a proxy names another peer, `times` how long requests took.
+        a proxy names another peer, `times` how long requests took. `believes_proxy` is asked whether the host that is connected may
+        do that; without it, all may.
         """
         self.peer: Address = _UNKNOWN_PEER  # behind a proxy: the client that the proxy names
         self.closed = False
@@ -144,6 +147,7 @@ class Connection(asyncio.Protocol):
         self._on_close = on_close
         self._on_source = on_source
         self._refusals = refusals
+        self._believes_proxy = believes_proxy
         self._leaving: asyncio.TimerHandle | None = None  # of one that is turned away
         self._decoder = FrameDecoder(limits.max_frame_bytes, limits.max_header_bytes)
         self._backlog: deque[Frame] = deque()
@@ -332,6 +336,10 @@ class Connection(asyncio.Protocol):
 
     def _choose_layers(self, preamble: Preamble, data: bytes) -> bytes:
         preamble.feed(data)
+        if preamble.is_proxied and self._believes_proxy is not None and not self._believes_proxy(self.peer.host):
+            raise TransportError(
+                "it sent a PROXY header, and is not believed", hint=f"if it is your proxy, name it in {TRUSTED_PROXIES}"
+            )
         if not preamble.done:
             return b""
         self._preamble = None

@@ -38,6 +38,15 @@ class LoadLimits(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         default=1 << 20, name=MAX_HEADER
     )
 
+    @property
+    def limits_addresses(self) -> bool:
+        """Whether it matters which address somebody has."""
+        return bool(
+            self.max_connections_per_address
+            or self.requests_per_second_per_address
+            or self.bytes_per_second_per_address
+        )
+
 
 class Refusals:
     """How often each limit said no; shared by all parts of a server."""

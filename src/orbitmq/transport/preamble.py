@@ -16,6 +16,7 @@ from typing import Final
 from orbitmq.errors import ConfigError, FrameError
 from orbitmq.transport.address import Address, parse_address
 
+TRUSTED_PROXIES: Final = "orbitmq.trustedProxies"  # the setting that says who may begin with a PROXY header
 _TLS_HANDSHAKE: Final = 0x16
 _V1_START: Final = b"PROXY "
 _V1_MAX_BYTES: Final = 107
@@ -29,13 +30,17 @@ _V2_FIXED: Final = struct.Struct(
 
 
 class Preamble:
-    """Feed it until `done`; then `is_tls`, `source` (if a proxy named one) and the `rest` of the stream are known."""
+    """Feed it until `done`; then `is_tls`, `source` (if a proxy named one) and the `rest` of the stream are known.
 
-    __slots__ = ("_held", "done", "is_tls", "rest", "source")
+    `is_proxied` as soon as there was a header, whether or not it named a source.
+    """
+
+    __slots__ = ("_held", "done", "is_proxied", "is_tls", "rest", "source")
 
     def __init__(self) -> None:
         self._held = b""
         self.done = False
+        self.is_proxied = False
         self.is_tls = False
         self.rest = b""
         self.source: Address | None = None
@@ -45,11 +50,13 @@ class Preamble:
         data = self._held + data
         if not data:
             return
-        if self.source is None and data[0] in (_V1_START[0], _V2_SIGNATURE[0]):
+        # One header alone: behind that of a proxy which named nobody, another would be its client's.
+        if not self.is_proxied and data[0] in (_V1_START[0], _V2_SIGNATURE[0]):
             taken = self._take_v1(data) if data[0] == _V1_START[0] else self._take_v2(data)
             if taken == 0:
                 self._held = data
                 return
+            self.is_proxied = True
             data = data[taken:]
             if not data:
                 self._held = b""

@@ -40,13 +40,16 @@ class Server:
         on_close: Callable[[Connection], None] | None = None,
         network: Network | None = None,
         doorman: Doorman | None = None,
+        believes_proxy: Callable[[str], bool] | None = None,
     ) -> None:
+        """`believes_proxy`: whether that host may say in a PROXY header for whom it connects."""
         self.connections: dict[Connection, None] = {}  # in the order they came
         self._routes = routes
         self._express = by_first_bytes(express or {})
         self._swift = swift
         self._limits = limits
         self._doorman = doorman
+        self._believes_proxy = believes_proxy
         self._tls = ServerTls(tls or TlsSettings())
         self._times = times
         self._on_close = on_close
@@ -106,6 +109,7 @@ class Server:
             on_close=self._forget,
             on_source=doorman.arrived if doorman is not None else None,
             refusals=doorman.refusals if doorman is not None else None,
+            believes_proxy=self._believes_proxy,
         )
 
     def limits_changed(self) -> None:
