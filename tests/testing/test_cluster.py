@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 import orbitmq as mq
+from orbitmq.broker.broker import Broker
 from orbitmq.errors import OrbitError
 from orbitmq.sync import connect
+from orbitmq.testing.broker_process import obey
+from orbitmq.testing.clock import MovableClock
+from orbitmq.testing.small_settings import broker_configuration
+from tests.raw_client import until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from orbitmq.testing import Cluster
 
 pytest_plugins = ["pytester"]
@@ -61,7 +69,8 @@ def test_faults_and_the_clock_reach_every_broker(mq_cluster: Cluster) -> None:
             broker.drop_connections()
             broker.pause()
             broker.resume()
-        producer.send("T", b"later", delay=timedelta(hours=1))
+        with client.producer(group="Patient") as patient:  # its connections were cut: it may have to send again
+            patient.send("T", b"later", delay=timedelta(hours=1))
         mq_cluster.clock.advance(hours=2)
         (message,) = mq_cluster.expect("T", body=b"later", timeout=PATIENCE_SECONDS)
     assert message.topic == "T"
@@ -70,6 +79,27 @@ def test_faults_and_the_clock_reach_every_broker(mq_cluster: Cluster) -> None:
     mq_cluster["b"].stop()
     with pytest.raises(OrbitError, match="is not running"):
         mq_cluster["b"].pause()
+
+
+async def test_a_broker_says_that_connections_are_dropped_when_they_are(tmp_path: Path) -> None:
+    """What it then stands still for, as a paused process does, comes after the end of each connection."""
+    async with Broker(broker_configuration(tmp_path, {})) as broker:
+        assert broker.address is not None
+        with socket.create_connection(broker.address) as peer:
+            peer.settimeout(PATIENCE_SECONDS)
+            await until(lambda: any(server.connections for server in broker._servers), what="the connection")
+            seen = asyncio.get_running_loop().create_future()
+            obey({"drop_connections": True}, broker, MovableClock(), lambda: seen.set_result(_end_of(peer)))
+            assert await seen in ("closed", "reset")
+
+
+def _end_of(peer: socket.socket) -> str:
+    try:
+        return "data" if peer.recv(1) else "closed"
+    except ConnectionResetError:
+        return "reset"
+    except TimeoutError:
+        return "open"
 
 
 def test_users_find_the_fixtures_with_every_runner(pytester: pytest.Pytester) -> None:

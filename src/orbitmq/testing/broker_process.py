@@ -16,8 +16,9 @@ import asyncio
 import json
 import sys
 import threading
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orbitmq.broker.broker import Broker
 from orbitmq.errors import OrbitError
@@ -25,7 +26,7 @@ from orbitmq.testing.clock import MovableClock
 from orbitmq.testing.small_settings import broker_configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 async def serve(store: Path, settings: Mapping[str, str], ahead_ms: int) -> None:
@@ -35,22 +36,23 @@ async def serve(store: Path, settings: Mapping[str, str], ahead_ms: int) -> None
     async with Broker(broker_configuration(store, settings), clock=clock) as broker:
         _say({"address": str(broker.address)})
 
-        def obey(line: str) -> None:
-            order = json.loads(line)
-            clock.advance(ms=order.get("advance_ms", 0))
-            if "refuse_sends" in order:
-                broker.state.sending.refusal = order["refuse_sends"]
-            if "drop_connections" in order:
-                broker.drop_connections()
-            _say({})
-
         def listen() -> None:
             for line in sys.stdin:
-                loop.call_soon_threadsafe(obey, line)
+                loop.call_soon_threadsafe(obey, json.loads(line), broker, clock, partial(_say, {}))
             loop.call_soon_threadsafe(ended.set)
 
         threading.Thread(target=listen, daemon=True).start()
         await ended.wait()
+
+
+def obey(order: Mapping[str, Any], broker: Broker, clock: MovableClock, done: Callable[[], None]) -> None:
+    clock.advance(ms=order.get("advance_ms", 0))
+    if "refuse_sends" in order:
+        broker.state.sending.refusal = order["refuse_sends"]
+    if "drop_connections" in order:
+        broker.drop_connections()
+    # Sockets that are cut close in the loop's next turn. A test that heard of it before could stop this process in between.
+    asyncio.get_running_loop().call_soon(done)
 
 
 def _say(what: Mapping[str, str]) -> None:

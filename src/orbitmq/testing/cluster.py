@@ -231,10 +231,12 @@ class Cluster(Contents):
         for broker in reversed(list(self)):
             if broker.is_running:
                 broker.stop()
-        if self._thread is not None:
-            self._thread.stop()
-            self._thread = None
-        shutil.rmtree(self._folder, ignore_errors=True)
+        thread, self._thread = self._thread, None
+        try:
+            if thread is not None:
+                thread.stop()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self.start()

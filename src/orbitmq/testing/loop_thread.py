@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import OrbitError
@@ -31,15 +32,18 @@ class LoopThread:
         self._thread.start()
         if not self._ready.wait(PATIENCE_SECONDS):
             raise OrbitError(f"{self._name} did not start within {PATIENCE_SECONDS:.0f} s")
-        if self._failure is not None:
-            raise self._failure
+        self._raise_failure()
 
     def stop(self) -> None:
+        """What failed while it closed is raised here."""
         if self._thread is not None and self._loop is not None and self._asked_to_stop is not None:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._asked_to_stop.set)
             self._thread.join(PATIENCE_SECONDS)
+            if self._thread.is_alive():
+                raise OrbitError(f"{self._name} did not stop within {PATIENCE_SECONDS:.0f} s")
             self._thread = None
+            self._raise_failure()
 
     def call(self, function: Callable[[], None]) -> None:
         """Have the loop call it, soon."""
@@ -47,15 +51,30 @@ class LoopThread:
         self._loop.call_soon_threadsafe(function)
 
     def called(self, function: Callable[[], None]) -> None:
-        """The same, and wait until it did."""
-        done = threading.Event()
+        """The same, and wait until it did. What it raises is raised here."""
+        outcome: Future[None] = Future()
 
         def call() -> None:
-            function()
-            done.set()
+            try:
+                function()
+            except BaseException as error:
+                outcome.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise  # the loop is to end
+            else:
+                outcome.set_result(None)
 
         self.call(call)
-        done.wait(PATIENCE_SECONDS)
+        done, _ = wait([outcome], PATIENCE_SECONDS)
+        if not done:
+            raise OrbitError(f"{self._name} did nothing for {PATIENCE_SECONDS:.0f} s", hint="is it paused?")
+        outcome.result()
+
+    def _raise_failure(self) -> None:
+        """Once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _run(self, server: AbstractAsyncContextManager[object]) -> None:
         try:

@@ -46,12 +46,14 @@ class Server(Contents):
 
     def stop(self) -> None:
         self.resume()
-        if self._thread is not None:
-            self._thread.stop()
-            self._thread = None
-        if not self._keep and self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        thread, self._thread = self._thread, None
+        try:
+            if thread is not None:
+                thread.stop()
+        finally:
+            if not self._keep and self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder = None
 
     def __enter__(self) -> Self:
         return self.start()
