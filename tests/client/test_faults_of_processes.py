@@ -26,6 +26,7 @@ pytestmark = [
 
 ENOUGH = 20
 PATIENCE = 90.0
+_BESIDE = (-2, 1)  # a broker listens there, too: for old clients, and for slaves
 
 
 class World:
@@ -34,8 +35,8 @@ class World:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._name_server_ports = free_port(), free_port()
-        self._broker_port = free_port()
         self.name_servers = [self._start_name_server(number) for number in (0, 1)]
+        self._broker_port = free_port(*_BESIDE)
         self.addresses = ";".join(server.address for server in self.name_servers)
         self.start_broker()
         self.proxy = self._start_proxy()
@@ -54,7 +55,7 @@ class World:
         """Kill broker and proxy, and start both again at another address."""
         self.broker.process.kill()
         self.proxy.kill()
-        self._broker_port = free_port()
+        self._broker_port = free_port(*_BESIDE)
         self.start_broker()
         self.proxy = self._start_proxy()
 
@@ -178,8 +179,10 @@ _READER = pytest.mark.readers("reader")
 
 def test_a_broker_is_killed_and_comes_back(world: World, traffic: Traffic) -> None:
     world.broker.process.kill()
-    traffic.sender.tells("failed")
-    world.start_broker()
+    try:
+        traffic.sender.tells("failed")
+    finally:
+        world.start_broker()
     traffic.flows()
 
 
@@ -190,20 +193,24 @@ def test_a_broker_moves_to_another_address(world: World, traffic: Traffic) -> No
 
 def test_connections_are_reset_in_the_middle_of_frames(world: World, traffic: Traffic) -> None:
     world.proxy.signal(signal.SIGUSR1)
-    eventually(
-        world.proxy.printed,
-        lambda text: text.count("cut request") >= 5 and text.count("cut answer") >= 5,
-        PATIENCE,
-        "five resets either way",
-    )
-    world.proxy.signal(signal.SIGHUP)
+    try:
+        eventually(
+            world.proxy.printed,
+            lambda text: text.count("cut request") >= 5 and text.count("cut answer") >= 5,
+            PATIENCE,
+            "five resets either way",
+        )
+    finally:
+        world.proxy.signal(signal.SIGHUP)
     traffic.flows()
 
 
 def test_a_broker_is_slower_than_the_time_limit(world: World, traffic: Traffic) -> None:
     world.proxy.signal(signal.SIGUSR2)
-    traffic.sender.tells("failed")
-    world.proxy.signal(signal.SIGHUP)
+    try:
+        traffic.sender.tells("failed")
+    finally:
+        world.proxy.signal(signal.SIGHUP)
     traffic.flows()
 
 
@@ -256,15 +263,19 @@ def test_a_thousand_producers_are_closed_at_once(traffic: Traffic) -> None:
 
 def test_one_name_server_of_two_is_killed(world: World, traffic: Traffic) -> None:
     world.name_servers[0].process.kill()
-    latecomer = traffic.start("reader")  # which may ask the dead one first
-    traffic.readers.append(latecomer)
-    traffic.flows()
-    world.restart_name_server(0)
+    try:
+        latecomer = traffic.start("reader")  # which may ask the dead one first
+        traffic.readers.append(latecomer)
+        traffic.flows()
+    finally:
+        world.restart_name_server(0)
 
 
 def test_all_name_servers_are_gone_and_sends_go_on(world: World, traffic: Traffic) -> None:
     for server in world.name_servers:
         server.process.kill()
-    traffic.flows()
-    for number in (0, 1):
-        world.restart_name_server(number)
+    try:
+        traffic.flows()
+    finally:
+        for number in (0, 1):
+            world.restart_name_server(number)

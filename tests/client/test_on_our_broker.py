@@ -49,6 +49,7 @@ SETTINGS: dict[str, str | int] = {
     "transactionCheckInterval": 500,
     "recallMessageEnable": "true",
 }
+_BESIDE = (-2, 1)  # a broker listens there, too: for old clients, and for slaves
 
 
 class Servers:
@@ -56,8 +57,8 @@ class Servers:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports = free_port(), free_port()
-        self.name_server = orbit.start_name_server(folder / "nameserver", port=self._ports[0])
+        self.name_server = orbit.start_name_server(folder / "nameserver", port=free_port())
+        self._broker_port = free_port(*_BESIDE)
         self.start_broker()
 
     @property
@@ -67,12 +68,14 @@ class Servers:
     def move_broker(self) -> None:
         """Kill it and start it again at another address."""
         self.broker.process.kill()
-        self._ports = self._ports[0], free_port()
+        self._broker_port = free_port(*_BESIDE)
         self.start_broker()
 
     def start_broker(self) -> None:
         (self._folder / "broker" / "broker.out").unlink(missing_ok=True)  # its old word that it is ready
-        self.broker = orbit.start_broker(self._folder / "broker", self.address, settings=SETTINGS, port=self._ports[1])
+        self.broker = orbit.start_broker(
+            self._folder / "broker", self.address, settings=SETTINGS, port=self._broker_port
+        )
 
     async def create_topic(self, name: str) -> None:
         """With eight queues."""
