@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import shutil
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
-from orbitmq.storage.lock import LastExit
+from orbitmq.storage.files import LocalDisk
+from orbitmq.storage.lock import LastExit, mark_running
+from orbitmq.storage.tables import DelayTable
 from tests.broker.kit import Wire, running, wire
 from tests.raw_client import until
 
@@ -262,3 +265,47 @@ async def test_after_a_power_cut_only_what_was_saved_counts(tmp_path: Path, cloc
 
     async with running(tmp_path, clock=clock) as broker, wire(broker) as client:
         assert await delivered(broker, client, 2) == [b"x", b"x"]
+
+
+def killed(store: Path, image: Path) -> Path:
+    """What a kill at this moment would leave: what is in files, synced or not, and nothing of the process."""
+    shutil.copytree(store, image)
+    mark_running(LocalDisk(), image)  # a start tells a killed store from a copy
+    return image
+
+
+async def test_a_kill_takes_nothing_that_was_delivered_into_the_write_pool(tmp_path: Path, clock: ManualClock) -> None:
+    pool: dict[str, Any] = {
+        "timerWheelEnable": "false",
+        "transientStorePoolEnable": "true",
+        "transientStorePoolSize": 2,
+        "commitIntervalCommitLog": 3_600_000,
+    }
+    async with running(tmp_path / "store", clock=clock, **pool) as broker, wire(broker) as client:
+        await client.send("T", b"x", DELAY="1")
+        broker.state.store.flush()
+        clock.advance(seconds=1)
+        await until(lambda: broker.state.delayed.table().offset_table[1] == 1, what="delivery")
+        image = killed(tmp_path / "store", tmp_path / "image")
+
+    async with running(image, clock=clock, timerWheelEnable="false") as broker, wire(broker) as client:
+        assert broker.state.store.last_exit is LastExit.KILLED
+        assert set(await delivered(broker, client, 1)) == {b"x"}
+
+
+async def test_a_kill_does_not_undo_what_the_master_said(tmp_path: Path, clock: ManualClock) -> None:
+    async with running(tmp_path / "store", clock=clock, timerWheelEnable="false") as broker, wire(broker) as client:
+        for body in (b"first", b"second"):
+            await client.send("T", body, DELAY="1")
+        clock.advance(seconds=1)
+        await delivered(broker, client, 2)
+        delayed = broker.state.delayed
+        await until(lambda: delayed.deliver_due() is None, what="nothing waits")
+        delayed.take_over(DelayTable(offset_table={1: 1, 30: 5}))
+        assert delayed.table().offset_table[30] == 5, "a level that only the master has"
+        await delayed.save()
+        image = killed(tmp_path / "store", tmp_path / "image")
+
+    async with running(image, clock=clock, timerWheelEnable="false") as broker, wire(broker) as client:
+        assert broker.state.store.last_exit is LastExit.KILLED
+        assert await delivered(broker, client, 3) == [b"first", b"second", b"second"]

@@ -16,9 +16,14 @@ from tests.raw_client import until
 from tests.storage.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from orbitmq.protocol.codes import ResponseCode
+
 pytestmark = pytest.mark.usefixtures("loops")
+
+END_TRANSACTION, COMMIT, ROLL_BACK = 37, 8, 12
 
 
 class Gate:
@@ -60,6 +65,38 @@ async def test_with_sync_flush_the_answer_waits_for_the_disk(tmp_path: Path, mon
         assert {(await answer).code for answer in answers} == {0}
         await until(lambda: broker.state.store.queue_range("T", 0).max_offset == 12, what="all visible")
         assert len(await client.bodies("T")) == 12
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLL_BACK])
+async def test_a_decided_transaction_is_answered_when_its_decision_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decision: int
+) -> None:
+    async with running(tmp_path, flushDiskType="SYNC_FLUSH", syncFlushTimeout=60_000) as broker, wire(broker) as client:
+        half = await client.send("T", b"half", TRAN_MSG="true", PGROUP="P")
+        store = broker.state.store
+        await until(lambda: store.flushed_offset == store.log.end, what="the half message on disk")
+        awaited: list[int] = []
+        tell = broker.state.durability.tell
+
+        def watched(end: int, told: Callable[[ResponseCode], None], messages: int = 1) -> None:
+            awaited.append(end)
+            tell(end, told, messages)
+
+        monkeypatch.setattr(broker.state.durability, "tell", watched)
+        gate = Gate(broker, monkeypatch)
+        fields = {
+            "producerGroup": "P", "tranStateTableOffset": half.fields["queueOffset"], "msgId": "x",
+            "commitLogOffset": int(half.fields["msgId"][16:], 16), "commitOrRollback": decision,
+        }  # fmt: skip
+        answer = await client.start(END_TRANSACTION, fields)
+        await round_trips(client)
+        assert not answer.done()
+
+        gate.open()
+
+        assert (await answer).code == 0
+        assert awaited == [store.log.end], "the last record is the decision"
+        assert store.queue_range("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0).max_offset == 1
 
 
 async def test_a_sender_that_does_not_want_to_wait_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

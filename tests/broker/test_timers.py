@@ -12,6 +12,7 @@ import pytest
 
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
+from orbitmq.storage.timer_store import Timer
 from tests.broker.kit import Wire, running, wire
 from tests.raw_client import until
 
@@ -373,6 +374,31 @@ async def test_a_restart_in_the_middle_delivers_the_rest_once(tmp_path: Path, cl
         assert (info["timerOffsetBehind"], info["timerCongestNum"]) == ("0", "0")
         checkpoint = struct.unpack(">7q", (await client.ask(TIMER_CHECK_POINT)).body)
         assert checkpoint[2] == 121
+
+
+async def test_what_is_on_the_wheel_from_before_a_cut_of_the_log_counts_no_more(
+    client: Wire, broker: Broker, clock: ManualClock
+) -> None:
+    timers, log = broker.state.timers, broker.state.store.log
+    assert timers is not None
+    at = log.end
+    await client.send("T", b"x", TIMER_DELAY_SEC="5")
+    await on_the_wheel(broker)
+    sooner = Timer(NOW_MS + 2000, at, log.end - at, 0)  # what was at that place of the log before the cut
+    assert timers.wheel.put_many([sooner], NOW_MS) == 1
+    clock.advance(seconds=4)
+    await all_fired(broker, clock)
+    assert await client.bodies("T") == [], "three seconds too early"
+    clock.advance(seconds=2)
+    await all_fired(broker, clock)
+    assert await client.bodies("T") == [b"x"]
+
+    end = log.end
+    timers.wheel._known.update((at, end, end + 100))  # found on the wheel at start
+
+    timers.log_was_cut()
+
+    assert [timers.wheel.was_put(offset) for offset in (at, end, end + 100)] == [True, False, False]
 
 
 async def test_a_foreign_message_in_the_timer_topic_stops_nobody(

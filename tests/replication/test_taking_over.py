@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbitmq.broker.replication import metadata
 from orbitmq.broker.replication import slave as slave_module
+from orbitmq.broker.replication.agreement import MasterLog, master_log
 from orbitmq.protocol.codes import ResponseCode
+from orbitmq.transport.address import Address
 from tests.broker.kit import UPDATE_OFFSET, Wire
 from tests.replication.kit import Group, copied, group_of_brokers, until
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
+    from orbitmq.transport.pool import Pool
 
 FAR_MS = 3_600_000
 
@@ -103,6 +107,32 @@ async def test_offsets_are_taken_over_with_the_log_they_speak_of(group: Group, m
     copying.follow(address, ha_address)
     await until(lambda: slave.state.offsets.get("G", "T", 0) == 2, "the offset came with the message")
     assert slave.state.store.queue_range("T", 0).max_offset == 2
+    await client.close()
+
+
+async def test_what_a_former_master_answers_late_is_not_taken_over(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave = await group.master(), await group.slave()
+    client = wire(master)
+    await client.heartbeat("c", "G", {"T": "*"})
+    await client.send("T", b"one")
+    await copied(master, slave)
+    copying, tables = slave.state.copying, slave.state.master_tables
+    assert copying is not None
+    assert tables is not None
+
+    async def while_another_takes_over(pool: Pool, address: Address) -> MasterLog:
+        answer = await master_log(pool, address)
+        copying.follow(Address("127.0.0.1", 1), None)
+        return answer
+
+    monkeypatch.setattr(metadata, "master_log", while_another_takes_over)
+    commit = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    assert (await client.ask(UPDATE_OFFSET, commit)).code == 0
+    copying.follow(master.address, None)
+    await tables.sync()
+    assert slave.state.offsets.get("G", "T", 0) is None
     await client.close()
 
 

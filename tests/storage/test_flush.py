@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
@@ -172,6 +173,35 @@ def test_queue_entries_are_written_behind_the_scenes(tmp_path: Path) -> None:
     store.start()
     assert written.wait(WAIT_SECONDS)
     assert (tmp_path / "consumequeue" / "T" / "0" / "00000000000000000000").stat().st_size == 200
+    store.close()
+
+
+def test_who_waits_for_what_is_not_there_keeps_nobody_busy_and_hears_when_it_is_cut_off(tmp_path: Path) -> None:
+    with open_store(tmp_path / "master") as master:
+        put(master, body=b"one")
+        kept = master.log.end
+        put(master, body=b"two")
+        records = bytes(master.log.files.segments[0].memory[: master.log.end])
+    store = open_store(tmp_path / "slave", flush_every_ms=60_000)
+    replica = store.follow()
+    replica.append(0, records)
+    answers: dict[int, StorageError | None] = {}
+    for end in (kept, replica.end, replica.end + 1):
+        store.when_durable(end, partial(answers.__setitem__, end))
+    assert store._log_flusher._is_due()
+
+    store.dispatch()
+    replica.cut(kept)
+
+    assert list(answers) == [len(records), len(records) + 1]
+    assert all("cut back" in str(error) for error in answers.values())
+    store._log_flusher.flush()
+    assert answers[kept] is None
+    store.when_durable(kept + 1, partial(answers.__setitem__, kept + 1))
+    assert not store._log_flusher._is_due(), "there is nothing to flush"
+    replica.append(kept, records[kept:])
+    store._log_flusher.flush()
+    assert answers[kept + 1] is None
     store.close()
 
 

@@ -227,11 +227,18 @@ def test_files_of_the_log_go_with_the_messages_they_speak_of(tmp_path: Path) -> 
     assert fire(timers, NOW_MS + 10_000) == [offset * 100 for offset in range(20, 25)]
 
 
-@pytest.mark.parametrize(("last_exit", "again"), [(LastExit.KILLED, [4, 5]), (LastExit.CRASHED, [0, 1, 2, 3, 4, 5])])
+@pytest.mark.parametrize(
+    ("last_exit", "pool_buffers", "again"),
+    [
+        (LastExit.KILLED, 0, [4, 5]),
+        (LastExit.KILLED, 2, [0, 1, 2, 3, 4, 5]),  # what fired may have died in the pool
+        (LastExit.CRASHED, 0, [0, 1, 2, 3, 4, 5]),
+    ],
+)
 def test_a_killed_process_goes_on_where_it_was_and_a_power_cut_where_it_was_safe(
-    tmp_path: Path, last_exit: LastExit, again: list[int]
+    tmp_path: Path, last_exit: LastExit, pool_buffers: int, again: list[int]
 ) -> None:
-    timers = opened(tmp_path, now_ms=NOW_MS)
+    timers = opened(tmp_path, now_ms=NOW_MS, write_pool_buffers=pool_buffers)
     for offset in range(6):
         put(timers, offset, seconds=2 if offset < 2 else 5)
     timers.save(timers.mark(), NOW_MS)

@@ -58,6 +58,8 @@ class DelayedMessages:
         self.version = table.data_version
         self._unknown = table.unknown
         self._progress = progress
+        # What is delivered into a write pool is not in a file yet, and dies with the process: its note must not outlive it.
+        self._notes_deliveries = not store.config.write_pool_buffers
         self._store = store
         self._sending = sending
         self._clock = clock
@@ -92,7 +94,10 @@ class DelayedMessages:
 
     def take_over(self, table: DelayTable) -> None:
         """A slave delivers nothing, but knows how far its master has come."""
-        self._offsets.update((level, offset) for level, offset in table.offset_table.items() if level in self._offsets)
+        self._offsets.update(
+            table.offset_table
+        )  # also of levels that only the master has: their messages come here too
+        self._progress.begin(self._offsets)  # it may be less than what this broker noted as a master
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """Of each level in use: the next offset to deliver, and where its queue ends."""
@@ -177,7 +182,8 @@ class DelayedMessages:
                     return due_ms
                 self._deliver(message)
             self._offsets[level] += 1
-            self._progress.note(level, self._offsets[level])
+            if self._notes_deliveries:
+                self._progress.note(level, self._offsets[level])
         return _AT_ONCE  # more may be due, but others want the event loop too
 
     def _deliver(self, message: RawRecord) -> None:

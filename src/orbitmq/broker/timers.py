@@ -210,6 +210,7 @@ class Timers:
         """What was on the wheel behind its end is no timer any more."""
         high = self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset
         self.wheel.queue_offset = min(self.wheel.queue_offset, high)
+        self.wheel.forget_behind(self._store.log.end)
 
     def take_over(self, table: TimerCountTable) -> None:
         self._counts, self._version = table.timing_count, table.data_version
@@ -383,12 +384,20 @@ class Timers:
             return
         topic, _ = self._goal(message)
         rolls = bool(unit.kind & ROLL)
+        if not rolls and self._is_of_another(unit, message):
+            return
         if not rolls and self._recalled:
             unique_key = (_find_unique_key(message.properties) or b"").decode("utf-8", "replace")
             if self._recalled.pop(recall_key(topic, unique_key), None) is not None:
                 return
         self._deliver(message, unit.put_at_ms, roll=rolls)
         self._count(topic, 1 if unit.kind & RECALL else -1)
+
+    def _is_of_another(self, unit: TimerUnit, message: RawRecord) -> bool:
+        """Whether the log was cut since the unit was put, and has a later timer at that place. That one has a unit of its own."""
+        due = _find_due(message.properties) or b""
+        precision_ms = self.wheel.precision_ms
+        return due.isdigit() and int(due) // precision_ms > unit.fires_ms // precision_ms
 
     def _message(self, commit_log_offset: int, size: int) -> RawRecord | None:
         """None if there is none: its file has expired, or the log of a former slave was cut before it."""

@@ -8,7 +8,8 @@
 
 `delayOffset.json`, which Apache's broker reads and writes too, is saved every ten seconds. What was delivered since would be
 delivered once more after a kill. So every delivery is noted here, unsynced: a killed process leaves it in the page cache, and
-after a power cut, when the delivered messages themselves may be gone, nobody looks at it.
+after a power cut, when the delivered messages themselves may be gone, nobody looks at it. With a write pool they may be gone after a
+kill too: then only where the process began is noted.
 """
 
 from __future__ import annotations

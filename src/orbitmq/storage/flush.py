@@ -113,10 +113,23 @@ class LogFlusher:
 
     @contextmanager
     def cutting_back(self, end: int) -> Iterator[None]:
-        """While the log is cut back to `end`, nothing is flushed; what comes behind it afterwards is not flushed yet."""
+        """While the log is cut back to `end`, nothing is flushed; what comes behind it afterwards is not flushed yet.
+
+        Who waits for what was cut off hears that it never will be.
+        """
         with self._flushing:
             yield
             self.flushed = min(self.flushed, end)
+        with self._waiting_lock:
+            in_vain = [callback for wanted, _, callback in self._waiting if wanted > end]
+            self._waiting = [waiter for waiter in self._waiting if waiter[0] <= end]
+            heapq.heapify(self._waiting)
+        cut = StorageError(
+            f"the log was cut back to {end}: what was waited for is gone",
+            hint="nothing is to be done: what the master has in its place is copied from there",
+        )
+        for callback in in_vain:
+            _call(callback, cut)
 
     def stop(self) -> None:
         """End the thread; what is not flushed stays so."""
@@ -145,7 +158,7 @@ class LogFlusher:
             _call(callback, None)
 
     def _is_due(self) -> bool:
-        return bool(self._waiting) or (self.is_synchronous and self._log.end > self.flushed)
+        return self._log.end > self.flushed and (self.is_synchronous or bool(self._waiting))
 
     def _round(self) -> bool:
         wanted = self._is_due()

@@ -12,7 +12,7 @@ Two numbers say what was done: slots before `read_tick` have fired, messages of 
 the wheel. They are noted, unsynced, with every message that fires (at 64 in `timercheck`, where Java does not look), so a killed
 process goes on where it was. After a power cut only the saved checkpoint is believed: messages that were put on the wheel
 after it are found in the log and not put twice; slots that fired after it fire again. So a power cut may repeat a second's
-messages, and nothing loses one.
+messages, and nothing loses one. With a write pool, where what fired dies with the process, a kill counts as a power cut.
 
 Java: TimerMessageStore
 """
@@ -106,6 +106,7 @@ class TimerStore:
         now = now_ms // self.precision_ms
         known = self.checkpoint.read_until_ms // self.precision_ms
         self.read_tick = max(known, now - longest) if known or self.log.end else now
+        self._notes_firing = not config.write_pool_buffers
         self._fired_units = 0  # of the slot at `read_tick`
         if last_exit is LastExit.KILLED and self.log.end >= self.checkpoint.log_synced_offset:
             self._go_on(now - longest)
@@ -114,7 +115,7 @@ class TimerStore:
         self._saving = Lock()
         self._known: set[int] = set()  # log offsets that are on the wheel though the checkpoint does not say so
         self._recover_wheel()
-        self.note(self._fired_units)
+        self._write_progress()
 
     # ---- on the wheel
 
@@ -193,8 +194,8 @@ class TimerStore:
     def note(self, fired_units: int) -> None:
         """So many units of the slot that is firing have fired. Should the process be killed now, they do not fire again."""
         self._fired_units = fired_units
-        progress = _PROGRESS.pack(_PROGRESS_MAGIC, self.queue_offset, self.read_tick, fired_units)
-        self._checkpoint_file.note(progress, _PROGRESS_AT)
+        if self._notes_firing:
+            self._write_progress()
 
     def fired(self, due: DueSlot) -> None:
         self._pass_to(due.slot.tick + 1)
@@ -204,6 +205,10 @@ class TimerStore:
         """On a slave: its master has fired all slots before that moment, and no other, whatever this wheel did as a master."""
         self.read_tick = self._closed_to = read_until_ms // self.precision_ms
         self.note(0)
+
+    def forget_behind(self, log_end: int) -> None:
+        """On a slave: its log was cut back to there. Other messages will come to where those were that are on the wheel."""
+        self._known = {offset for offset in self._known if offset < log_end}
 
     def _pass_to(self, tick: int) -> None:
         self.read_tick = self._closed_to = max(self.read_tick, tick)
@@ -263,6 +268,10 @@ class TimerStore:
             at = unit.previous
         positions.reverse()
         return positions, has_recalls
+
+    def _write_progress(self) -> None:
+        progress = _PROGRESS.pack(_PROGRESS_MAGIC, self.queue_offset, self.read_tick, self._fired_units)
+        self._checkpoint_file.note(progress, _PROGRESS_AT)
 
     def _go_on(self, earliest: int) -> None:
         """Where a killed process was."""

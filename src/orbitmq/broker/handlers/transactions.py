@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from orbitmq.errors import RequestFailed
@@ -33,5 +34,7 @@ async def end_transaction(
             ResponseCode.SYSTEM_ERROR, f"{decision} is no decision", hint="8 commits, 12 rolls back, 0 is not known yet"
         )
     if not durability.is_immediate:
+        await asyncio.sleep(0)  # all who decide in this turn share a record of it
+        half_messages.record_decisions()  # usually it is there by now; without it, the decision is forgotten
         await durability.wait(store.log.end)
     return ok()

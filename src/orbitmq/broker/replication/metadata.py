@@ -124,7 +124,9 @@ class MasterTables:
         if modes is not None:
             await self._request_modes.take_over(modes)
         if self._positions is None:
-            self._positions = await self._fetch_positions(master)
+            positions = await self._fetch_positions(master)
+            if self._copying.master == master:  # they say nothing of another's log
+                self._positions = positions
 
     async def _fetch_positions(self, master: Address) -> _Positions:
         offsets = await self._fetch(master, RequestCode.GET_ALL_CONSUMER_OFFSET, tables.OffsetTable)
