@@ -395,9 +395,13 @@ async def test_what_is_on_the_wheel_from_before_a_cut_of_the_log_counts_no_more(
 
     end = log.end
     timers.wheel._known.update((at, end, end + 100))  # found on the wheel at start
+    timers.wheel.queue_offset = 7
+    timers.wheel.save(timers.wheel.mark(), clock.now_ms())
 
     timers.log_was_cut()
 
+    saved = timers.wheel.checkpoint
+    assert (saved.queue_offset, saved.log_synced_offset) == (1, timers.wheel.log.end)
     assert [timers.wheel.was_put(offset) for offset in (at, end, end + 100)] == [True, False, False]
 
 

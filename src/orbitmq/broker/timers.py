@@ -207,10 +207,11 @@ class Timers:
         wheel.follow_to(master.read_until_ms)
 
     def log_was_cut(self) -> None:
-        """What was on the wheel behind its end is no timer any more."""
+        """What was on the wheel behind its end is no timer any more. A start must not find it there either, so that is saved."""
         high = self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset
         self.wheel.queue_offset = min(self.wheel.queue_offset, high)
         self.wheel.forget_behind(self._store.log.end)
+        self._save(self.wheel.mark())
 
     def take_over(self, table: TimerCountTable) -> None:
         self._counts, self._version = table.timing_count, table.data_version
