@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from orbitmq.broker.broker import Broker
+from orbitmq.broker.leases.lease_log import LeaseLog
 from orbitmq.errors import StoreFenced
 from orbitmq.message.batch import BatchMember, encode_batch
+from orbitmq.protocol.command import Command
 from tests.broker.kit import SEND_BATCH, SEND_V2, Wire, configuration, running, send_header, wire
+from tests.broker.lease_kit import LeaseClient
 from tests.raw_client import until
 from tests.storage.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
+    from orbitmq.broker.leases.checkpoints import Checkpoint
     from orbitmq.protocol.codes import ResponseCode
 
 pytestmark = pytest.mark.usefixtures("loops")
 
 END_TRANSACTION, COMMIT, ROLL_BACK = 37, 8, 12
+SEND_BACK, RECALL = 36, 370
+
+Ask = Callable[[], Awaitable[Command]]
+Prepare = Callable[[Wire], Awaitable[Ask]]
 
 
 class Gate:
@@ -137,6 +146,92 @@ async def test_a_failed_sync_is_never_answered_with_success_and_ends_all_writing
         assert refused.code == 14
         assert "sync" in str(refused.remark)
         assert await client.bodies("T") == [b"safe"]  # reading goes on
+    with pytest.raises(StoreFenced):
+        await broker.stop()
+
+
+async def _pop(client: Wire) -> Ask:
+    return partial(LeaseClient(client).ask_pop, "T")
+
+
+async def _ack(client: Wire) -> Ask:
+    leasing = LeaseClient(client)
+    return partial(leasing.ack, *await leasing.pop("T"))
+
+
+async def _batch_ack(client: Wire) -> Ask:
+    leasing = LeaseClient(client)
+    return partial(leasing.ack_batch, await leasing.pop("T"))
+
+
+async def _extension(client: Wire) -> Ask:
+    leasing = LeaseClient(client)
+    (leased,) = await leasing.pop("T")
+    return partial(leasing.extend, leased, 90_000)
+
+
+async def _commit(client: Wire) -> Ask:
+    half = await client.send("T", b"half", TRAN_MSG="true", PGROUP="P")
+    fields = {
+        "producerGroup": "P", "tranStateTableOffset": half.fields["queueOffset"], "msgId": "x",
+        "commitLogOffset": int(half.fields["msgId"][16:], 16), "commitOrRollback": COMMIT,
+    }  # fmt: skip
+    return partial(client.ask, END_TRANSACTION, fields)
+
+
+async def _send_back(client: Wire) -> Ask:
+    (message,) = await client.messages("T")
+    return partial(client.ask, SEND_BACK, {"offset": message.commit_log_offset, "group": "LG", "delayLevel": 1})
+
+
+async def _recall(client: Wire) -> Ask:
+    receipt = await client.send("T", b"later", TIMER_DELAY_SEC="60", UNIQ_KEY="LATER")
+    return partial(client.ask, RECALL, {"topic": "T", "recallHandle": receipt.fields["recallHandle"]})
+
+
+@pytest.mark.parametrize("prepare", [_pop, _ack, _batch_ack, _extension, _commit, _send_back, _recall])
+async def test_a_promise_whose_record_the_disk_failed_to_take_is_not_given(tmp_path: Path, prepare: Prepare) -> None:
+    """In a soak a message was leased although the sync of its lease had failed: after the power cut, to another at once."""
+    disk = FaultyDisk(tmp_path)
+    broker = Broker(
+        configuration(tmp_path / "store", {"flushDiskType": "SYNC_FLUSH", "recallMessageEnable": True}), disk=disk
+    )
+    await broker.start()
+    async with wire(broker) as client:
+        await client.send("T", b"m")
+        ask = await prepare(client)
+        disk.faults.sync_fails = True
+
+        refused = await ask()
+
+        assert refused.code == 14, refused
+        assert "sync" in str(refused.remark)
+    with pytest.raises(StoreFenced):
+        await broker.stop()
+
+
+async def test_a_pop_that_waited_gets_no_lease_that_the_disk_failed_to_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FaultyDisk(tmp_path)
+    broker = Broker(configuration(tmp_path / "store", {"flushDiskType": "SYNC_FLUSH"}), disk=disk)
+    await broker.start()
+    write = LeaseLog.write_checkpoint
+
+    def write_to_a_bad_disk(log: LeaseLog, checkpoint: Checkpoint, *rest: int) -> int:
+        disk.faults.sync_fails = True
+        return write(log, checkpoint, *rest)
+
+    async with wire(broker) as client:
+        await client.send("T", b"first")
+        assert len(await LeaseClient(client).pop("T")) == 1
+        monkeypatch.setattr(LeaseLog, "write_checkpoint", write_to_a_bad_disk)
+        held = await LeaseClient(client).hold_pop("T")
+        await client.send("T", b"second")
+
+        refused = await held
+
+        assert refused.code == 14, refused
     with pytest.raises(StoreFenced):
         await broker.stop()
 

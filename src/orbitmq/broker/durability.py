@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.storage.config import FlushMode
+from orbitmq.storage.health import RunningFlags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +72,21 @@ class Durability:
         waiter: asyncio.Future[ResponseCode] = self._loop.create_future()
         self.tell(end, partial(_resolve, waiter))
         return await waiter
+
+    async def keep_promise(self, end: int) -> None:
+        """As `wait`, for answers that know only yes and no. StorageError when the log never will be safe up to `end`.
+
+        A disk that is slow, and slaves that are late or away, do not keep messages from their consumers.
+        """
+        broken = self.broken_promise(await self.wait(end))
+        if broken is not None:
+            raise broken
+
+    def broken_promise(self, verdict: ResponseCode) -> StorageError | None:
+        """Why what was waited for never will be safe: after a failed sync, a power cut takes it back."""
+        health = self._store.health
+        fenced = verdict is ResponseCode.FLUSH_DISK_TIMEOUT and RunningFlags.FENCED in health.flags
+        return health.refuse() if fenced else None
 
     def tell(self, end: int, told: Callable[[ResponseCode], None], messages: int = 1) -> None:
         """As `wait`, without a task: `told` hears once for all these messages, from the event loop."""

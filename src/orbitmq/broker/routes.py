@@ -119,6 +119,7 @@ def build_routes(state: State) -> Routes:
         RequestCode.CONSUMER_SEND_MSG_BACK: partial(
             send.send_back,
             s.sending,
+            s.durability,
             s.topics,
             s.groups,
             s.store,
@@ -136,7 +137,9 @@ def build_routes(state: State) -> Routes:
         RequestCode.CHECK_CLIENT_CONFIG: partial(clients.check_client, s.configuration),
         RequestCode.LOCK_BATCH_MQ: partial(clients.lock_queues, s.locks),
         RequestCode.UNLOCK_BATCH_MQ: partial(clients.unlock_queues, s.locks),
-        RequestCode.RECALL_MESSAGE: partial(timers.recall_message, s.sending, s.topics, s.configuration, s.clock),
+        RequestCode.RECALL_MESSAGE: partial(
+            timers.recall_message, s.sending, s.durability, s.topics, s.configuration, s.clock
+        ),
         RequestCode.QUERY_CONSUMER_OFFSET: partial(offsets.query_consumer_offset, s.offsets, s.store),
         RequestCode.UPDATE_CONSUMER_OFFSET: partial(offsets.update_consumer_offset, s.offsets, s.groups, s.topics),
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: partial(offsets.search_offset, s.store),

@@ -64,17 +64,28 @@ class AckExpress:
 
     def _written(self, connection: Connection, opaque: int, arrived: float, outcome: int | OrbitError) -> None:
         if isinstance(outcome, OrbitError):
-            request = Command(RequestCode.ACK_MESSAGE, opaque=opaque)
-            failure = failure_answer(request, outcome, connection.peer)
-            failure.opaque, failure.flag = opaque, failure.flag | FLAG_RESPONSE
-            connection.note_paid(RequestCode.ACK_MESSAGE, failure.code, arrived)
-            connection.pay(commands.encode(failure))
+            _refuse(connection, opaque, arrived, outcome)
         elif not outcome or self._durability.is_immediate:
             _pay(connection, opaque, arrived)
         else:
-            self._durability.tell(outcome, partial(_pay, connection, opaque, arrived))
+            self._durability.tell(outcome, partial(self._settled, connection, opaque, arrived))
+
+    def _settled(self, connection: Connection, opaque: int, arrived: float, verdict: ResponseCode) -> None:
+        broken = self._durability.broken_promise(verdict)
+        if broken is None:
+            _pay(connection, opaque, arrived)
+        else:
+            _refuse(connection, opaque, arrived, broken)
 
 
-def _pay(connection: Connection, opaque: int, arrived: float, _verdict: int = ResponseCode.SUCCESS) -> None:
+def _pay(connection: Connection, opaque: int, arrived: float) -> None:
     connection.note_paid(RequestCode.ACK_MESSAGE, ResponseCode.SUCCESS, arrived)
     connection.pay(ok_frame(opaque))
+
+
+def _refuse(connection: Connection, opaque: int, arrived: float, why: OrbitError) -> None:
+    request = Command(RequestCode.ACK_MESSAGE, opaque=opaque)
+    failure = failure_answer(request, why, connection.peer)
+    failure.opaque, failure.flag = opaque, failure.flag | FLAG_RESPONSE
+    connection.note_paid(RequestCode.ACK_MESSAGE, failure.code, arrived)
+    connection.pay(commands.encode(failure))

@@ -67,7 +67,7 @@ async def ack_message(
     end = await written
     if isinstance(end, OrbitError):
         raise end
-    await durability.wait(end)
+    await durability.keep_promise(end)
     return ok()
 
 
@@ -85,7 +85,7 @@ async def batch_ack_message(
             end = max(end, settling.ack_batch(ack, body.broker_name))
         except RequestFailed as refusal:
             refusals.append(refusal)
-    await durability.wait(end)
+    await durability.keep_promise(end)
     if refusals:
         return answer(refusals[0].code, f"{len(refusals)} of {len(body.acks)} refused, the first: {refusals[0]}")
     return ok()
@@ -113,7 +113,7 @@ async def change_invisible_time(
         )
     except RequestFailed as refusal:
         return answer(refusal.code, str(refusal), ChangedInvisibleTime())
-    await durability.wait(end)
+    await durability.keep_promise(end)
     return ok(changed)
 
 

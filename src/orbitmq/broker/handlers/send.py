@@ -179,6 +179,7 @@ def _put_whole(
 
 async def send_back(
     sending: Sending,
+    durability: Durability,
     topics: Topics,
     groups: Groups,
     store: Store,
@@ -191,6 +192,7 @@ async def send_back(
 ) -> Command:
     """A consumer could not handle a message: keep a copy for later, or put it to the dead letters.
 
+    Answered once the copy is safe: the consumer will move on, and then the copy is all there is. (Java does not wait.)
     With access control it has to be a message that the group may have got: a copy is a way to read it.
 
     Java: SendMessageProcessor.consumerSendMsgBack
@@ -231,7 +233,7 @@ async def send_back(
         target, queue_id = retry.topic_name, randomness.randrange(max(1, retry.write_queue_nums))
         level = header.delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times
         properties[keys.DELAY] = str(level)
-    sending.put(
+    appended, _, _ = sending.put(
         target,
         queue_id,
         message.body,
@@ -242,6 +244,8 @@ async def send_back(
         message.sys_flag,
         message.reconsume_times + 1,
     )
+    if not durability.is_immediate:
+        await durability.keep_promise(appended.end)
     stats.counter(statistics.SEND_BACK_NUMS, f"{message.topic}@{header.group}").add(1)
     return ok()
 

@@ -17,6 +17,7 @@ from orbitmq.protocol.recall_handles import RecallHandle, read_handle
 from orbitmq.storage.java_object import to_json
 
 if TYPE_CHECKING:
+    from orbitmq.broker.durability import Durability
     from orbitmq.broker.sending import Sending
     from orbitmq.broker.settings import BrokerConfiguration, Settings
     from orbitmq.broker.timers import Timers
@@ -30,6 +31,7 @@ _BODY: Final = b"0"
 
 async def recall_message(
     sending: Sending,
+    durability: Durability,
     topics: Topics,
     configuration: BrokerConfiguration,
     clock: Clock,
@@ -60,9 +62,11 @@ async def recall_message(
     }
     try:
         text = encode_properties(properties).decode()
-        sending.put(handle.topic, 0, _BODY, text, now_ms, packed_host(*connection.peer))
+        appended, _, _ = sending.put(handle.topic, 0, _BODY, text, now_ms, packed_host(*connection.peer))
     except MessageError as error:
         raise RequestFailed(ResponseCode.ILLEGAL_OPERATION, f"recall handle is invalid: {error}") from error
+    if not durability.is_immediate:
+        await durability.keep_promise(appended.end)
     return ok(MessageRecalled(msg_id=handle.unique_key, region=settings.region_id))
 
 

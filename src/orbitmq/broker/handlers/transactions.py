@@ -36,5 +36,5 @@ async def end_transaction(
     if not durability.is_immediate:
         await asyncio.sleep(0)  # all who decide in this turn share a record of it
         half_messages.record_decisions()  # usually it is there by now; without it, the decision is forgotten
-        await durability.wait(store.log.end)
+        await durability.keep_promise(store.log.end)
     return ok()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orbitmq.broker.leases.checkpoints import MOST_MESSAGES, check_duration
 from orbitmq.broker.leases.waiting import Waiting, WaitingRequests
 from orbitmq.broker.subscriptions import Wanted, wanted
-from orbitmq.errors import OrbitError, RequestFailed
+from orbitmq.errors import OrbitError, RequestFailed, StorageError
 from orbitmq.protocol.bodies.topics import PERM_READ
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
@@ -80,7 +80,7 @@ class Serving:
         popped = self._popping.pop(header, wishes)
         if popped.count:
             if not self._durability.is_immediate:
-                await self._durability.wait(popped.end)
+                await self._durability.keep_promise(popped.end)
             if popped.rest and self.pops.at(header.topic, header.consumer_group, header.queue_id):
                 self.pops.wake(header.topic, header.consumer_group, header.queue_id)
             return _found(header, popped)
@@ -105,8 +105,12 @@ class Serving:
         return True
 
     async def _answer_when_safe(self, waiting: Waiting, response: Command, end: int) -> None:
-        await self._durability.wait(end)
-        waiting.connection.answer(waiting.request, response)
+        try:
+            await self._durability.keep_promise(end)
+        except StorageError as error:  # nobody would know of this lease after a power cut
+            _fail(waiting, error)
+        else:
+            waiting.connection.answer(waiting.request, response)
 
     def _answer_empty_pop(self, waiting: Waiting) -> None:
         if not self._pop_again(waiting):
