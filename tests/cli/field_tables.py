@@ -23,11 +23,11 @@ from orbitmq.admin.groups import ConnectionRow, GroupDetail, GroupRow, Subscript
 from orbitmq.admin.messages import MessageRow
 from orbitmq.admin.offsets import QueueLag, TopicLag
 from orbitmq.admin.resets import ResetStep
+from orbitmq.admin.sending import ReceiptRow
 from orbitmq.admin.statistics import TrafficRow
 from orbitmq.admin.topics import QueueRow, TopicDetail, TopicOnBroker, TopicRow
 from orbitmq.admin.traces import GroupState, MessageTrace, TraceEvent
 from orbitmq.cli.measuring import BenchRow
-from orbitmq.cli.sending import ReceiptRow
 
 DOCS: Final = Path(__file__).parent.parent.parent / "docs"
 FIELDS: Final = DOCS / "cli-fields.md"

@@ -14,9 +14,9 @@ import pytest
 import orbitmq as mq
 from orbitmq.admin.dead_letters import DeadLetterRow
 from orbitmq.admin.messages import MessageRow
+from orbitmq.admin.sending import ReceiptRow
 from orbitmq.admin.traces import MessageTrace, decode_events
 from orbitmq.cli.measuring import BenchRow
-from orbitmq.cli.sending import ReceiptRow
 from orbitmq.sync import connect
 from tests.cli.kit import wait_until
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from orbitmq.admin.messages import MessageRow, TopicReader, Window, original_topic
+from orbitmq.admin.messages import MessageRow, TopicReader, Window, body_bytes, original_topic
 from orbitmq.admin.session import gathered
 from orbitmq.admin.topics import list_topics, topic_queues
 from orbitmq.client.names import DLQ_PREFIX, retry_topic
@@ -58,16 +58,28 @@ async def read_dead_letters(session: Session, group: str, window: Window) -> Asy
         async for row in TopicReader(session).read(DLQ_PREFIX + group, window):
             yield row
     except RequestFailed as error:
-        if error.code != ResponseCode.TOPIC_NOT_EXIST:
-            raise
-        raise RequestFailed(
-            ResponseCode.TOPIC_NOT_EXIST,
-            f"group {group!r} has no dead letters",
-            hint="`orbitmq dlq ls` lists the groups that have",
-        ) from None
+        raise _none_of(group, error) from None
 
 
-def letter_again(row: MessageRow, body: bytes, group: str, to: Destination) -> Message:
+async def newest_dead_letters(session: Session, group: str, count: int) -> list[MessageRow]:
+    """What a group has given up last, the newest first."""
+    try:
+        return await TopicReader(session).newest(DLQ_PREFIX + group, count)
+    except RequestFailed as error:
+        raise _none_of(group, error) from None
+
+
+def _none_of(group: str, error: RequestFailed) -> RequestFailed:
+    if error.code != ResponseCode.TOPIC_NOT_EXIST:
+        return error
+    return RequestFailed(
+        ResponseCode.TOPIC_NOT_EXIST,
+        f"group {group!r} has no dead letters",
+        hint="`orbitmq dlq ls` lists the groups that have",
+    )
+
+
+def letter_again(row: MessageRow, group: str, to: Destination) -> Message:
     """The message to send: to its group alone, through the group's retry topic, or to everybody who reads its topic."""
     origin = original_topic(row)
     properties = {name: value for name, value in row.properties.items() if name not in RESERVED}
@@ -75,4 +87,4 @@ def letter_again(row: MessageRow, body: bytes, group: str, to: Destination) -> M
     if to == "group":
         properties[names.RETRY_TOPIC] = origin
     topic = retry_topic(group) if to == "group" else origin
-    return Message(topic, body, tag=row.tag, keys=row.keys, properties=properties)
+    return Message(topic, body_bytes(row), tag=row.tag, keys=row.keys, properties=properties)

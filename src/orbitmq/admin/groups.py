@@ -24,7 +24,7 @@ from orbitmq.protocol.headers.admin import DeleteGroup, ProducerGroup
 from orbitmq.protocol.headers.groups import ConsumerGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from orbitmq.admin.session import Session
 
@@ -117,24 +117,38 @@ async def list_groups(session: Session, *, cluster: str | None = None, quick: bo
     """All groups. `quick` leaves members and lag out, which cost two questions a group."""
     places = await reachable_brokers(session, cluster=cluster)
     tables = await group_tables(session, places)
-
-    async def row(group: str) -> GroupRow:
-        on_brokers = tables[group]
-        connected = Connected([], None) if quick else await _connected(session, group, places)
-        lag, tps = (0, 0.0) if quick else await _total_lag(session, group, places)
-        return GroupRow(
+    rows = [
+        GroupRow(
             group=group,
             kind="system" if is_system_group(group) else "normal",
-            members=len(connected.members),
-            model=connected.first.message_model if connected.first is not None else None,
+            members=0,
+            model=None,
             enabled=all(config.consume_enable for config in on_brokers.values()),
             max_retries=max(config.retry_max_times for config in on_brokers.values()),
-            lag=lag,
-            tps=tps,
+            lag=0,
+            tps=0.0,
             brokers=sorted(on_brokers),
         )
+        for group, on_brokers in sorted(tables.items())
+    ]
+    return rows if quick else await with_figures(session, rows, places)
 
-    return await gathered(row, sorted(tables))
+
+async def with_figures(session: Session, rows: Sequence[GroupRow], places: list[BrokerPlace]) -> list[GroupRow]:
+    """The same rows with members and lag, as these brokers see them."""
+
+    async def look(row: GroupRow) -> GroupRow:
+        connected = await _connected(session, row.group, places)
+        lag, tps = await _total_lag(session, row.group, places)
+        return msgspec.structs.replace(
+            row,
+            members=len(connected.members),
+            model=connected.first.message_model if connected.first is not None else None,
+            lag=lag,
+            tps=tps,
+        )
+
+    return await gathered(look, rows)
 
 
 async def describe_group(session: Session, group: str) -> GroupDetail:

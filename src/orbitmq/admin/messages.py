@@ -274,6 +274,20 @@ class TopicReader:
                     if window.begin_ms is None or stored_ms >= window.begin_ms:
                         yield message_row(message.stored, queue.broker_name)
 
+    async def newest(self, topic: str, count: int) -> list[MessageRow]:
+        """The last messages that were stored, the newest first; of each queue at most a fetch."""
+
+        async def last_of(queue: QueueRef) -> list[MessageRow]:
+            low, high = await self.range(queue, None, None)
+            wanted = min(count, _FETCH, high - low)
+            if wanted <= 0:
+                return []
+            found = (await self.fetch(queue, high - wanted, wanted)).messages
+            return [message_row(message.stored, queue.broker_name) for message in found]
+
+        rows = [row for some in await gathered(last_of, await self.queues(topic)) for row in some]
+        return sorted(rows, key=lambda row: row.stored_at, reverse=True)[:count]
+
 
 async def message_at_offset(session: Session, topic: str, broker: str, queue: int, offset: int) -> MessageRow:
     reader = TopicReader(session)
@@ -290,6 +304,10 @@ def missing_message(what: str) -> RequestFailed:
     return RequestFailed(
         ResponseCode.NO_MESSAGE, what, hint="it may be gone with its time, or the id or topic may be another"
     )
+
+
+def body_bytes(row: MessageRow) -> bytes:
+    return base64.b64decode(row.body) if row.body_encoding == "base64" else row.body.encode()
 
 
 def original_topic(row: MessageRow) -> str:

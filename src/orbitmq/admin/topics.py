@@ -128,14 +128,17 @@ async def list_topics(session: Session, *, cluster: str | None = None, with_mess
             configs.setdefault(name, {})[place.broker] = config
     own_names = {place.broker for place in places} | {place.cluster for place in places}
     rows = [_row(name, by_broker, own_names) for name, by_broker in sorted(configs.items())]
-    if not with_messages:
-        return rows
+    return await counted(session, rows, places) if with_messages else rows
 
-    async def counted(row: TopicRow) -> TopicRow:
-        queues = await topic_queues(session, row.topic, [p for p in places if p.broker in row.brokers])
+
+async def counted(session: Session, rows: Sequence[TopicRow], places: Sequence[BrokerPlace]) -> list[TopicRow]:
+    """The same rows with the messages that these brokers keep now."""
+
+    async def count(row: TopicRow) -> TopicRow:
+        queues = await topic_queues(session, row.topic, [place for place in places if place.broker in row.brokers])
         return msgspec.structs.replace(row, messages=sum(queue.messages for queue in queues))
 
-    return await gathered(counted, rows)
+    return await gathered(count, rows)
 
 
 async def topic_table(session: Session, place: BrokerPlace) -> dict[str, TopicConfig]:

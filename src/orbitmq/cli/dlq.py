@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -105,7 +104,8 @@ def resend(target: Target, choice: Choice, group: str, to_all: bool, yes: bool, 
     """Send dead letters again. They stay in the dead-letter topic until their time is over."""
     from orbitmq.admin.dead_letters import letter_again
     from orbitmq.admin.messages import original_topic
-    from orbitmq.cli.sending import Outgoing, send_all
+    from orbitmq.admin.sending import Outgoing
+    from orbitmq.cli.sending import send_with_progress
 
     rows = target.run(lambda session: choice.read(session, group))
     if not rows:
@@ -116,10 +116,8 @@ def resend(target: Target, choice: Choice, group: str, to_all: bool, yes: bool, 
     preview = f"{len(rows)} dead letters of {group}, {rows[0].id} to {rows[-1].id}, {whom}"
     if not may_go_on(preview, "Send them again?", yes=yes, dry_run=dry_run):
         return
-    letters = [
-        Outgoing(letter_again(row, body_bytes(row), group, "topic" if to_all else "group"), None) for row in rows
-    ]
-    target.run(lambda session: send_all(session, letters, None, len(letters)))
+    letters = [Outgoing(letter_again(row, group, "topic" if to_all else "group")) for row in rows]
+    send_with_progress(target, letters)
     click.echo(f"sent {len(letters)} dead letters again")
 
 
@@ -134,7 +132,3 @@ def export(target: Target, choice: Choice, group: str, sink: TextIO) -> None:
     for row in rows:
         sink.write(export_line(row))
     click.echo(f"{len(rows)} dead letters of {group}", err=True)
-
-
-def body_bytes(row: MessageRow) -> bytes:
-    return base64.b64decode(row.body) if row.body_encoding == "base64" else row.body.encode()

@@ -29,6 +29,7 @@ _COMMANDS: Final[CommandTable] = {
     "dlq": ("orbitmq.cli.dlq", "dlq", "Dead letters: list, send again, export."),
     "acl": ("orbitmq.cli.acl", "acl", "Users, and what they may do."),
     "cluster": ("orbitmq.cli.cluster", "cluster", "The clusters in numbers."),
+    "console": ("orbitmq.cli.console", "console", "The cluster in a browser."),
     "doctor": ("orbitmq.cli.doctor", "doctor", "What is wrong with a cluster, seen from here, and what to do."),
     "bench": ("orbitmq.cli.bench", "bench", "How fast a cluster takes and gives messages, measured from here."),
     "spark": ("orbitmq.cli.spark", "spark", "Topics and stores through Spark: archive, replay, query."),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from orbitmq.admin.messages import TopicReader
+from orbitmq.admin.sending import PRODUCER_GROUP
 from orbitmq.cli.progress import progress
-from orbitmq.cli.sending import PRODUCER_GROUP
 from orbitmq.client import questions
 from orbitmq.client.client import Client
 

@@ -66,7 +66,8 @@ def send(
     output: str,
 ) -> None:
     """Send BODY, or the messages of a file or of stdin, to TOPIC."""
-    from orbitmq.cli.sending import Envelope, Line, ReceiptRow, read_lines, receipt_row, send_all
+    from orbitmq.admin.sending import ReceiptRow
+    from orbitmq.cli.sending import Envelope, Line, read_lines, send_with_progress
     from orbitmq.message import QueueRef
 
     if body is not None and source is not None:
@@ -85,8 +86,7 @@ def send(
     wanted = QueueRef(topic, *place) if place is not None else None
     lines = [Line(body=body)] if body is not None else list(read_lines(source or sys.stdin.buffer, style))
     outgoing = [envelope.fill(line) for line in lines]
-    receipts = target.run(lambda session: send_all(session, outgoing, wanted, len(outgoing)))
-    rows = [fields_of(receipt_row(receipt)) for receipt in receipts]
+    rows = [fields_of(receipt) for receipt in send_with_progress(target, outgoing, wanted)]
     if output == "table" and len(rows) > 10:
         click.echo(f"sent {len(rows)} messages to {topic}")
     else:

@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from orbitmq.admin.sending import Outgoing, ReceiptRow, send_all
 from orbitmq.cli.progress import progress
-from orbitmq.client.client import Client
 from orbitmq.errors import MessageError
 from orbitmq.message import Message
 from orbitmq.message.properties import RESERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from typing import IO
 
-    from orbitmq.admin.session import Session
-    from orbitmq.client.producer import Producer
-    from orbitmq.client.receipts import Receipt
+    from orbitmq.cli.options import Target
     from orbitmq.message import QueueRef
-
-PRODUCER_GROUP: Final = "ORBITMQ_CLI"
-_AT_ONCE: Final = 64
-
-
-class ReceiptRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a message that was sent is."""
-
-    id: str
-    offset_id: str
-    topic: str
-    broker: str
-    queue: int
-    offset: int
-    status: str  # SEND_OK, or what was not confirmed in time
 
 
 class Line(msgspec.Struct, kw_only=True):
@@ -51,24 +33,6 @@ class Line(msgspec.Struct, kw_only=True):
     keys: list[str] = []
     properties: dict[str, str] = {}
     order_key: str | None = None
-
-
-class Outgoing(msgspec.Struct, frozen=True):
-    message: Message
-    order_key: str | None
-    delay: timedelta | None = None
-
-
-def receipt_row(receipt: Receipt) -> ReceiptRow:
-    return ReceiptRow(
-        id=receipt.message_id,
-        offset_id=receipt.offset_id,
-        topic=receipt.queue.topic,
-        broker=receipt.queue.broker_name,
-        queue=receipt.queue.queue_id,
-        offset=receipt.queue_offset,
-        status=str(receipt.status),
-    )
 
 
 def read_lines(source: IO[bytes], style: str) -> Iterator[Line]:
@@ -116,35 +80,19 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         return Outgoing(message, line.order_key or self.order_key, self.delay)
 
 
-async def send_all(
-    session: Session, messages: Iterable[Outgoing], queue: QueueRef | None, total: int | None
-) -> list[Receipt]:
-    """In the order given, many on their way at once. After a failure the count of those sent is told."""
-    receipts: list[Receipt] = []
-    waiting: list[Outgoing] = []
-    try:
-        async with Client(session.config) as client, client.producer(PRODUCER_GROUP) as producer:
-            with progress("sending", total) as advance:
-                for message in messages:
-                    waiting.append(message)
-                    if len(waiting) == _AT_ONCE:
-                        receipts += await _sent(producer, waiting, queue)
-                        advance(len(waiting))
-                        waiting = []
-                receipts += await _sent(producer, waiting, queue)
-                advance(len(waiting))
-    except Exception:
-        if receipts:
-            click.echo(f"{len(receipts)} messages were sent before it failed", err=True)
-        raise
-    return receipts
+def send_with_progress(target: Target, messages: list[Outgoing], queue: QueueRef | None = None) -> list[ReceiptRow]:
+    """Send them all, and show how it goes. After a failure the count of those sent is told."""
+    taken = 0
+    with progress("sending", len(messages)) as advance:
 
+        def count(more: int) -> None:
+            nonlocal taken
+            taken += more
+            advance(more)
 
-async def _sent(producer: Producer, messages: list[Outgoing], queue: QueueRef | None) -> list[Receipt]:
-    """Those of one order key one after the other, the others side by side."""
-    if queue is not None or any(one.order_key is not None for one in messages):
-        return [
-            await producer.send_message(one.message, order_key=one.order_key, queue=queue, delay=one.delay)
-            for one in messages
-        ]
-    return await asyncio.gather(*(producer.send_message(one.message, delay=one.delay) for one in messages))
+        try:
+            return target.run(lambda session: send_all(session, messages, queue=queue, advance=count))
+        except Exception:
+            if taken:
+                click.echo(f"{taken} messages were sent before it failed", err=True)
+            raise

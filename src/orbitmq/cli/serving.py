@@ -57,7 +57,7 @@ async def _watch_parent(gone: asyncio.Event) -> None:
 
 def warn_if_open(host: str, *, guarded: bool) -> None:
     """A server that others can reach and that asks nobody who they are is open to all of them."""
-    if not guarded and not _is_loopback(host):
+    if not guarded and not is_loopback(host):
         logger.warning(
             "anyone who reaches %s can read, write and delete everything here; to ask them who they are, set "
             "authenticationEnabled=true, authorizationEnabled=true and initAuthenticationUser "
@@ -66,7 +66,7 @@ def warn_if_open(host: str, *, guarded: bool) -> None:
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

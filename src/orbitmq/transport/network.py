@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -33,10 +34,15 @@ class _TcpListener:
         self._server = server
 
     def addresses(self) -> list[tuple[str, int]]:
-        return [socket.getsockname()[:2] for socket in self._server.sockets]
+        return [one.getsockname()[:2] for one in self._server.sockets]
 
     def close(self) -> None:
         self._server.close()
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """For servers that bring their own protocol and loop."""
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 class TcpNetwork:

@@ -11,10 +11,10 @@ import click
 from orbitmq.admin.brokers import find_brokers
 from orbitmq.admin.groups import connection_on
 from orbitmq.admin.messages import TopicReader, message_row, missing_message, stored_at, stored_by_key, storing_broker
+from orbitmq.admin.sending import PRODUCER_GROUP
 from orbitmq.admin.traces import group_states
 from orbitmq.cli.mqadmin.message_text import print_message, pulled_line
 from orbitmq.cli.mqadmin.verb import flag, is_true, switch, verb, whole_number
-from orbitmq.cli.sending import PRODUCER_GROUP
 from orbitmq.cli.times import parse_moment
 from orbitmq.client import questions
 from orbitmq.client.client import Client

@@ -1,0 +1,139 @@
+"""Who may come in: whoever knows the token. There is no way to run the console without one.
+
+The command prints an address that carries the token; opening it leaves a cookie that is derived from the token and no use without
+this console. Forms carry a second value derived from it, which another site cannot know. Programs send `Authorization: Bearer`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from orbitmq.console.answers import page
+from orbitmq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+COOKIE: Final = "orbitmq_console"
+MIN_TOKEN: Final = 16
+_OPEN_PATHS: Final = ("/enter", "/static/")
+_MAX_FORM_BYTES: Final = 5 << 20  # a message of 4 MB, quoted where it must be
+_HEADERS: Final = (
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Keys:
+    """What is derived from the token."""
+
+    def __init__(self, token: str) -> None:
+        if len(token) < MIN_TOKEN:
+            raise ConfigError(
+                f"a console token of {len(token)} characters can be guessed",
+                hint=f"give at least {MIN_TOKEN}, or none: then one is made",
+            )
+        self._token = token.encode()
+        self.cookie = self._derived(b"visitor")
+        self.form = self._derived(b"form")
+
+    def is_token(self, text: str) -> bool:
+        return hmac.compare_digest(self._token, text.encode())
+
+    def is_cookie(self, text: str) -> bool:
+        return hmac.compare_digest(self.cookie.encode(), text.encode())
+
+    def is_form(self, text: str) -> bool:
+        return hmac.compare_digest(self.form.encode(), text.encode())
+
+    def _derived(self, use: bytes) -> str:
+        return hmac.new(self._token, use, hashlib.sha256).hexdigest()
+
+
+class Doors:
+    """Lets in, or shows the door; and adds the headers that every answer carries."""
+
+    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+
+        async def send_guarded(message: object) -> None:
+            if isinstance(message, dict) and message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_HEADERS]
+            await send(message)  # type: ignore[arg-type]
+
+        if request.url.path.startswith(_OPEN_PATHS) or self._is_known(request):
+            await self._app(scope, receive, send_guarded)
+        else:
+            await _shut(request)(scope, receive, send_guarded)
+
+    def _is_known(self, request: Request) -> bool:
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self._keys.is_token(token.strip())
+        return self._keys.is_cookie(request.cookies.get(COOKIE, ""))
+
+
+def _shut(request: Request) -> Response:
+    return page(
+        request,
+        "enter.html",
+        {"problem": "this console wants its token; `orbitmq console` printed it when it started"},
+        status=HTTPStatus.UNAUTHORIZED,
+    )
+
+
+async def enter(request: Request) -> Response:
+    """With the token in the address, or typed into the form."""
+    keys: Keys = request.app.state.keys
+    if request.method == "POST":
+        token = (await form_values(request)).get("token", "")
+    else:
+        token = request.query_params.get("token", "")
+    if not keys.is_token(token):
+        problem = "that is not the token" if token else ""
+        return page(request, "enter.html", {"problem": problem}, status=HTTPStatus.UNAUTHORIZED)
+    answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
+    answer.set_cookie(COOKIE, keys.cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    return answer
+
+
+async def form_values(request: Request) -> dict[str, str]:
+    """Of a form as browsers send it. Refused while it grows beyond what a message can be."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _MAX_FORM_BYTES:
+            raise ConfigError(
+                f"a form of more than {_MAX_FORM_BYTES} bytes", hint="`orbitmq msg send --file` sends large ones"
+            )
+    try:
+        return dict(parse_qsl(data.decode(), keep_blank_values=True, strict_parsing=bool(data)))
+    except ValueError:
+        raise ConfigError(
+            "the form cannot be read", hint="send it as application/x-www-form-urlencoded, in UTF-8"
+        ) from None
+
+
+async def checked_form(request: Request) -> dict[str, str]:
+    """Of a form that our own page made, or of a program that showed the token itself."""
+    values = await form_values(request)
+    by_program = request.headers.get("authorization", "").lower().startswith("bearer ")
+    if not by_program and not request.app.state.keys.is_form(values.pop("form_token", "")):
+        raise ConfigError("the form is not from this console, or it was started anew", hint="load the page again")
+    return values

@@ -1,0 +1,122 @@
+"""Nobody comes in without the token, nothing is changed without a form of ours, and nothing is fetched from elsewhere."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.console.app import ConsoleSettings, build_app
+from orbitmq.errors import ConfigError
+from orbitmq.testing import Server
+from tests.console.visitor import TOKEN, Visitor, console_of
+
+if TYPE_CHECKING:
+    from orbitmq.admin.session import Session
+
+
+def paths_and_methods() -> list[tuple[str, str]]:
+    """Of every route there is, so that a new one cannot be forgotten."""
+
+    def no_session() -> Session:
+        raise AssertionError("nothing is asked")
+
+    routes = build_app(ConsoleSettings(no_session, "", TOKEN)).routes
+    found = []
+    for route in routes:
+        methods = getattr(route, "methods", None)
+        path = re.sub(r"\{\w+\}", "x", getattr(route, "path", ""))
+        found += [(path, method) for method in sorted((methods or set()) - {"HEAD"}) if path != "/enter"]
+    return found
+
+
+@pytest.mark.parametrize(("path", "method"), paths_and_methods())
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Cookie": "orbitmq_console=wrong"}])
+def test_every_page_and_form_is_shut_without_the_token(
+    url: str, path: str, method: str, headers: dict[str, str]
+) -> None:
+    stranger = Visitor(url, headers)
+    page = stranger.get(path) if method == "GET" else stranger.post(path, {"topic": "x"})
+    assert page.status == 401
+    assert "token" in page.words
+
+
+def test_a_wrong_token_opens_nothing_and_the_right_one_does_by_form_too(url: str) -> None:
+    stranger = Visitor(url)
+    assert stranger.get("/enter?token=wrong").status == 401
+    assert stranger.post("/enter", {"token": "wrong"}).status == 401
+    assert stranger.get("/").status == 401
+    assert stranger.post("/enter", {"token": TOKEN}).status == 200
+    assert stranger.get("/").status == 200
+
+
+def test_a_program_shows_the_token_itself(url: str) -> None:
+    program = Visitor(url, {"Authorization": f"Bearer {TOKEN}"})
+    assert program.json("/topics")["topics"] is not None
+    created = program.post("/topics", {"topic": "ByProgram"})
+    assert created.status == 200
+
+
+def test_the_cookie_is_not_the_token_and_scripts_cannot_read_it(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        target = f"/enter?token={TOKEN}"
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    (cookie,) = re.findall(r"(?im)^set-cookie: (.*?)\r?$", answer)
+    assert TOKEN not in cookie
+    assert "httponly" in cookie.lower()
+    assert "samesite=strict" in cookie.lower()
+
+
+@pytest.mark.parametrize("form", [{}, {"form_token": "0" * 64}])
+def test_a_form_of_another_site_changes_nothing(visitor: Visitor, form: dict[str, str]) -> None:
+    page = visitor.post("/topics", {"topic": "Forged", "queues": "4", **form})
+    assert page.status == 400
+    assert "not from this console" in page.words
+    assert visitor.json("/topics?search=Forged")["topics"] == []
+
+
+def test_a_console_that_only_shows_refuses_every_form_and_offers_none(server: Server) -> None:
+    with console_of(server.address) as url:
+        visitor = Visitor(url)
+        assert visitor.get(f"/enter?token={TOKEN}").status == 200
+        assert 'method="post"' not in visitor.get("/topics").text
+        for path, method in paths_and_methods():
+            if method == "POST":
+                page = visitor.post(path, {"topic": "x", "confirmed": "x"})
+                assert page.status == 400
+                assert "--allow-changes" in page.words
+
+
+def test_pages_let_the_browser_load_nothing_from_elsewhere(visitor: Visitor) -> None:
+    page = visitor.get("/")
+    headers = {name.lower(): value for name, value in page.headers.items()}
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert re.findall(r'(?:src|href)="(?!/)[^"?]', page.text) == []
+    assert visitor.get("/static/live.js").status == 200
+    assert visitor.get("/static/../app.py").status in (401, 404)
+
+
+def test_a_token_that_can_be_guessed_is_refused() -> None:
+    with pytest.raises(ConfigError, match="can be guessed"):
+        build_app(ConsoleSettings(lambda: None, "", "short"))  # type: ignore[arg-type,return-value]
+
+
+def test_a_cluster_that_is_down_is_named_with_a_cure(url: str) -> None:
+    with Server() as gone:
+        address = gone.address
+    with console_of(address) as empty:
+        visitor = Visitor(empty, {"Authorization": f"Bearer {TOKEN}"})
+        page = visitor.get("/")
+    assert page.status == 502
+    assert address in page.words
+
+
+def test_a_form_without_end_is_refused(visitor: Visitor) -> None:
+    page = visitor.post("/topics/Orders/send", {"body": "x" * (6 << 20)})
+    assert page.status == 400
+    assert "a form of more than" in page.words
