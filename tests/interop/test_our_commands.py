@@ -13,6 +13,7 @@ from orbitmq.admin.messages import MessageRow
 from orbitmq.admin.offsets import QueueLag
 from orbitmq.admin.topics import TopicDetail, TopicRow
 from tests.cli.kit import Command, wait_until
+from tests.console.visitor import TOKEN, Visitor, console_of
 from tests.interop.drivers import JavaClient
 from tests.interop.marks import INTEROP
 
@@ -99,3 +100,17 @@ def test_the_doctor_looks_at_old_clusters_too(orbitmq: Command) -> None:
         "nobody is",
     ):
         assert words in seen
+
+
+def test_the_console_shows_both_releases_on_every_page(orbitmq: Command) -> None:
+    with console_of(orbitmq.name_server) as url:
+        visitor = Visitor(url, {"Authorization": f"Bearer {TOKEN}"})
+        assert {row["version"] for row in visitor.json("/")["brokers"]} == {"V4_9_7", "V5_3_3"}
+        assert [row["messages"] for row in visitor.json("/topics?search=CliOld&kind=normal")["topics"]] == [6]
+        shown = visitor.json("/topics/CliOld")
+        assert sorted(row["body"] for row in shown["newest"]) == [f"m{number}" for number in range(6)]
+        message = shown["newest"][0]
+        pages = ("/", "/topics", "/topics/CliOld", "/groups", "/groups/CliOldReaders", "/dead-letters", "/doctor")
+        for path in (*pages, "/brokers/broker-4", "/brokers/broker-5", f"/messages/{message['id']}?topic=CliOld"):
+            page = visitor.get(path)
+            assert page.status == 200, (path, page.words)
