@@ -48,6 +48,9 @@ SETTINGS: dict[str, str | int] = {
     "transactionTimeOut": 1000,
     "transactionCheckInterval": 500,
     "recallMessageEnable": "true",
+    "enablePropertyFilter": "true",
+    "enableLmq": "true",
+    "enableMultiDispatch": "true",
 }
 _BESIDE = (-2, 1)  # a broker listens there, too: for old clients, and for slaves
 

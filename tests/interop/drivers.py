@@ -187,11 +187,15 @@ class JavaClient:
         )
         return [_received(message) for message in messages]
 
-    def open_pull_consumer(self, name: str, name_server: str, topic: str, **options: object) -> None:
+    def open_pull_consumer(
+        self, name: str, name_server: str, topic: str, *, group: str = "", broker: str | None = None, **options: object
+    ) -> None:
+        """With `broker`, it reads queue 0 there, and finds its address through another client of its `instanceName`."""
         options = {**_EAGER, **options}
         self.call(
-            "OpenPullConsumer", name=name, nameServer=name_server, group=f"C_{name}", topic=topic, options=options
-        )
+            "OpenPullConsumer", name=name, nameServer=name_server, group=group or f"C_{name}", topic=topic,
+            broker=broker, options=options,
+        )  # fmt: skip
 
     def poll(self, name: str, count: int, seconds: float = 30.0) -> list[Received]:
         """Poll a lite pull consumer until it gave `count` messages or the time is up."""

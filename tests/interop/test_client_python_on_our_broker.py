@@ -20,6 +20,10 @@ from tests.interop.both_clients import (  # noqa: F401 - what must hold wherever
     test_python_reads_what_java_sends,
 )
 from tests.interop.drivers import JavaClient
+from tests.interop.kinds_of_both_clients import (  # noqa: F401 - the same
+    test_java_reads_every_kind_that_python_sends,
+    test_python_reads_every_kind_that_java_sends,
+)
 from tests.interop.marks import INTEROP
 
 pytestmark = INTEROP

@@ -24,6 +24,9 @@ _SETTINGS: Final[dict[str, str | int]] = {
     "transactionCheckInterval": 1000,
     "transactionOpBatchInterval": 100,
     "recallMessageEnable": "true",
+    "enablePropertyFilter": "true",
+    "enableLmq": "true",
+    "enableMultiDispatch": "true",
 }
 
 
