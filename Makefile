@@ -10,7 +10,7 @@ MINUTES ?= 10
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml $(wildcard accelerator/*.py accelerator/*.toml accelerator/src/orbitmq_accelerator/*.p*)
+$(STAMP): pyproject.toml $(wildcard accelerator/*.py accelerator/*.toml accelerator/src/orbitmq_accelerator/*.[hp]*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --editable '.[test]'
 	@if command -v cc >/dev/null && $(BIN)/python -m pip install --quiet --quiet ./accelerator >$(VENV)/accelerator.log 2>&1; \

@@ -1,5 +1,7 @@
 """The compiled modules; everything else stands in pyproject.toml."""
 
+from pathlib import Path
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
@@ -11,6 +13,8 @@ setup(
             Extension(
                 f"orbitmq_accelerator.{name}",
                 [f"src/orbitmq_accelerator/{name}.pyx"],
+                depends=[str(file) for file in Path("src/orbitmq_accelerator").glob("*.[hp]*")],
+                include_dirs=["src/orbitmq_accelerator"],
                 define_macros=[("_GNU_SOURCE", "1")],
                 extra_compile_args=["-O3"],
             )

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 SWITCH: Final = "ORBITMQ_ACCELERATOR"
 MODULES: Final = ("sends", "indexes", "reads")
-INTERFACE: Final = 1  # what the two expect of each other; to be changed in both, together
+INTERFACE: Final = 2  # what the two expect of each other; to be changed in both, together
 
 
 def compiled(module: str) -> Any | None:

@@ -1,6 +1,6 @@
 """The busiest loops of the OrbitMQ broker, compiled.
 
-    sends      the usual sends of one read, from frames to receipts
+    sends      the usual sends of one read, from frames to receipts, signatures included
     indexes    entering records into their queues and into the key index
     reads      gathering the records that a pull is answered with
 
@@ -8,4 +8,4 @@ Each does what a function of `orbitmq` does, byte for byte, and leaves whatever 
 whether they are used.
 """
 
-INTERFACE = 1  # as in `orbitmq.accelerated`
+INTERFACE = 2  # as in `orbitmq.accelerated`

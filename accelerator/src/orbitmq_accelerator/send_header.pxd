@@ -1,4 +1,4 @@
-"""The header of a usual SEND_MESSAGE_V2, JSON or binary, and its properties.
+"""The header of a usual SEND_MESSAGE_V2, JSON or binary, signed or not, and its properties.
 
 Every function answers false, or NULL, for what is unusual. That need not be wrong: `orbitmq.protocol` reads it then, and knows.
 """
@@ -14,6 +14,17 @@ cdef extern from "string.h" nogil:
 cdef enum:
     FIXED_BYTES = 21  # of a binary header
     SPECIAL_FLAGS = 0x4 | 0x10 | 0x20 | 0x80  # prepared or rolled back, IPv6 hosts, inner batch
+    LETTERS = 14  # a to n
+    # Where the fields of a signature stand among a send's; `seen` has a bit for each.
+    ACCESS_KEY = LETTERS
+    SECURITY_TOKEN
+    SIGNATURE
+    ALL_FIELDS
+
+
+cdef struct Text:
+    const uint8_t *start
+    Py_ssize_t length
 
 
 cdef struct Send:
@@ -25,11 +36,10 @@ cdef struct Send:
     int64_t born_at_ms
     int64_t flag
     int64_t reconsume_times
-    const uint8_t *topic
-    Py_ssize_t topic_bytes
-    uint8_t *properties  # unescaped, in a buffer of their own
+    Text values[ALL_FIELDS]  # of those that are seen; properties unescaped
+    uint8_t *properties  # in a buffer of their own
     Py_ssize_t properties_bytes
-    uint32_t seen  # a bit for each letter
+    uint32_t seen  # a bit for each field
 
 
 cdef inline bint read_number(const uint8_t *text, Py_ssize_t length, int64_t low, int64_t high, int64_t *number) noexcept nogil:
@@ -60,12 +70,20 @@ cdef inline bint is_plain(const uint8_t *text, Py_ssize_t length) noexcept nogil
     return True
 
 
+cdef inline bint keep(Send *send, int field, const uint8_t *value, Py_ssize_t length) noexcept nogil:
+    if send.seen & (1u << field) or length == 0:
+        return False
+    send.seen |= 1u << field
+    send.values[field].start = value
+    send.values[field].length = length
+    return True
+
+
 cdef inline bint take_field(Send *send, uint8_t letter, const uint8_t *value, Py_ssize_t length) noexcept nogil:
     """One field of SEND_MESSAGE_V2 other than its properties."""
     cdef int64_t unused
-    if letter < c"a" or letter > c"n" or letter == c"i" or send.seen & (1u << (letter - c"a")) or length == 0:
+    if letter < c"a" or letter > c"n" or letter == c"i" or not keep(send, letter - c"a", value, length):
         return False
-    send.seen |= 1u << (letter - c"a")
     if letter == c"e":
         return read_number(value, length, 0, 0x7FFFFFFF, &send.queue_id)
     if letter == c"f":
@@ -82,10 +100,27 @@ cdef inline bint take_field(Send *send, uint8_t letter, const uint8_t *value, Py
         return is_text(value, length, b"false", 5)
     if letter == c"k":
         return is_text(value, length, b"false", 5) or is_text(value, length, b"true", 4)
-    if letter == c"b":
-        send.topic = value
-        send.topic_bytes = length
     return is_plain(value, length)
+
+
+cdef inline bint take_named(Send *send, const uint8_t *name, Py_ssize_t name_bytes, const uint8_t *value, Py_ssize_t length) noexcept nogil:
+    """One field of a signature."""
+    cdef int field
+    if is_text(name, name_bytes, b"AccessKey", 9):
+        field = ACCESS_KEY
+    elif is_text(name, name_bytes, b"Signature", 9):
+        field = SIGNATURE
+    elif is_text(name, name_bytes, b"SecurityToken", 13):
+        field = SECURITY_TOKEN
+    else:
+        return False
+    return keep(send, field, value, length) and is_plain(value, length)
+
+
+cdef inline bint take_properties(Send *send, Py_ssize_t length) noexcept nogil:
+    """They are in their buffer. None, or a second time, is unusual."""
+    send.properties_bytes = length
+    return keep(send, c"i" - c"a", send.properties, length)
 
 
 cdef inline int hex_digit(uint8_t character) noexcept nogil:
@@ -97,15 +132,14 @@ cdef inline int hex_digit(uint8_t character) noexcept nogil:
 
 
 cdef inline const uint8_t *unescape(Send *send, const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """The JSON text from behind its opening quote into `properties`; where its closing quote is, or NULL."""
+    """The JSON text from behind its opening quote is the properties; where its closing quote is, or NULL."""
     cdef uint8_t *out = send.properties
     cdef uint8_t character
     cdef int high, low
     while at < end:
         character = at[0]
         if character == c'"':
-            send.properties_bytes = out - send.properties
-            return at
+            return at if take_properties(send, out - send.properties) else NULL
         if character < 0x20 or character >= 0x7F:
             return NULL
         if character == c"\\":
@@ -131,23 +165,33 @@ cdef inline const uint8_t *find_quote(const uint8_t *at, const uint8_t *end) noe
 
 cdef inline const uint8_t *read_fields(Send *send, const uint8_t *at, const uint8_t *end) noexcept nogil:
     """`{"a":"...",...}`; where it ends, or NULL."""
+    cdef const uint8_t *name
     cdef const uint8_t *close
+    cdef Py_ssize_t name_bytes
     if at >= end or at[0] != c"{":
         return NULL
     at += 1
     while True:
-        if end - at < 6 or at[0] != c'"' or at[2] != c'"' or at[3] != c":" or at[4] != c'"':
+        if end - at < 6 or at[0] != c'"':
             return NULL
-        if at[1] == c"i":
-            if send.seen & (1u << 8):
+        name = at + 1
+        close = name + 1 if name[1] == c'"' else find_quote(name, end)
+        name_bytes = close - name
+        if end - close < 4 or close[1] != c":" or close[2] != c'"':
+            return NULL
+        at = close + 3
+        if name_bytes == 1 and name[0] == c"i":
+            if send.seen & (1u << (c"i" - c"a")):  # its buffer is in use
                 return NULL
-            send.seen |= 1u << 8
-            close = unescape(send, at + 5, end)
+            close = unescape(send, at, end)
             if close == NULL:
                 return NULL
         else:
-            close = find_quote(at + 5, end)
-            if not take_field(send, at[1], at + 5, close - at - 5):
+            close = find_quote(at, end)
+            if not (
+                take_field(send, name[0], at, close - at) if name_bytes == 1
+                else take_named(send, name, name_bytes, at, close - at)
+            ):
                 return NULL
         if end - close < 2:
             return NULL
@@ -215,8 +259,9 @@ cdef inline bint read_json(Send *send, const uint8_t *at, Py_ssize_t length) noe
 
 cdef inline bint read_binary(Send *send, const uint8_t *at, Py_ssize_t length) noexcept nogil:
     cdef const uint8_t *end = at + length
+    cdef const uint8_t *name
     cdef uint32_t value_bytes
-    cdef Py_ssize_t index
+    cdef Py_ssize_t index, name_bytes
     if length < FIXED_BYTES:
         return False
     send.code = (at[0] << 8) | at[1]
@@ -226,23 +271,31 @@ cdef inline bint read_binary(Send *send, const uint8_t *at, Py_ssize_t length) n
         return False
     at += FIXED_BYTES
     while at < end:
-        if end - at < 7 or at[0] != 0 or at[1] != 1:
+        if end - at < 7:
             return False
-        value_bytes = load32(at + 3)
-        if value_bytes > end - at - 7:
+        name = at + 2
+        name_bytes = (at[0] << 8) | at[1]
+        if name_bytes > end - at - 6:
             return False
-        if at[2] == c"i":
-            if send.seen & (1u << 8) or value_bytes == 0:
+        at = name + name_bytes + 4
+        value_bytes = load32(name + name_bytes)
+        if value_bytes > end - at:
+            return False
+        if name_bytes == 1 and name[0] == c"i":
+            if send.seen & (1u << (c"i" - c"a")):  # its buffer is in use
                 return False
-            send.seen |= 1u << 8
             for index in range(value_bytes):
-                if at[7 + index] == 0 or at[7 + index] >= 0x7F:
+                if at[index] == 0 or at[index] >= 0x7F:
                     return False
-            memcpy(send.properties, at + 7, value_bytes)
-            send.properties_bytes = value_bytes
-        elif not take_field(send, at[2], at + 7, value_bytes):
+            memcpy(send.properties, at, value_bytes)
+            if not take_properties(send, value_bytes):
+                return False
+        elif not (
+            take_field(send, name[0], at, value_bytes) if name_bytes == 1
+            else take_named(send, name, name_bytes, at, value_bytes)
+        ):
             return False
-        at += 7 + value_bytes
+        at += value_bytes
     return True
 
 

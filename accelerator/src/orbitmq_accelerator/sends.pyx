@@ -5,6 +5,9 @@ but what the indexes need. A run ends before the first frame that is unusual in 
 beyond ASCII, a property with a meaning, a full log file. That frame and what follows it go the ordinary way, which knows all
 of this better. Nothing has changed for it then.
 
+Behind access control the same is done for sends that are signed, by users who may (`orbitmq.access.express`). A signature that is not
+right is unusual as well: the ordinary way refuses it, and says why.
+
 A record is written as `CommitLog.append` writes it: the eight bytes that make it a record are stored last.
 """
 
@@ -22,7 +25,12 @@ cdef extern from *:
     void KEEP_ORDER() noexcept nogil
 
 from orbitmq_accelerator.byte_order cimport load32, store32, store64
-from orbitmq_accelerator.send_header cimport Send, contains, find_unique_key, memmem, read_binary, read_json
+from orbitmq_accelerator.send_header cimport (
+    ACCESS_KEY, LETTERS, SECURITY_TOKEN, SIGNATURE, Send, Text, contains, find_unique_key, memmem, read_binary, read_json
+)
+from orbitmq_accelerator.signatures cimport (
+    SIGNATURE_CHARACTERS, KeyStates, finish, is_same, prepare, sha1_add, sha1_choose, sha1_go_on, sha1_pieces
+)
 
 from orbitmq.broker.handlers.send_express import pay_run
 from orbitmq.broker.sending import packed_host
@@ -36,8 +44,11 @@ cdef enum:
     MOST_NUMBERS = 160  # bytes of a receipt that are not text of its own: the prefix, names, numbers
     SEPARATOR = 2  # behind each property
     SEND_MESSAGE_V2 = 310
+    TOPIC = 1  # the letter b
     # The letters a to h: what a send must say.
     NEEDED = 0xFF
+    SIGNED = (1 << ACCESS_KEY) | (1 << SIGNATURE)
+    MOST_KEYS = 10_000  # askers can name topics without end
 
 cdef uint32_t CRC[8][256]
 cdef tuple NOTHING = (0, b"")
@@ -59,6 +70,12 @@ cdef void make_crc_tables() noexcept:
 
 
 make_crc_tables()
+sha1_choose(True)
+
+
+def use_instructions_for_signatures(bint allow):
+    """Whether the processor's own are used now. They are where there are any; tests compare both."""
+    return sha1_choose(allow)
 
 
 cdef uint32_t crc31(const uint8_t *data, Py_ssize_t length) noexcept nogil:
@@ -114,17 +131,39 @@ cdef uint8_t *write_hex(uint8_t *out, uint64_t value) noexcept nogil:
     return out
 
 
+cdef class Key:
+    """What one user signs sends to one topic with, from an address where that is allowed."""
+
+    cdef KeyStates states
+    cdef bytes user
+    cdef str topic
+
+    def __init__(self, bytes user, str topic, tuple first_blocks):
+        cdef bytes inner = first_blocks[0], outer = first_blocks[1]
+        self.user = user
+        self.topic = topic
+        prepare(
+            &self.states, <const uint8_t *>PyBytes_AS_STRING(inner), <const uint8_t *>PyBytes_AS_STRING(outer)
+        )
+
+
 cdef class SwiftSends:
     """A swift handler: see orbitmq/transport/express.py."""
 
     cdef object sending, store, log, durability, receipts, now_ms, served, note_record
     cdef dict next_offsets
 
+    cdef object door  # an ExpressDoor, or None where sends need no signature
+    cdef object generation  # of the door, that the keys belong to
+    cdef dict keys  # by user, topic and source
+
     # Of the run that is being taken.
     cdef bint immediate  # receipts do not wait for disk or slaves
     cdef uint8_t *memory  # of the log file that is written
     cdef int64_t memory_start, prepared_to, at, stored_at_ms, most_body
     cdef bytes born_host, store_host, suffix
+    cdef object source
+    cdef Key key  # of the message before
     cdef object topic  # a PlainTopic
     cdef list queue_keys
     cdef bytes topic_field
@@ -149,7 +188,7 @@ cdef class SwiftSends:
         free(self.answers)
         free(self.properties)
 
-    def __init__(self, sending, durability, receipts, now_ms, served):
+    def __init__(self, sending, durability, receipts, now_ms, served, door=None):
         self.sending = sending
         self.store = sending.store
         self.log = sending.store.log
@@ -160,6 +199,8 @@ cdef class SwiftSends:
         self.next_offsets = self.log.next_queue_offsets
         self.note_record = self.log.recent.append
         self.topic_name = b""
+        self.door = door
+        self.keys = {}
 
     def __call__(self, connection, bytes data):
         cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
@@ -177,7 +218,7 @@ cdef class SwiftSends:
             self.born_host = packed_host(*connection.peer)
         except OrbitError:  # a peer without an address
             return NOTHING
-        if PyBytes_GET_SIZE(self.born_host) != 8:
+        if PyBytes_GET_SIZE(self.born_host) != 8 or (self.door is not None and not self.enter(connection)):
             return NOTHING
         self.prepared_to = log.prepared_to
         self.at = log.end
@@ -263,6 +304,8 @@ cdef class SwiftSends:
         properties_bytes = send.properties_bytes + PyBytes_GET_SIZE(self.suffix)
         if unique_key == NULL or properties_bytes > MOST_PROPERTIES or not self.choose_topic(&send):
             return False
+        if self.door is not None and not self.is_rightly_signed(&send, header + header_bytes, body_bytes):
+            return False
         size = HEAD_BYTES + body_bytes + PyBytes_GET_SIZE(self.topic_field) + 2 + properties_bytes
         if send.queue_id >= len(self.queue_keys) or self.at + size + BLANK_BYTES > self.prepared_to:
             return False
@@ -281,16 +324,14 @@ cdef class SwiftSends:
 
     cdef bint choose_topic(self, Send *send) except -1:
         """Nearly always that of the message before. False if it is not one for plain messages."""
-        cdef bint is_same = (
-            send.topic_bytes == PyBytes_GET_SIZE(self.topic_name)
-            and memcmp(send.topic, PyBytes_AS_STRING(self.topic_name), send.topic_bytes) == 0
-        )
-        if is_same and self.topic is not None:
+        cdef Text name = send.values[TOPIC]
+        cdef bint is_known = is_text_of(name, self.topic_name)
+        if is_known and self.topic is not None:
             return True
         self.count_topic()
-        if not is_same:
-            self.topic_name = PyBytes_FromStringAndSize(<const char *>send.topic, send.topic_bytes)
-            self.topic_text = PyUnicode_DecodeASCII(<const char *>send.topic, send.topic_bytes, NULL)
+        if not is_known:
+            self.topic_name = PyBytes_FromStringAndSize(<const char *>name.start, name.length)
+            self.topic_text = PyUnicode_DecodeASCII(<const char *>name.start, name.length, NULL)
         self.topic = self.sending.plain_topic(self.topic_text)
         field = self.log.topic_fields.get(self.topic_text)
         if self.topic is None or field is None:
@@ -299,6 +340,59 @@ cdef class SwiftSends:
         self.queue_keys = self.topic.queue_keys
         self.topic_field = field.data
         self.topic_magic = field.magic
+        return True
+
+    cdef bint enter(self, connection) except -1:
+        """False if more than signatures has to be looked at."""
+        if self.door.counts_requests:
+            return False
+        generation = self.door.generation
+        if generation != self.generation:
+            self.keys.clear()
+            self.generation = generation
+        self.source = connection.peer.host
+        self.key = None
+        return True
+
+    cdef bint is_rightly_signed(self, Send *send, const uint8_t *body, Py_ssize_t body_bytes) except -1:
+        cdef sha1_pieces content
+        cdef uint8_t wanted[SIGNATURE_CHARACTERS]
+        cdef Text *value = send.values
+        cdef int letter
+        if (
+            send.seen & SIGNED != SIGNED
+            or value[SIGNATURE].length != SIGNATURE_CHARACTERS
+            or not self.choose_key(value[ACCESS_KEY])
+        ):
+            return False
+        # In the order of their names: capitals come first.
+        sha1_go_on(&content, self.key.states.inner)
+        sha1_add(&content, value[ACCESS_KEY].start, value[ACCESS_KEY].length)
+        if send.seen & (1u << SECURITY_TOKEN):
+            sha1_add(&content, value[SECURITY_TOKEN].start, value[SECURITY_TOKEN].length)
+        for letter in range(LETTERS):
+            if send.seen & (1u << letter):
+                sha1_add(&content, value[letter].start, value[letter].length)
+        sha1_add(&content, body, body_bytes)
+        finish(&self.key.states, &content, wanted)
+        return is_same(wanted, value[SIGNATURE].start)
+
+    cdef bint choose_key(self, Text user) except -1:
+        """Nearly always that of the message before. False if this user may not send to the topic, as far as is known."""
+        if self.key is not None and self.key.topic is self.topic_text and is_text_of(user, self.key.user):
+            return True
+        name = PyBytes_FromStringAndSize(<const char *>user.start, user.length)
+        asker = (name, self.topic_text, self.source)
+        self.key = self.keys.get(asker)
+        if self.key is None:
+            first_blocks = self.door.first_blocks(SEND_MESSAGE_V2, name.decode("ascii"), self.topic_text, self.source)
+            if first_blocks is None:
+                return False
+            if len(self.keys) >= MOST_KEYS:
+                self.keys.clear()
+            self.key = Key(name, self.topic_text, first_blocks)
+            self.keys[asker] = self.key
+        self.key.topic = self.topic_text  # the very object, which is the quickest to know again
         return True
 
     cdef int count_topic(self) except -1:
@@ -376,6 +470,10 @@ cdef class SwiftSends:
             self.answers = larger
             self.answers_room = 2 * (self.answered + more)
         return 0
+
+
+cdef inline bint is_text_of(Text text, bytes known) noexcept:
+    return text.length == PyBytes_GET_SIZE(known) and memcmp(text.start, PyBytes_AS_STRING(known), text.length) == 0
 
 
 cdef bint has_meaning(Send *send, bint immediate) noexcept nogil:

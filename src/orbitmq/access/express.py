@@ -44,6 +44,23 @@ class ExpressDoor:
             self._rates.take(send.access_key, len(body))
         return True
 
+    # ---- for the compiled loop of sends, which keeps keys of its own and checks signatures itself
+
+    @property
+    def counts_requests(self) -> bool:
+        """Users have limits, which is more than the loop looks at."""
+        return self._rates is not None and self._rates.are_limited
+
+    @property
+    def generation(self) -> int:
+        """Another one whenever something that `first_blocks` gave out may count no longer."""
+        return self._gate.generation
+
+    def first_blocks(self, code: int, access_key: str, topic: str, source: str) -> tuple[bytes, bytes] | None:
+        """The key of a user who may send to this topic from there; None: not to be decided here."""
+        key = self._gate.key_of(code, access_key, topic_need(topic, _SEND), source)
+        return None if key is None else key.first_blocks
+
     def give_back(self, send: SignedSendV2, body: bytes) -> None:
         """It was admitted and goes the ordinary way after all, whose gate counts it."""
         if self._rates is not None and self._rates.are_limited:

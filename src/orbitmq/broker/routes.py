@@ -97,11 +97,16 @@ def _guarded_express(s: State, gate: Door) -> ExpressRoutes:
 def build_swift(state: State) -> SwiftHandler | None:
     """What takes whole runs of sends, where it is installed; under the same conditions as the express handlers of sends."""
     sends = compiled("sends")
-    if sends is None or state.gate is not None or state.copying is not None:
+    if sends is None or state.copying is not None:
         return None
     served = state.times.of(Kind(RequestCode.SEND_MESSAGE_V2))
     handler: SwiftHandler = sends.SwiftSends(
-        state.sending, state.durability, state.receipts, state.clock.now_ms, served
+        state.sending,
+        state.durability,
+        state.receipts,
+        state.clock.now_ms,
+        served,
+        None if state.gate is None else ExpressDoor(state.gate),
     )
     return handler
 

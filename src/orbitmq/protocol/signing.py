@@ -47,15 +47,15 @@ def sign(request: Command, credentials: Credentials) -> None:
 class SigningKey:
     """A secret key made ready: HMAC's two first blocks are hashed once instead of with each request."""
 
-    __slots__ = ("_inner", "_outer")
+    __slots__ = ("_inner", "_outer", "first_blocks")
 
     def __init__(self, secret_key: str) -> None:
         key = secret_key.encode()
         if len(key) > _BLOCK_BYTES:
             key = hashlib.sha1(key).digest()  # noqa: S324 - RocketMQ's signature is HMAC-SHA1
         block = key.ljust(_BLOCK_BYTES, b"\0")
-        self._inner = hashlib.sha1(bytes(byte ^ 0x36 for byte in block))  # noqa: S324
-        self._outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in block))  # noqa: S324
+        self.first_blocks = bytes(byte ^ 0x36 for byte in block), bytes(byte ^ 0x5C for byte in block)
+        self._inner, self._outer = map(hashlib.sha1, self.first_blocks)
 
     def signature(self, content: bytes) -> bytes:
         inner = self._inner.copy()

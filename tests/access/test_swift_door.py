@@ -1,0 +1,254 @@
+"""Signed sends in the compiled loop: the very answers and bytes that the loops in Python give, forged, revoked and limited ones too."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from orbitmq.accelerated import SWITCH, compiled
+from orbitmq.broker.broker import Broker
+from orbitmq.broker.routes import build_routes
+from orbitmq.clock import ManualClock
+from orbitmq.protocol import command as commands
+from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
+from orbitmq.protocol.command import Command
+from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
+from orbitmq.protocol.signing import Credentials, sign
+from orbitmq.testing.clock import MovableClock
+from orbitmq.transport.server import Server
+from tests.access.test_matrix import GUARDED, ROOT
+from tests.broker.kit import SEND_V2, configuration, running, send_header
+from tests.broker.test_express_mutations import said
+from tests.broker.test_swift_sends import accelerator, cut
+from tests.line import connected
+from tests.mutations import mutated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from orbitmq.access.users import Users
+
+__all__ = ["accelerator"]  # the fixture
+
+REQUESTS: Final = 300
+MUTATIONS: Final = 400
+MEMBER: Final = Credentials("member", "member-secret")
+LONG_KEY: Final = Credentials("longkey", "a secret longer than a block of SHA-1 " * 3)
+WITH_TOKEN: Final = Credentials("member", "member-secret", "some-token")
+STRANGER: Final = Credentials("stranger", "stranger-secret")
+FORGER: Final = Credentials("root", "guessed-secret")
+BODY_BYTES: Final = (1, 12, 55, 56, 63, 64, 65, 100, 1024, 3000)  # around where SHA-1's last block is full
+
+
+def some_users(users: Users) -> None:
+    for who in (MEMBER, LONG_KEY):
+        users.create(User(username=who.access_key, password=who.secret_key))
+        entry = PolicyEntry(resource="Topic:Orders", actions=["Pub"], decision="Allow")
+        users.create_acl(Acl(subject=f"User:{who.access_key}", policies=[Policy(entries=[entry])]))
+
+
+def send_frame(
+    who: Credentials | None,
+    *,
+    topic: str = "Orders",
+    number: int = 0,
+    codec: int = CODEC_JSON,
+    body: bytes = b"body",
+    **changes: str,
+) -> bytes:
+    properties = {"UNIQ_KEY": f"7F0000010001{number:020X}", "TAGS": "a", "WAIT": "true"}
+    fields = send_header(topic, number % 4, properties).to_fields()
+    request = Command(SEND_V2, opaque=number, fields=fields, body=body)
+    if who is not None:
+        sign(request, who)
+    request.add_fields(**changes)
+    return commands.encode(request, codec)
+
+
+def some_send(number: int, chance: random.Random) -> bytes:
+    """Two thirds are right; the others of strangers, forged, for other topics, changed on the way."""
+    who: Credentials | None = chance.choice((MEMBER, LONG_KEY, WITH_TOKEN, ROOT, MEMBER))
+    topic, changes = "Orders", {}
+    odd = chance.random()
+    if odd < 0.05:
+        topic = "Payments"
+    elif odd < 0.1:
+        who = chance.choice((None, STRANGER, FORGER))
+    elif odd < 0.3:
+        changes = chance.choice(
+            ({"e": "3"}, {"a": "other"}, {"SecurityToken": "t"}, {"AccessKey": "root"}, {"Signature": "="}, {"o": "1"})
+        )
+    codec = chance.choice((CODEC_JSON, CODEC_BINARY))
+    body = chance.randbytes(chance.choice(BODY_BYTES))
+    return send_frame(who, topic=topic, number=number, codec=codec, body=body, **changes)
+
+
+async def story(directory: Path, seed: int) -> tuple[list[tuple[int, int, str | None]], dict[str, bytes]]:
+    """The answers, and every file with messages or indexes in it."""
+    chance = random.Random(seed)
+    reads = cut(b"".join(some_send(number, chance) for number in range(REQUESTS)), chance)
+    async with Broker(configuration(directory, GUARDED), clock=ManualClock()) as broker:
+        broker.state.store.settle_at(bytes(8))  # each has a port of its own
+        broker.state.receipts.settle_at(bytes(8))
+        some_users(broker.state.users)
+        connection, line = connected(broker._servers[0])
+        for read in reads:
+            connection.data_received(read)
+        answers = [commands.decode(frame) for frame in FrameDecoder().feed(bytes(line.written))]
+        connection.connection_lost(None)
+    files = {
+        str(file.relative_to(directory)): file.read_bytes()
+        for folder in ("commitlog", "consumequeue", "index")
+        for file in sorted((directory / folder).rglob("*"))
+        if file.is_file()
+    }
+    return [(answer.opaque, answer.code, answer.remark) for answer in answers], files
+
+
+@pytest.mark.parametrize("by_instruction", [True, False])
+async def test_signed_and_forged_sends_leave_the_same_bytes_both_ways(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch, by_instruction: bool
+) -> None:
+    sends = compiled("sends")
+    assert sends is not None
+    if sends.use_instructions_for_signatures(by_instruction) != by_instruction:
+        pytest.skip("this processor has no instructions for SHA-1")
+    try:
+        compiled_story = await story(tmp_path / "compiled", by_instruction)
+    finally:
+        sends.use_instructions_for_signatures(True)
+    accelerator.setenv(SWITCH, "0")
+    assert compiled_story == await story(tmp_path / "python", by_instruction)
+    codes = [code for _, code, _ in compiled_story[0]]
+    assert len(codes) == REQUESTS
+    assert codes.count(0) > REQUESTS // 2
+    assert codes.count(16) > REQUESTS // 10
+
+
+def taken(broker: Broker, *frames: bytes) -> int:
+    """How many of these the compiled loop takes from the front of one read."""
+    swift = broker._servers[0]._swift
+    assert swift is not None
+    connection, _ = connected(broker._servers[0])
+    size, _ = swift(connection, b"".join(frames))
+    connection.connection_lost(None)
+    ends = [sum(map(len, frames[:count])) for count in range(len(frames) + 1)]
+    return ends.index(size)
+
+
+async def with_topic(broker: Broker, who: Credentials = ROOT) -> None:
+    """The loop leaves the first message of a topic to others."""
+    connection, line = connected(broker._servers[0])
+    connection.data_received(send_frame(who))
+    (answer,) = [commands.decode(frame) for frame in FrameDecoder().feed(bytes(line.written))]
+    assert answer.code == 0
+    connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("codec", [CODEC_JSON, CODEC_BINARY])
+async def test_a_run_ends_before_the_first_that_is_not_rightly_signed(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch, codec: int
+) -> None:
+    async with Broker(configuration(tmp_path, GUARDED)) as broker:
+        some_users(broker.state.users)
+        await with_topic(broker)
+        right = send_frame(MEMBER, codec=codec)
+        assert taken(broker, right, send_frame(ROOT, codec=codec), send_frame(LONG_KEY, codec=codec)) == 3
+        for wrong in (
+            send_frame(None, codec=codec),
+            send_frame(STRANGER, codec=codec),
+            send_frame(FORGER, codec=codec),
+            send_frame(MEMBER, codec=codec, e="3"),
+            send_frame(MEMBER, codec=codec, AccessKey="root"),
+            right[:-1] + b"?",
+            right.replace(b"TagA", b"TagB") if b"TagA" in right else right.replace(b"Orders", b"orders"),
+        ):
+            assert taken(broker, right, wrong, right) == 1, wrong
+        (frame,) = FrameDecoder().feed(right)
+        signature = commands.decode(frame).fields["Signature"]
+        for at in range(len(signature)):
+            other = "A" if signature[at] != "A" else "B"
+            forged = signature[:at] + other + signature[at + 1 :]
+            assert taken(broker, right.replace(signature.encode(), forged.encode())) == 0, at
+
+
+@pytest.mark.parametrize("change", ["disabled", "other password", "policy gone", "deleted"])
+async def test_the_loop_forgets_who_may_when_that_changes(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch, change: str
+) -> None:
+    async with Broker(configuration(tmp_path, GUARDED)) as broker:
+        users = broker.state.users
+        some_users(users)
+        await with_topic(broker)
+        assert taken(broker, send_frame(MEMBER)) == 1
+        if change == "disabled":
+            users.update(User(username="member", user_status="disable"))
+        elif change == "other password":
+            users.update(User(username="member", password="changed-secret"))
+        elif change == "policy gone":
+            users.delete_acl("User:member", None, None)
+        else:
+            users.delete("member")
+        assert taken(broker, send_frame(MEMBER)) == 0
+        if change == "other password":
+            assert taken(broker, send_frame(Credentials("member", "changed-secret"))) == 1
+
+
+async def test_a_users_limit_counts_whichever_loop_runs(tmp_path: Path, accelerator: pytest.MonkeyPatch) -> None:
+    limited = {**GUARDED, "orbitmq.requestsPerSecondPerUser": "2"}
+    async with Broker(configuration(tmp_path, limited), clock=ManualClock()) as broker:
+        some_users(broker.state.users)
+        await with_topic(broker)
+        connection, line = connected(broker._servers[0])
+        connection.data_received(b"".join(send_frame(MEMBER, number=number) for number in range(4)))
+        answers = [commands.decode(frame).code for frame in FrameDecoder().feed(bytes(line.written))]
+        assert answers == [0, 0, 2, 2]
+        connection.connection_lost(None)
+
+
+async def test_access_files_of_4x_count_in_the_loop(tmp_path: Path, accelerator: pytest.MonkeyPatch) -> None:
+    clock = MovableClock()
+    clerk, admin = Credentials("clerk-of-orders", "clerk-secret"), Credentials("administrator", "admin-secret")
+    file = tmp_path / "config" / "plain_acl.yml"
+    file.parent.mkdir()
+    account = "accounts:\n- accessKey: clerk-of-orders\n  secretKey: clerk-secret\n  topicPerms: [Orders=%s]\n"
+    file.write_text(account % "PUB" + "- accessKey: administrator\n  secretKey: admin-secret\n  admin: true\n")
+    async with running(tmp_path, clock=clock, aclEnable="true") as broker:
+        await with_topic(broker, admin)
+        forged = send_frame(Credentials("administrator", "guessed-secret"))
+        assert taken(broker, send_frame(clerk), send_frame(admin), forged) == 2
+        file.write_text(account % "DENY")
+        clock.advance(seconds=2)
+        assert taken(broker, send_frame(clerk)) == 0
+
+
+@pytest.mark.parametrize("codec", [CODEC_JSON, CODEC_BINARY])
+async def test_a_damaged_signed_send_is_answered_the_same_both_ways(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch, codec: int
+) -> None:
+    logging.disable()  # a line for each of them would be many
+    try:
+        chance = random.Random(codec)
+        async with Broker(configuration(tmp_path, GUARDED)) as broker:
+            some_users(broker.state.users)
+            await with_topic(broker)
+            ordinary = Server(build_routes(broker.state))
+            await ordinary.start("127.0.0.1", 0)
+            frame = send_frame(MEMBER, number=1, codec=codec)
+            codes: list[Any] = []
+            for _ in range(MUTATIONS):
+                odd = mutated(frame, chance)
+                first, second = said(ordinary, odd), said(broker._servers[0], odd)
+                assert first == second, odd
+                codes += [answer[0] for answer in first[0][:1]]
+                await asyncio.sleep(0)
+            await ordinary.stop()
+            assert codes.count(16) > MUTATIONS // 20
+            assert codes.count(0) > MUTATIONS // 50
+    finally:
+        logging.disable(logging.NOTSET)
