@@ -10,12 +10,12 @@ _COMMANDS: CommandTable = {
     "archive": (
         "orbitmq.cli.spark_archive",
         "archive",
-        "Topics into Parquet files, each message once; goes on where it was.",
+        "Topics into Parquet, Delta or Iceberg, each message once; goes on where it was.",
     ),
     "export-store": (
         "orbitmq.cli.spark_archive",
         "export_store",
-        "A store directory into Parquet files, without a broker.",
+        "A store directory into Parquet, Delta or Iceberg, without a broker.",
     ),
     "compact": ("orbitmq.cli.spark_archive", "compact", "Make the small files of an archive into few."),
     "replay": ("orbitmq.cli.spark_replay", "replay", "What an archive or a topic holds, sent to a topic again."),

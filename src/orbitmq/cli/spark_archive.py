@@ -1,4 +1,4 @@
-"""`orbitmq spark archive | export-store | compact`: from topics and store directories into Parquet files."""
+"""`orbitmq spark archive | export-store | compact`: from topics and store directories into Parquet, Delta or Iceberg."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LAYOUTS = ("none", "topic", "date", "hour")
+_FORMATS = ("parquet", "delta", "iceberg")
 _COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
 
 
@@ -34,6 +35,14 @@ def lake_options(default_layout: str) -> Callable[[F], F]:
         function = click.option("--compression", type=click.Choice(_COMPRESSIONS), default="zstd", show_default=True)(
             function
         )
+        function = click.option(
+            "--format",
+            "table_format",
+            type=click.Choice(_FORMATS),
+            default="parquet",
+            show_default=True,
+            help="What the directory is: Parquet files with manifests, or also a Delta or Iceberg table.",
+        )(function)
         return click.option(
             "--by",
             "layout",
@@ -76,7 +85,7 @@ def lake_options(default_layout: str) -> Callable[[F], F]:
 @spark_options
 @target_options
 def archive(target: Target, place: SparkPlace, topics: tuple[str, ...], address: str, **wishes: Any) -> None:
-    """Move TOPICS into Parquet files, each message exactly once.
+    """Move TOPICS into Parquet files, or a Delta or Iceberg table, each message exactly once.
 
     Run it again and it goes on where it was, also after a crash.
     """
@@ -94,6 +103,7 @@ def archive(target: Target, place: SparkPlace, topics: tuple[str, ...], address:
             layout=wishes["layout"],
             compression=wishes["compression"],
             clock=SystemClock(),
+            table_format=wishes["table_format"],
             progress=status,
         )
         if wishes["continuous"]:
@@ -178,10 +188,11 @@ def export_store(
     skip_corrupt: bool,
     check_crc: bool,
     layout: Any,
+    table_format: Any,
     compression: str,
     columns: str | None,
 ) -> None:
-    """Write the messages of a store DIRECTORY into Parquet files: the fastest way out of a broker.
+    """Write the messages of a store DIRECTORY into Parquet files, or a table: the fastest way out of a broker.
 
     DIRECTORY is a storePathRootDir of OrbitMQ's or Apache's broker, running or not. Run it again to add what came since.
     """
@@ -214,6 +225,7 @@ def export_store(
             layout=layout,
             compression=compression,
             clock=SystemClock(),
+            table_format=table_format,
             progress=tasks_done("exporting"),
         )
         seconds = time.monotonic() - begun

@@ -28,6 +28,7 @@ from orbitmq.spark.queue_offsets import Offsets, OffsetsJson, from_json, to_json
 from orbitmq.spark.range_reading import RangeReader
 from orbitmq.spark.rate_limits import TriggerPace
 from orbitmq.spark.schema import projection
+from orbitmq.spark.table_formats import begun_state, lake_table, publish_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from orbitmq.clock import Clock
     from orbitmq.spark.schema import Projection
     from orbitmq.spark.source_options import SourceOptions
+    from orbitmq.spark.table_formats import LakeFormat
 
 Progress = Callable[[str], None]
 _NO_SIZE: Final = 0.0  # batches are limited by messages, not by bytes
@@ -91,6 +93,7 @@ class Archive:
         layout: Layout,
         compression: str,
         clock: Clock,
+        table_format: LakeFormat = "parquet",
         progress: Progress | None = None,
     ) -> None:
         self._spark = spark
@@ -103,7 +106,9 @@ class Archive:
         self._progress = progress or (lambda _text: None)
         self._pace = TriggerPace(options.limits)
         self._link = link(options.access)
-        self.state: LakeState = self._lake.state()
+        self._format = table_format
+        self._table = lake_table(self._lake, table_format)
+        self.state: LakeState = begun_state(self._lake, table_format, self._table)
         self.summary = ArchiveSummary()
         self._source = (
             f"topics {options.pattern or ','.join(options.topics)} tags {options.tags or '*'} {options.sql}".strip()
@@ -174,6 +179,21 @@ class Archive:
         return batch
 
     def _run(self, batch: BatchPlan) -> None:
+        manifest = self._written(batch)
+        if self._table is not None:
+            self._table.create(self._wanted.arrow, self._layout)
+        self.state = publish_batch(self._lake, self._table, manifest, self.state)
+        self._count(batch, manifest.added)
+        if self._options.commit:
+            offsets = from_json(batch.offsets)
+            cluster, seconds = self._link.cluster, self._options.retry_ms / 1000
+            topics = {queue.topic for queue in offsets}
+            self._link.run(
+                patiently(cluster, topics, seconds, lambda: commit_offsets(cluster, self._options.group, offsets))
+            )
+
+    def _written(self, batch: BatchPlan) -> Manifest:
+        """By the workers; nothing of it counts yet."""
         number = self.state.next_number
         tasks = [
             ArchiveTask(
@@ -194,23 +214,15 @@ class Archive:
 
         results = run_tasks(self._spark, f"archive-{number}", tasks, archive_ranges, tell)
         files = [file for result in results for file in result]
-        manifest = Manifest(
+        return Manifest(
             number=number,
             kind="archive",
             source=batch.source,
             written_at_ms=self._clock.now_ms(),
             offsets=batch.offsets,
             added=files,
+            format=self._format,
         )
-        self.state = self._lake.publish(manifest, self.state)
-        self._count(batch, files)
-        if self._options.commit:
-            offsets = from_json(batch.offsets)
-            cluster, seconds = self._link.cluster, self._options.retry_ms / 1000
-            topics = {queue.topic for queue in offsets}
-            self._link.run(
-                patiently(cluster, topics, seconds, lambda: commit_offsets(cluster, self._options.group, offsets))
-            )
 
     def _count(self, batch: BatchPlan, files: list[DataFile]) -> None:
         self.summary.batches += 1

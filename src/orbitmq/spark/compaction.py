@@ -16,6 +16,7 @@ from orbitmq.errors import ConfigError
 from orbitmq.spark.jobs import run_tasks
 from orbitmq.spark.lake import DataFile, Lake, Manifest
 from orbitmq.spark.lake_writer import LakeWriter
+from orbitmq.spark.table_formats import begun_state, lake_table, live_paths, publish_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,9 +55,12 @@ def compact(
 ) -> CompactionSummary:
     lake = Lake(address)
     state = lake.state()
+    table = lake_table(lake, state.format)
+    state = begun_state(lake, state.format or "parquet", table)
     if not state.next_number:
         raise ConfigError(f"{address} holds no archive and no export", hint="`orbitmq spark archive` makes one")
     lake.remove(lake.leftovers(state))
+    live_paths(lake, state)  # a table that somebody else changed is not ours to rearrange
     groups = _groups(state.files, target_bytes)
     number = state.next_number
     tasks = [
@@ -80,9 +84,11 @@ def compact(
         written_at_ms=clock.now_ms(),
         added=[file for files in results for file in files],
         removed=replaced,
+        format=state.format,
     )
-    after = lake.publish(manifest, state)
-    lake.remove(replaced)
+    after = publish_batch(lake, table, manifest, state)
+    if table is None:
+        lake.remove(replaced)
     return CompactionSummary(len(state.files), len(after.files))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orbitmq.errors import ConfigError
 from orbitmq.spark.lake import Lake
 from orbitmq.spark.schema import table_schema
+from orbitmq.spark.table_formats import live_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,8 @@ def store_frame(spark: SparkSession, directory: str, **options: str) -> DataFram
 
 def lake_frame(spark: SparkSession, address: str) -> DataFrame:
     """The files that the manifests name: whole batches, each once."""
-    files = Lake(address).live_files()
+    lake = Lake(address)
+    files = [lake.address_of(path) for path in live_paths(lake, lake.state())]
     if not files:
         raise ConfigError(f"{address} holds no archive and no export", hint="`orbitmq spark archive` makes one")
     frame: DataFrame = spark.read.parquet(*files)

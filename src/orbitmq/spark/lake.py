@@ -2,6 +2,7 @@
 
     <lake>/topic=Orders/date=2026-11-15/hour=18/00000003-00001.parquet    batch 3, task 1
     <lake>/_manifests/00000003.plan.json     what batch 3 is to read: written before it runs
+    <lake>/_manifests/00000003.files.json    what batch 3 wrote, of a lake that is a table (table_formats.py): before its commit
     <lake>/_manifests/00000003.json          what batch 3 wrote, and where the next one begins: written when all of it is there
 
 A batch that was interrupted is run again by its plan, makes files of the same names with the same rows, and only then counts:
@@ -53,6 +54,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     added: list[DataFile] = []
     removed: list[str] = []
     damage: list[str] = []  # what could not be read
+    format: str = "parquet"  # or delta, iceberg: the lake is such a table, too
     is_whole: bool = False  # `added` is everything: the manifests before this one need not be read
 
 
@@ -64,6 +66,7 @@ class LakeState(msgspec.Struct, kw_only=True):
     log_end: int | None = None
     offsets: OffsetsJson = {}
     files: dict[str, DataFile] = {}
+    format: str = ""  # of a lake that has no batch yet
 
     @property
     def rows(self) -> int:
@@ -96,7 +99,7 @@ class Lake:
         return state
 
     def live_files(self) -> list[str]:
-        """The addresses of the files that count, for `spark.read.parquet`."""
+        """The addresses of the files that the manifests name, for `spark.read.parquet`."""
         return [self.address_of(path) for path in sorted(self.state().files)]
 
     def publish(self, manifest: Manifest, state: LakeState) -> LakeState:
@@ -124,9 +127,21 @@ class Lake:
         """What the next batch will read, kept before it runs."""
         self.write(self._plan_path(state.next_number), plan)
 
+    def prepared(self, state: LakeState) -> Manifest | None:
+        """The next batch, if all its files are there and only its commit is missing, or the word that it was made."""
+        path = self._files_path(state.next_number)
+        return self.read(path, Manifest) if self.has(path) else None
+
+    def prepare(self, manifest: Manifest) -> None:
+        """All files of the batch are there. From now on a table may name them: they are not written again."""
+        self.write(self._files_path(manifest.number), manifest)
+
     def leftovers(self, state: LakeState) -> list[str]:
-        """Files of batches and compactions that never counted or no longer do; none while a batch is under way."""
-        if self.has(self._plan_path(state.next_number)):
+        """Files of batches and compactions that never counted or no longer do; none while a batch is under way.
+
+        A table's older versions may name such files: they are left to what its format has for that.
+        """
+        if state.format != "parquet" or self.has(self._plan_path(state.next_number)):
             return []
         where = fs.FileSelector(self.root, recursive=True, allow_not_found=True)
         found = [info for info in self.files.get_file_info(where) if info.is_file]
@@ -157,6 +172,18 @@ class Lake:
         with self.creating(path) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(content), indent=1))
 
+    def text(self, path: str) -> str:
+        try:
+            with self.files.open_input_stream(f"{self.root}/{path}") as stream:
+                return str(stream.readall(), "utf-8")
+        except OSError as error:
+            raise StorageError(f"{self.address}/{path} cannot be read: {error}") from error
+
+    def keep_text(self, path: str, text: str) -> None:
+        """Whole, or not at all."""
+        with self.creating(path) as stream:
+            stream.write(text.encode())
+
     def creating(self, path: str) -> _NewFile:
         return _NewFile(self.files, f"{self.root}/{path}")
 
@@ -165,6 +192,9 @@ class Lake:
 
     def _plan_path(self, number: int) -> str:
         return f"{MANIFESTS}/{number:08d}.plan.json"
+
+    def _files_path(self, number: int) -> str:
+        return f"{MANIFESTS}/{number:08d}.files.json"
 
     def _manifest_path(self, number: int) -> str:
         return f"{MANIFESTS}/{number:08d}.json"
@@ -186,6 +216,7 @@ def _after(state: LakeState, manifest: Manifest) -> LakeState:
         log_end=state.log_end if manifest.log_end is None else manifest.log_end,
         offsets=manifest.offsets or state.offsets,
         files=files,
+        format=manifest.format,
     )
 
 

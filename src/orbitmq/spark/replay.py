@@ -28,6 +28,7 @@ from orbitmq.spark.planning import QueueRange
 from orbitmq.spark.range_reading import RangeReader
 from orbitmq.spark.schema import projection, table_schema
 from orbitmq.spark.sink import RowWriter, TaskName
+from orbitmq.spark.table_formats import live_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -160,7 +161,8 @@ class Replay:
         return state
 
     def _lake_units(self) -> list[Unit]:
-        files = sorted(Lake(self._lake).state().files)
+        lake = Lake(self._lake)
+        files = live_paths(lake, lake.state())
         if not files:
             raise ConfigError(f"{self._lake} holds no archive and no export", hint="`orbitmq spark archive` makes one")
         return [Unit(path=path) for path in files]

@@ -17,6 +17,7 @@ from orbitmq.spark.lake import DataFile, Lake, Manifest
 from orbitmq.spark.lake_writer import LakeWriter, Layout
 from orbitmq.spark.schema import projection
 from orbitmq.spark.store_scan import LogRange, check_gaps, plan, read_range
+from orbitmq.spark.table_formats import begun_state, lake_table, publish_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from orbitmq.clock import Clock
     from orbitmq.spark.schema import Projection
     from orbitmq.spark.store_options import StoreScan
+    from orbitmq.spark.table_formats import LakeFormat
 
 
 class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,10 +79,12 @@ def export_store(
     layout: Layout,
     compression: str,
     clock: Clock,
+    table_format: LakeFormat = "parquet",
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportSummary:
     lake = Lake(address)
-    state = lake.state()
+    table = lake_table(lake, table_format)
+    state = begun_state(lake, table_format, table)
     source = _source(scan)
     pending = lake.pending(state, ExportPlan)
     for known in (state.source, pending.source if pending else ""):
@@ -112,8 +116,11 @@ def export_store(
             log_end=log_end,
             added=files,
             damage=damage,
+            format=table_format,
         )
-        lake.publish(manifest, state)
+        if table is not None:
+            table.create(wanted.arrow, layout)
+        publish_batch(lake, table, manifest, state)
     first = ranges[0].start if ranges else log_end
     return ExportSummary(log_start=first, log_end=log_end, files=files, damage=damage)
 

@@ -1,0 +1,171 @@
+"""A lake as an Iceberg table in its directory, without a catalog service. Needs `pip install "orbitmq[iceberg]"`.
+
+    <lake>/metadata/v7.metadata.json      the table as of its seventh commit
+    <lake>/metadata/version-hint.text     "7"
+
+This is the layout of Iceberg's HadoopTables: `spark.read.format("iceberg").load("/lake/shop")`, DuckDB's `iceberg_scan` and
+pyiceberg's `StaticTable` read it, and a catalog takes it over with `register_table`. Partitions are the topic and the day or hour of
+storeTimestamp. One writer at a time, like the lake itself: the next metadata file must not be there yet. Files that a compaction
+replaced stay until their snapshots are expired.
+
+Java: org.apache.iceberg.hadoop.HadoopTableOperations
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import assign_fresh_schema_ids
+from pyiceberg.table import CommitTableResponse, StaticTable, Table
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import update_table_metadata
+from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
+
+from orbitmq.errors import StorageError
+from orbitmq.spark.table_formats import optional
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Transaction
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+    from pyiceberg.typedef import Identifier
+
+    from orbitmq.spark.lake import Lake
+    from orbitmq.spark.lake_writer import Layout
+    from orbitmq.spark.table_formats import TableChange
+
+_HINT: Final = "metadata/version-hint.text"
+_COMMITTED: Final = "orbitmq.committed."
+_TIMES: Final[dict[Layout, tuple[str, Transform[Any, Any]]]] = {
+    "date": ("storeTimestamp_day", DayTransform()),
+    "hour": ("storeTimestamp_hour", HourTransform()),
+}
+
+
+class IcebergTable:
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._catalog = _DirectoryCatalog(lake)
+
+    def create(self, schema: pa.Schema, layout: Layout) -> None:
+        if not self._catalog.version():
+            self._catalog.create(optional(schema), layout)
+
+    def committed(self, writer: str) -> int:
+        return int(self._catalog.load().properties.get(f"{_COMMITTED}{writer}", -1))
+
+    def commit(self, change: TableChange) -> None:
+        table = self._catalog.load()
+        said = {"orbitmq.writer": change.writer, "orbitmq.number": str(change.number)}
+        added = [self._catalog.address(file.path) for file in change.added]
+        try:
+            with table.transaction() as transaction:
+                transaction.set_properties({f"{_COMMITTED}{change.writer}": str(change.number)})
+                if change.replaces_all and table.current_snapshot() is not None:
+                    transaction.delete(AlwaysTrue(), snapshot_properties=said)
+                if change.removed:
+                    _replace(table, transaction, added, [self._catalog.address(path) for path in change.removed], said)
+                elif added:
+                    # Names are of one batch or one compaction, and no number is committed twice.
+                    transaction.add_files(added, snapshot_properties=said, check_duplicate_files=False)
+        except (CommitFailedException, ValueError, OSError) as error:
+            raise StorageError(f"the Iceberg table {self._lake.address}: {error}") from error
+
+    def paths(self) -> set[str]:
+        tasks = list(self._catalog.load().scan().plan_files())
+        if any(task.delete_files for task in tasks):
+            raise StorageError(
+                f"of the Iceberg table {self._lake.address} rows were deleted by another program",
+                hint="read it with a reader of Iceberg",
+            )
+        root = self._catalog.address("")
+        return {task.file.file_path.removeprefix(root) for task in tasks}
+
+
+def _replace(
+    table: Table, transaction: Transaction, added: list[str], removed: list[str], said: dict[str, str]
+) -> None:
+    """Some files by others, in one snapshot."""
+    gone = set(removed)
+    with transaction.update_snapshot(snapshot_properties=said).overwrite() as snapshot:
+        for task in table.scan().plan_files():
+            if task.file.file_path in gone:
+                snapshot.delete_data_file(task.file)
+        for path in added:
+            snapshot.append_data_file(parquet_file_to_data_file(table.io, transaction.table_metadata, path))
+
+
+class _DirectoryCatalog(NoopCatalog):
+    """The one table of a directory. Its name server is the version hint; whoever finds it behind looks further."""
+
+    def __init__(self, lake: Lake) -> None:
+        super().__init__("directory")
+        self._lake = lake
+        self._location = lake.address.rstrip("/") if "://" in lake.address else str(Path(lake.address).absolute())
+
+    def address(self, path: str) -> str:
+        return f"{self._location}/{path}"
+
+    def version(self) -> int:
+        """0: there is no table."""
+        hinted = self._lake.text(_HINT) if self._lake.has(_HINT) else "0"
+        version = int(hinted)
+        while self._lake.has(_metadata_path(version + 1)):
+            version += 1
+        if version != int(hinted):  # a crash came between the two
+            self._lake.keep_text(_HINT, str(version))
+        return version
+
+    def create(self, columns: pa.Schema, layout: Layout) -> None:
+        schema = assign_fresh_schema_ids(self._convert_schema_if_needed(columns))
+        fields = []
+        if layout != "none":
+            topic = schema.find_field("topic").field_id
+            fields.append(PartitionField(source_id=topic, field_id=1000, transform=IdentityTransform(), name="topic"))
+        if layout in _TIMES:
+            name, transform = _TIMES[layout]
+            stored = schema.find_field("storeTimestamp").field_id
+            fields.append(PartitionField(source_id=stored, field_id=1001, transform=transform, name=name))
+        metadata = new_table_metadata(
+            schema, PartitionSpec(*fields), UNSORTED_SORT_ORDER, self._location, {"format-version": "2"}
+        )
+        self._write(metadata, 1)
+
+    def load(self) -> Table:
+        address = self.address(_metadata_path(self.version()))
+        loaded = StaticTable.from_metadata(address)
+        return Table(("lake", "table"), loaded.metadata, address, loaded.io, self)
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        return self.load()
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        current = self.load()
+        for requirement in requirements:
+            requirement.validate(current.metadata)
+        version = self.version() + 1
+        metadata = update_table_metadata(current.metadata, updates, metadata_location=current.metadata_location)
+        self._write(metadata, version)
+        where = self.address(_metadata_path(version))
+        return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": where})
+
+    def _write(self, metadata: TableMetadata, version: int) -> None:
+        path = _metadata_path(version)
+        if self._lake.has(path):
+            raise CommitFailedException(f"version {version} came from somebody else")
+        self._lake.keep_text(path, metadata.model_dump_json(exclude_none=True))
+        self._lake.keep_text(_HINT, str(version))
+
+
+def _metadata_path(version: int) -> str:
+    return f"metadata/v{version}.metadata.json"

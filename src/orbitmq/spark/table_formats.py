@@ -1,0 +1,150 @@
+"""A lake that is also a Delta or an Iceberg table: the files that workers wrote, made to count by one commit of the table.
+
+The rows reach neither the JVM nor the driver, and no jar of the format is needed: the tables are committed to by their own
+Python writers (`deltalake`, `pyiceberg`), whatever Spark's version. Every commit says who makes it and its number, and a table
+remembers the newest number of each writer, so a commit that is tried again after a crash is made once:
+
+    Delta     the action `txn` (appId, version) in the same commit
+    Iceberg   the table property `orbitmq.committed.<writer>` in the same commit, and both in the snapshot's summary
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from orbitmq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orbitmq.spark.lake import DataFile, Lake, LakeState, Manifest
+    from orbitmq.spark.lake_writer import Layout
+
+LakeFormat = Literal["parquet", "delta", "iceberg"]
+TABLE_FORMATS: Final = ("delta", "iceberg")
+LAKE_FORMATS: Final = ("parquet", *TABLE_FORMATS)
+WRITER: Final = "orbitmq-lake"  # of archives, exports and compactions; the directory is the table, so one name will do
+
+_PACKAGES: Final = {"delta": "deltalake", "iceberg": "pyiceberg"}
+_HOMES: Final = {
+    "delta": ("orbitmq.spark.delta_table", "DeltaLakeTable"),
+    "iceberg": ("orbitmq.spark.iceberg_table", "IcebergTable"),
+}
+_FOLDERS: Final[dict[Layout, tuple[str, ...]]] = {
+    "none": (),
+    "topic": ("topic",),
+    "date": ("topic", "date"),
+    "hour": ("topic", "date", "hour"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChange:
+    """One commit. `number` grows with every commit of a writer; one that the table has got already is not made again."""
+
+    writer: str
+    number: int
+    added: list[DataFile]
+    removed: list[str] = field(default_factory=list)
+    is_rearranged: bool = False  # the same rows in other files
+    replaces_all: bool = False
+    at_ms: int
+
+
+class LakeTable(Protocol):
+    def create(self, schema: pa.Schema, layout: Layout) -> None:
+        """Unless it exists."""
+
+    def committed(self, writer: str) -> int:
+        """The newest number of that writer; -1 if there is none."""
+
+    def commit(self, change: TableChange) -> None: ...
+
+    def paths(self) -> set[str]:
+        """The files that count, below the lake."""
+
+
+def open_table(lake: Lake, kind: str) -> LakeTable:
+    package = _PACKAGES[kind]
+    if find_spec(package) is None:
+        raise ConfigError(
+            f"{kind.title()} tables need the package {package}, which is not installed here",
+            hint=f'pip install "orbitmq[{kind}]"',
+        )
+    module, name = _HOMES[kind]
+    opened: Callable[[Lake], LakeTable] = getattr(import_module(module), name)
+    return opened(lake)
+
+
+def lake_table(lake: Lake, kind: str) -> LakeTable | None:
+    """None for a lake of plain Parquet files."""
+    return open_table(lake, kind) if kind in TABLE_FORMATS else None
+
+
+def begun_state(lake: Lake, kind: str, table: LakeTable | None) -> LakeState:
+    """What the lake holds, once a batch of which only the commit, or the word of it, was missing is finished."""
+    state = lake.state()
+    prepared = lake.prepared(state)
+    for known in (state.format, prepared.format if prepared else ""):
+        if known not in ("", kind):
+            raise ConfigError(
+                f"{lake.address} is a lake of format {known}, not {kind}",
+                hint=f"give --format {known}, or another directory",
+            )
+    return publish_batch(lake, table, prepared, state) if prepared is not None else state
+
+
+def commit_once(table: LakeTable, change: TableChange) -> None:
+    """Whoever died after the last try."""
+    if table.committed(change.writer) < change.number:
+        table.commit(change)
+
+
+def publish_batch(lake: Lake, table: LakeTable | None, manifest: Manifest, state: LakeState) -> LakeState:
+    """Make a batch count: in the table, if the lake is one, and then by its manifest."""
+    if table is not None:
+        lake.prepare(manifest)  # the same again, if it was
+        if manifest.added or manifest.removed:
+            change = TableChange(
+                writer=WRITER,
+                number=manifest.number,
+                added=manifest.added,
+                removed=manifest.removed,
+                is_rearranged=manifest.kind == "compaction",
+                at_ms=manifest.written_at_ms,
+            )
+            commit_once(table, change)
+    return lake.publish(manifest, state)
+
+
+def live_paths(lake: Lake, state: LakeState) -> list[str]:
+    """The files that count, as the lake's manifests say. A table that somebody else changed is not read past its back."""
+    paths = sorted(state.files)
+    table = lake_table(lake, state.format)
+    if table is not None and table.paths() != set(paths) and lake.prepared(state) is None:
+        raise ConfigError(
+            f"the {state.format.title()} table {lake.address} has been changed by another program",
+            hint=f"read it with a reader of {state.format.title()}",
+        )
+    return paths
+
+
+def partition_columns(layout: Layout) -> tuple[str, ...]:
+    return _FOLDERS[layout]
+
+
+def partition_values(path: str) -> dict[str, str]:
+    """What the folders of a file say: `topic=Orders/date=2026-11-15/...`."""
+    pairs = (folder.partition("=") for folder in path.split("/")[:-1])
+    return {name: unquote(value) for name, equals, value in pairs if equals}
+
+
+def optional(schema: pa.Schema) -> pa.Schema:
+    """A table's columns may all be null: another writer of the same table need not know ours."""
+    return pa.schema([column.with_nullable(True) for column in schema.remove_metadata()])

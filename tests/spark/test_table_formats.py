@@ -1,0 +1,173 @@
+"""Lakes that are Delta and Iceberg tables: read by their own readers, each message once, whoever died when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from orbitmq.cli.entry import cli
+from orbitmq.clock import SystemClock
+from orbitmq.errors import ConfigError
+from orbitmq.spark import table_formats
+from orbitmq.spark.archive import Archive
+from orbitmq.spark.lake import Lake, Manifest
+from orbitmq.spark.source_options import source_options, source_schema
+from orbitmq.spark.table_formats import open_table
+from orbitmq.sync import connect
+from orbitmq.testing import Server
+from tests.spark.marks import SPARK
+from tests.storage.store_kit import open_store, put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+pytestmark = SPARK
+FORMATS = ("delta", "iceberg")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as running:
+        yield running
+
+
+@pytest.fixture(params=FORMATS)
+def kind(request: pytest.FixtureRequest) -> str:
+    package = {"delta": "deltalake", "iceberg": "pyiceberg"}[request.param]
+    pytest.importorskip(package, reason=f"{request.param} tables need {package}")
+    return str(request.param)
+
+
+def table_rows(kind: str, where: Path) -> pa.Table:
+    """As a program reads them that knows nothing of us."""
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        return DeltaTable(str(where)).to_pyarrow_table()
+    from pyiceberg.table import StaticTable
+
+    return StaticTable.from_metadata(str(where)).scan().to_arrow()
+
+
+def bodies(kind: str, where: Path) -> Counter[bytes]:
+    return Counter(table_rows(kind, where)["body"].to_pylist())
+
+
+def numbers(count: int) -> Counter[bytes]:
+    return Counter({b"%d" % number: 1 for number in range(count)})
+
+
+def send(server: Server, topic: str, first: int, count: int) -> None:
+    with connect(server.address) as client, client.producer(group="tables") as producer:
+        for number in range(first, first + count):
+            producer.send(topic, b"%d" % number, tag="t", keys=[f"k{number}"])
+
+
+def an_archive(spark: SparkSession, server: Server, lake: Path, topic: str, kind: Any) -> Archive:
+    options = {"nameServer": server.address, "subscribe": topic, "startingOffsets": "earliest"}
+    return Archive(
+        spark,
+        source_options(options, streaming=True),
+        source_schema(options),
+        str(lake),
+        layout="hour",
+        compression="snappy",
+        clock=SystemClock(),
+        table_format=kind,
+    )
+
+
+def test_an_archive_is_a_table_for_readers_of_its_format(
+    spark: SparkSession, server: Server, tmp_path: Path, kind: str
+) -> None:
+    topic = f"Table-{kind}"
+    send(server, topic, 0, 20)
+    lake = tmp_path / "lake"
+    command = ["spark", "archive", topic, "--to", str(lake), "--format", kind, "-n", server.address]
+    first = CliRunner().invoke(cli, command)
+    assert "archived 20 messages" in first.output, first.output
+    send(server, topic, 20, 15)
+    assert "archived 15 messages" in CliRunner().invoke(cli, [*command, "--compact"]).output
+    assert bodies(kind, lake) == numbers(35)
+    rows = table_rows(kind, lake)
+    assert set(rows["topic"].to_pylist()) == {topic}
+    assert {dict(one)["KEYS"] for one in rows["properties"].to_pylist()} == {f"k{number}" for number in range(35)}
+    # Read by its manifests it is the same, and it keeps its format.
+    query = f"SELECT count(*) AS held FROM lake WHERE topic = '{topic}'"
+    assert "35" in CliRunner().invoke(cli, ["spark", "sql", query, "--lake", str(lake)]).output
+    other = CliRunner().invoke(cli, [*command, "--format", "parquet"])
+    assert other.exit_code == 1
+    assert f"is a lake of format {kind}, not parquet" in other.output
+
+
+def test_a_batch_that_died_around_its_commit_is_in_the_table_once(
+    spark: SparkSession, server: Server, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"Dying-{kind}"
+    send(server, topic, 0, 12)
+
+    def die(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def interrupted(target: Any, name: str) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(target, name, die)
+            with pytest.raises(KeyboardInterrupt):
+                an_archive(spark, server, tmp_path, topic, kind).run_once()
+
+    interrupted(table_formats, "commit_once")  # the files are there, the table does not know
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
+    interrupted(Lake, "publish")  # the table knows, the manifests do not
+    assert bodies(kind, tmp_path) == numbers(12)
+    assert an_archive(spark, server, tmp_path, topic, kind).run_once().batches == 0
+    assert bodies(kind, tmp_path) == numbers(12)
+    # Files that a table may name are not written again.
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("0*.parquet")} == written
+    send(server, topic, 12, 3)
+    assert an_archive(spark, server, tmp_path, topic, kind).run_once().rows == 3
+    assert bodies(kind, tmp_path) == numbers(15)
+    assert open_table(Lake(str(tmp_path)), kind).committed(table_formats.WRITER) == 1
+
+
+def test_a_store_is_exported_into_a_table_topics_with_odd_names_too(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    store = open_store(tmp_path / "store")
+    for number in range(30):
+        put(store, "%DLQ%some_group" if number % 3 else "Orders", number % 2, b"%d" % number)
+    store.close()
+    lake = tmp_path / "lake"
+    command = ["spark", "export-store", str(tmp_path / "store"), "--to", str(lake), "--format", kind]
+    done = CliRunner().invoke(cli, [*command, "--topic", "%DLQ%some_group", "--topic", "Orders"])
+    assert "exported 30 messages" in done.output, done.output
+    assert bodies(kind, lake) == numbers(30)
+    assert Counter(table_rows(kind, lake)["topic"].to_pylist()) == {"%DLQ%some_group": 20, "Orders": 10}
+    assert Lake(str(lake)).read("_manifests/00000000.json", Manifest).format == kind
+
+
+def test_a_table_that_somebody_else_changed_is_left_to_readers_of_its_format(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    delta = pytest.importorskip("deltalake")
+    send(server, "Changed", 0, 5)
+    an_archive(spark, server, tmp_path, "Changed", "delta").run_once()
+    delta.DeltaTable(str(tmp_path)).delete("queueOffset = 0")
+    for command in (["compact", str(tmp_path)], ["sql", "SELECT 1", "--lake", str(tmp_path)]):
+        failed = CliRunner().invoke(cli, ["spark", *command])
+        assert failed.exit_code == 1
+        assert "has been changed by another program" in failed.output
+        assert len(failed.output.strip().splitlines()) == 1
+
+
+def test_a_missing_package_is_named_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_formats, "find_spec", lambda _name: None)
+    for kind, package in (("delta", "deltalake"), ("iceberg", "pyiceberg")):
+        with pytest.raises(ConfigError, match=rf"{package}.*orbitmq\[{kind}\]"):
+            open_table(Lake(str(tmp_path)), kind)
