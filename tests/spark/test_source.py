@@ -180,8 +180,9 @@ def test_a_missing_topic_or_cluster_is_named(server: Server) -> None:
         read(server, subscribe="Nowhere")
     with pytest.raises(ConfigError, match="no topic matches"):
         read(server, subscribePattern="Nowhere.*")
-    with pytest.raises(ConfigError, match="queue 9 of Outside on test"):
-        read(server, assign='{"Outside":{"test":[9]}}')
+    send(server, "Small", ["only"])
+    with pytest.raises(ConfigError, match="queue 9 of Small on test"):
+        read(server, assign='{"Small":{"test":[9]}}')
     with pytest.raises(TransportError, match=r"no name server answers: nothing listens on 127\.0\.0\.1:1"):
         source(server, subscribe="X", nameServer="127.0.0.1:1", timeoutMs="300").reader(
             source(server, subscribe="X").schema()
