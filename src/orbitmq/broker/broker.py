@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.access.proxies import TrustedProxies
 from orbitmq.broker import names
 from orbitmq.broker.advertised import advertised_host
-from orbitmq.broker.exporter import Exporter
 from orbitmq.broker.jobs import start_jobs
 from orbitmq.broker.metrics import Metrics
 from orbitmq.broker.name_servers import NameServers
@@ -22,6 +21,7 @@ from orbitmq.storage.files import LocalDisk
 from orbitmq.tasks import Tasks
 from orbitmq.transport.address import Address
 from orbitmq.transport.doorman import Doorman
+from orbitmq.transport.exporter import Exporter
 from orbitmq.transport.limits import Limits
 from orbitmq.transport.server import Server
 
@@ -201,7 +201,10 @@ class Broker:
             self.configuration, self._clock, state.timers, state.reviving, state.open_leases, state.refusals,
             state.half_messages, state.times, state.service_times,
         )  # fmt: skip
-        self._exporter = Exporter(metrics, state.store, self._network)
+        health = state.store.health
+        self._exporter = Exporter(
+            metrics.text, self._network, unready=lambda: str(health.refuse()) if health.refuses_writes else None
+        )
         self.metrics_address = await self._exporter.start(host, self.configuration.settings.metrics_prom_exporter_port)
 
     def _connection_closed(self, connection: Connection) -> None:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from orbitmq.transport.load_limits import Refusals
     from orbitmq.transport.request_times import Kind, RequestTimes
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _CONSUME_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 _LAGS: Final = (

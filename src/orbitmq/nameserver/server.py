@@ -12,8 +12,8 @@ from orbitmq.access.proxies import TrustedProxies
 from orbitmq.clock import Clock, SystemClock
 from orbitmq.errors import OrbitError
 from orbitmq.nameserver.departures import Departures
-from orbitmq.nameserver.exporter import Exporter
 from orbitmq.nameserver.kv_config import KvConfig
+from orbitmq.nameserver.metrics import Metrics
 from orbitmq.nameserver.opening import Opening
 from orbitmq.nameserver.other_cluster import OtherCluster
 from orbitmq.nameserver.registry import MinimumIdChange, RouteRegistry
@@ -26,6 +26,7 @@ from orbitmq.tasks import Tasks
 from orbitmq.transport.address import Address, parse_address
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.doorman import Doorman
+from orbitmq.transport.exporter import Exporter
 from orbitmq.transport.limits import Limits
 from orbitmq.transport.load_limits import Refusals
 from orbitmq.transport.pool import Pool
@@ -99,7 +100,7 @@ class NameServer:
             believes_proxy=TrustedProxies(lambda: configuration.settings, is_guarded=gate is not None).believes,
         )
         configuration.when_changed += [rates.refresh, self._server.limits_changed]
-        self._exporter = Exporter(self.registry, self._server, refusals, network)
+        self._exporter = Exporter(Metrics(self.registry, self._server, refusals).text, network)
         self._tasks = Tasks()
         self._stopping = False
         self.address: Address | None = None
