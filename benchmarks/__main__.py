@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import Final
 
 NAMES: Final = (
-    "broker", "broker_scale", "client", "kinds", "nameserver", "signed", "spark", "store", "timers", "transactions",
+    "broker", "broker_scale", "catch_up", "client", "flapping", "kinds", "nameserver", "overload", "signed", "spark", "store",
+    "timers", "transactions",
 )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ def configuration(directory: Path, changes: Mapping[str, object] | None = None) 
         "maxIndexNum": 400,
         "diskMaxUsedSpaceRatio": 95,
         "osPageCacheBusyTimeOutMills": 60_000,  # a busy machine is no reason to refuse a message here
+        "waitTimeMillsInSendQueue": 60_000,
         **(changes or {}),
     }
     return settings.load(None, {key: str(value) for key, value in overrides.items()})

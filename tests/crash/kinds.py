@@ -112,7 +112,7 @@ class LedgerOfKinds:
         module = ["tests.crash.broken_broker", self.broken_on_purpose] if self.broken_on_purpose else ["orbitmq"]
         settings = {
             "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeTimerLog": 52 * 200, "maxHashSlotNum": 1000,
-            "maxIndexNum": 4000, "transactionCheckInterval": 600_000, "osPageCacheBusyTimeOutMills": 60_000,
+            "maxIndexNum": 4000, "transactionCheckInterval": 600_000, "osPageCacheBusyTimeOutMills": 60_000, "waitTimeMillsInSendQueue": 60_000,
             "diskMaxUsedSpaceRatio": 95, "brokerName": NAME, "reviveInterval": 50,
         }  # fmt: skip
         command = [sys.executable, "-m", *module, "broker", "--host", "127.0.0.1", "--port", str(self._port), "-n", ""]

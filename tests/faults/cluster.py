@@ -121,7 +121,8 @@ class Node:
             "slaveReadEnable": "true", "haSendHeartbeatInterval": 1000, "haHousekeepingInterval": 4000,
             "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20 * 1000, "maxHashSlotNum": 1000,
             "maxIndexNum": 4000, "mappedFileSizeTimerLog": 52 * 1000, "transactionCheckInterval": 600_000,
-            "osPageCacheBusyTimeOutMills": 60_000, "flushDelayOffsetInterval": 1000, "reviveInterval": 100,
+            "osPageCacheBusyTimeOutMills": 60_000, "waitTimeMillsInSendQueue": 60_000,
+            "flushDelayOffsetInterval": 1000, "reviveInterval": 100,
             "diskMaxUsedSpaceRatio": 95, "cleanFileForciblyEnable": "false", "flushConsumerOffsetInterval": 2000, "defaultTopicQueueNums": 4,
         }  # fmt: skip
 

@@ -54,6 +54,7 @@ def start_broker(
         "mappedFileSizeCommitLog": 64 << 20,
         "traceTopicEnable": "true",
         "osPageCacheBusyTimeOutMills": 60_000,  # a busy machine is no reason to refuse a message here
+        "waitTimeMillsInSendQueue": 60_000,
         **(settings or {}),
     }
     config = write_properties(folder / "broker.conf", properties)

@@ -167,6 +167,7 @@ class Broker:
             ),
             tls=self.configuration.tls,
             times=self.state.times,
+            congestion=self.state.congestion,
             on_close=self._connection_closed,
             network=self._network,
             doorman=self._doorman,

@@ -266,7 +266,6 @@ WITHOUT_EFFECT: Final[dict[str, str]] = {
     "waitTimeMillsInHeartbeatQueue": "31000",
     "waitTimeMillsInLitePullQueue": "5000",
     "waitTimeMillsInPullQueue": "5000",
-    "waitTimeMillsInSendQueue": "200",
     "waitTimeMillsInTransactionQueue": "3000",
     "wakeCommitWhenPutMessage": "true",
     "wakeFlushWhenPutMessage": "false",

@@ -23,6 +23,7 @@ _FREE_QUEUES_SECONDS: Final = 0.1
 _PROTECT_SECONDS: Final = 180.0
 _FORGET_TIMERS_SECONDS: Final = 180.0
 _SAVE_FILTERS_SECONDS: Final = 10.0
+_CONGESTION_WATCH_SECONDS: Final = 0.1
 _STALL_WATCH_SECONDS: Final = 0.1
 _CLIENTS_WAIT_MS: Final = 3000  # for the answer to a send, unless they say otherwise
 
@@ -56,6 +57,7 @@ def start_jobs(state: State, start: StartTask) -> None:
         start(every(seconds, state.compacted.compact, "compacting topics"), "compacting topics")
     start(_watch_for_stalls(state), "watching for stalls")
     for what, seconds, action in (
+        ("watching for congestion", _CONGESTION_WATCH_SECONDS, partial(_watch_congestion, state)),
         ("answering held pulls", BUCKET_SECONDS, state.pulling.held.expire),
         ("answering held pops", BUCKET_SECONDS, state.pops.expire),
         ("freeing ordered queues", _FREE_QUEUES_SECONDS, state.ordered_leases.free_due),
@@ -86,6 +88,10 @@ def _forget_timers(state: State) -> None:
 
 def _expire_clients(state: State) -> None:
     state.clients.expire(state.configuration.settings.channel_expired_timeout)
+
+
+def _watch_congestion(state: State) -> None:
+    state.refusing.look(asyncio.get_running_loop().time())
 
 
 async def _watch_for_stalls(state: State) -> None:

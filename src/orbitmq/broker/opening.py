@@ -37,6 +37,7 @@ from orbitmq.broker.progress import Progress
 from orbitmq.broker.pulling import Pulling
 from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.receipts import Receipts
+from orbitmq.broker.refusing import Refusing
 from orbitmq.broker.registration import Registration
 from orbitmq.broker.replication.master import Slaves
 from orbitmq.broker.replication.metadata import MasterTables
@@ -62,6 +63,7 @@ from orbitmq.storage.json_file import JsonFile
 from orbitmq.storage.store import Store
 from orbitmq.storage.timer_store import TimerStore
 from orbitmq.transport.address import Address
+from orbitmq.transport.congestion import Congestion
 from orbitmq.transport.load_limits import Refusals
 from orbitmq.transport.pool import Pool
 from orbitmq.transport.rates import Rates
@@ -142,7 +144,7 @@ class Opener:
         gate = self._open_gate(users, refusals)  # before the store: it may refuse its settings
         known = self._open_tables(refusals)
         store = self._open_store(known.topics, host)
-        stats, locks, times = Statistics(clock), QueueLocks(clock), RequestTimes()
+        stats, locks, times, congestion = Statistics(clock), QueueLocks(clock), RequestTimes(), Congestion()
         clients = Clients(clock, partial(_wants_notices, configuration, known.groups))
         sending = self._open_sending(store, known, locks, stats, host)
         timers = self._open_timers(store, sending, stats) if settings.timer_wheel_enable else None
@@ -191,6 +193,8 @@ class Opener:
             request_modes=known.request_modes,
             topic_routes=TopicRoutes(topics, name_servers, settings.broker_name, self._pool(own_signature(settings))),
             times=times,
+            congestion=congestion,
+            refusing=Refusing(congestion, configuration, times, refusals),
             service_times=ServiceTimes(times, durability),
         )
 

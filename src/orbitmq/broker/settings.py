@@ -101,6 +101,7 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
     transaction_check_max: int = 15
     store_reply_message_enable: bool = True
     send_thread_pool_queue_capacity: int = 10_000  # sends that may wait for the disk
+    wait_time_mills_in_send_queue: int = 200
     os_page_cache_busy_time_out_mills: int = (
         1000  # beyond the 3 s clients wait: stalled for longer, a broker refuses what queued up
     )
@@ -380,6 +381,7 @@ _RANGES: Final = (
     ("channel_expired_timeout", 1000, 86_400_000),
     ("flush_consumer_offset_interval", 10, 3_600_000),
     ("flush_delay_offset_interval", 10, 3_600_000),
+    ("wait_time_mills_in_send_queue", 1, 3_600_000),
     ("sync_flush_timeout", 1, 3_600_000),
     ("compaction_schedule_internal", 10, 86_400_000),
     ("max_error_rate_of_bloom_filter", 1, 99),

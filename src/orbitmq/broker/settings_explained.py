@@ -72,6 +72,7 @@ transactionCheckInterval | ms | how often open transactions are looked at
 transactionCheckMax | times | a producer is asked; then the transaction is given up
 storeReplyMessageEnable | | replies to requests are kept like messages, beside being handed to the asker
 sendThreadPoolQueueCapacity | sends | may wait for the disk; more are refused
+waitTimeMillsInSendQueue | ms | while sends wait longer than this before they are read, a part of them is refused
 osPageCacheBusyTimeOutMills | ms | a broker that stood still for 3 s and this long refuses what queued up meanwhile
 
 # Pulling

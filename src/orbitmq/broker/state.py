@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.pulling import Pulling
     from orbitmq.broker.queue_locks import QueueLocks
     from orbitmq.broker.receipts import Receipts
+    from orbitmq.broker.refusing import Refusing
     from orbitmq.broker.registration import Registration
     from orbitmq.broker.replication.master import Slaves
     from orbitmq.broker.replication.metadata import MasterTables
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.totals import Totals
     from orbitmq.clock import Clock
     from orbitmq.storage.store import Store
+    from orbitmq.transport.congestion import Congestion
     from orbitmq.transport.load_limits import Refusals
     from orbitmq.transport.request_times import RequestTimes
 
@@ -94,4 +96,6 @@ class State:
     request_modes: RequestModes
     topic_routes: TopicRoutes
     times: RequestTimes
+    congestion: Congestion
+    refusing: Refusing
     service_times: ServiceTimes

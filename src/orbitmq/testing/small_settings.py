@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _SEGMENT_BYTES: Final = 16 << 20
 _TIMER_LOG_BYTES: Final = 1 << 20
+_MINUTE_MS: Final = 60 * 1000
 _DAY_MS: Final = 86_400_000
 
 
@@ -41,6 +42,7 @@ def broker_configuration(store: Path, settings: Mapping[str, str]) -> broker_set
             "storePathRootDir": str(store),
             "mappedFileSizeCommitLog": str(_SEGMENT_BYTES),
             "mappedFileSizeTimerLog": str(_TIMER_LOG_BYTES),
+            "waitTimeMillsInSendQueue": str(_MINUTE_MS),  # a busy machine is no reason to refuse a message
             "channelExpiredTimeout": str(_DAY_MS),
             **settings,
         },

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
@@ -38,6 +39,7 @@ from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_JSON, HEADER_LENGTH_MASK, MAX_FRAME_BYTES, Frame, FrameDecoder
 from orbitmq.transport.address import Address
 from orbitmq.transport.calls import Calls
+from orbitmq.transport.congestion import LARGE_READ_BYTES
 from orbitmq.transport.express import (
     BINARY_START_BYTES,
     JSON_START_BYTES,
@@ -52,6 +54,7 @@ from orbitmq.transport.request_times import Kind, Result
 from orbitmq.transport.tls import ServerTls, TlsLayer, TlsMode
 
 if TYPE_CHECKING:
+    from orbitmq.transport.congestion import Congestion
     from orbitmq.transport.load_limits import Refusals
     from orbitmq.transport.request_times import RequestTimes
 
@@ -75,6 +78,7 @@ class Connection(asyncio.Protocol):
         "_backlog",
         "_believes_proxy",
         "_calls",
+        "_congestion",
         "_decoder",
         "_express",
         "_flush_scheduled",
@@ -117,6 +121,7 @@ class Connection(asyncio.Protocol):
         server_tls: ServerTls | None = None,
         client_tls: TlsLayer | None = None,
         times: RequestTimes | None = None,
+        congestion: Congestion | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         on_source: Callable[[Connection], None] | None = None,
@@ -126,7 +131,7 @@ class Connection(asyncio.Protocol):
         """`server_tls` marks the accepting side: only there do the first bytes choose between plain and TLS.
 
         `express` handlers go by the first bytes of a header, `swift` sees every read first (express.py). `on_source` hears when
-        a proxy names another peer, `times` how long requests took. `believes_proxy` is asked whether the host that is connected may
+        a proxy names another peer, `times` how long requests took, `congestion` how much is read. `believes_proxy` is asked whether the host that is connected may
         do that; without it, all may.
         """
         self.peer: Address = _UNKNOWN_PEER  # behind a proxy: the client that the proxy names
@@ -143,6 +148,7 @@ class Connection(asyncio.Protocol):
         self._preamble = Preamble() if server_tls is not None else None
         self._tls = client_tls
         self._times = times
+        self._congestion = congestion
         self._on_open = on_open
         self._on_close = on_close
         self._on_source = on_source
@@ -182,6 +188,11 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_activity = self._loop.time()
+        congestion = self._congestion
+        if congestion is not None:
+            congestion.read_bytes += len(data)
+            if len(data) >= LARGE_READ_BYTES:
+                congestion.crowded[self] = None
         if self._preamble is not None or self._tls is not None:
             try:
                 if self._preamble is not None:
@@ -192,7 +203,9 @@ class Connection(asyncio.Protocol):
                 self._refuse(error)
                 return
         if data and self._express and not (self._backlog or self._out or self._write_paused or self.meter):
-            if self._swift is not None:
+            if congestion is not None and congestion.refuse is not None:
+                data = self._without_run(congestion.refuse, data)
+            if data and self._swift is not None:
                 data = self._without_run(self._swift, data)
             if data and self._answer_single(data):
                 return
@@ -246,6 +259,16 @@ class Connection(asyncio.Protocol):
     def is_behind(self) -> bool:
         """Whether the peer reads more slowly than it is written to: who can wait with a notice should."""
         return self._write_paused
+
+    def unread_bytes(self) -> int:
+        """What lies in the system's buffer; 0 where nobody knows, as in a simulated network."""
+        sock = None if self.closed else self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return 0
+        import fcntl  # not on Windows, where clients run and nobody asks this
+        import termios
+
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def notify(self, request: Command) -> None:
         """Send a one-way request: nobody answers it. Dropped when the connection is gone."""

@@ -19,6 +19,7 @@ from orbitmq.transport.tls import ServerTls, TlsSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orbitmq.transport.congestion import Congestion
     from orbitmq.transport.doorman import Doorman
     from orbitmq.transport.request_times import RequestTimes
 
@@ -37,6 +38,7 @@ class Server:
         limits: Limits = DEFAULT_LIMITS,
         tls: TlsSettings | None = None,
         times: RequestTimes | None = None,
+        congestion: Congestion | None = None,
         on_close: Callable[[Connection], None] | None = None,
         network: Network | None = None,
         doorman: Doorman | None = None,
@@ -52,6 +54,7 @@ class Server:
         self._believes_proxy = believes_proxy
         self._tls = ServerTls(tls or TlsSettings())
         self._times = times
+        self._congestion = congestion
         self._on_close = on_close
         self._network = network or TcpNetwork()
         self._listener: Listener | None = None
@@ -105,6 +108,7 @@ class Server:
             limits=self._limits if doorman is None else doorman.for_connections(self._limits),
             server_tls=self._tls,
             times=self._times,
+            congestion=self._congestion,
             on_open=self._admit,
             on_close=self._forget,
             on_source=doorman.arrived if doorman is not None else None,

@@ -1,7 +1,8 @@
 """The slaves of this broker: each is sent the log as it grows, and says how much of it it has.
 
-A slave that lags is sent as much as its socket takes, a megabyte a turn, so that messages can be taken in between. A send that
-must reach slaves waits here until enough of them have it.
+A slave that lags is sent as much as its socket takes, a megabyte a turn, so that messages can be taken in between. While messages
+come in that need not reach it, one far behind is sent twice as much as comes in, or what is left of the machine for sends would be
+little; where sends wait for slaves, there is nothing to be gained. A send that must reach slaves waits here until enough have it.
 
 Java: DefaultHAService, DefaultHAConnection, GroupTransferService
 """
@@ -37,6 +38,10 @@ _HANDSHAKE_SECONDS: Final = 5.0
 _BURST_BYTES: Final = 1 << 20
 _UNSENT_BYTES: Final = 4 << 20  # in a connection's buffer; then the slave has to take some first
 _WATCH_SECONDS: Final = 1.0
+_FAR_BYTES: Final = 8 << 20  # behind the end of the log
+_PACE_SECONDS: Final = 0.01
+_LEAST_PACE: Final = 32 << 20  # bytes a second
+_GROWS: Final = 1 << 20  # bytes a second, from which on messages are coming in
 
 
 class SlaveState(NamedTuple):
@@ -74,6 +79,8 @@ class Slaves:
         self._strangers: dict[_Slave, None] = {}  # the same; they take no slave's place
         self._waiting: deque[_Waiting] = deque()  # by log offset, ascending
         self._timer: asyncio.TimerHandle | None = None
+        self._end_seen = store.log.end
+        self.pace = 0  # bytes a second for slaves that are far behind; 0: as fast as they take it
         self._loop = asyncio.get_running_loop()
 
     async def start(self, host: str, port: int) -> Address:
@@ -100,9 +107,15 @@ class Slaves:
         """Signs of life for slaves that have everything; an end for those that give none."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
+            self.set_pace()
             settings = self._configuration.settings
             for slave in list(self._connections):
                 slave.watch(settings.ha_send_heartbeat_interval / 1000, settings.ha_housekeeping_interval / 1000)
+
+    def set_pace(self) -> None:
+        """Once a second."""
+        grown, self._end_seen = self._store.log.end - self._end_seen, self._store.log.end
+        self.pace = max(_LEAST_PACE, 2 * grown) if grown > _GROWS and not self._copies else 0
 
     def push(self) -> None:
         """The log has grown."""
@@ -204,6 +217,7 @@ class _Slave(asyncio.Protocol):
         self._next = 0
         self._is_full = False
         self._is_scheduled = False
+        self._paced_at = 0.0  # the loop's time
         self._sent_this_second = self._sent_last_second = 0
         self._loop = asyncio.get_running_loop()
         self._heard = self._told = self._loop.time()
@@ -272,7 +286,10 @@ class _Slave(asyncio.Protocol):
             return
         settings = self._configuration.settings
         end, most = self._store.confirmed_offset, settings.ha_transfer_batch_size
-        left = _BURST_BYTES
+        pace = self._slaves.pace if end - self._next > _FAR_BYTES else 0
+        if pace and self._is_scheduled:
+            return
+        left = self._paced(pace) if pace else _BURST_BYTES
         if settings.ha_flow_control_enable:
             left = min(left, settings.max_ha_transfer_byte_in_second - self._sent_this_second)
         parts: list[bytes | memoryview] = []
@@ -291,7 +308,16 @@ class _Slave(asyncio.Protocol):
         self._transport.writelines(parts)
         if self._next < end and not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._push_again)
+            if pace:
+                self._loop.call_later(_PACE_SECONDS, self._push_again)
+            else:
+                self._loop.call_soon(self._push_again)
+
+    def _paced(self, pace: int) -> int:
+        """How much is due since the last time."""
+        now = self._loop.time()
+        elapsed, self._paced_at = min(now - self._paced_at, 4 * _PACE_SECONDS), now
+        return max(1, int(pace * elapsed))
 
     def watch(self, heartbeat_seconds: float, patience_seconds: float) -> None:
         now = self._loop.time()
