@@ -241,6 +241,8 @@ async def test_a_damaged_signed_send_is_answered_the_same_both_ways(
             await ordinary.start("127.0.0.1", 0)
             frame = send_frame(MEMBER, number=1, codec=codec)
             codes: list[Any] = []
+            assert said(ordinary, frame) == said(broker._servers[0], frame)
+            assert taken(broker, frame) == 1
             for _ in range(MUTATIONS):
                 odd = mutated(frame, chance)
                 first, second = said(ordinary, odd), said(broker._servers[0], odd)
@@ -249,6 +251,5 @@ async def test_a_damaged_signed_send_is_answered_the_same_both_ways(
                 await asyncio.sleep(0)
             await ordinary.stop()
             assert codes.count(16) > MUTATIONS // 20
-            assert codes.count(0) > MUTATIONS // 50
     finally:
         logging.disable(logging.NOTSET)
