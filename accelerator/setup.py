@@ -1,11 +1,12 @@
 """The compiled modules; everything else stands in pyproject.toml."""
 
+import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ("sends", "indexes", "reads")
+MODULES = ("sends", "indexes", "reads", *(("sockets",) if sys.platform == "linux" else ()))  # epoll
 
 setup(
     ext_modules=cythonize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,13 +17,13 @@ from typing import Any, Final
 logger = logging.getLogger(__name__)
 
 SWITCH: Final = "ORBITMQ_ACCELERATOR"
-MODULES: Final = ("sends", "indexes", "reads")
-INTERFACE: Final = 2  # what the two expect of each other; to be changed in both, together
+MODULES: Final = ("sends", "indexes", "reads", *(("sockets",) if sys.platform == "linux" else ()))
+INTERFACE: Final = 3  # what the two expect of each other; to be changed in both, together
 
 
 def compiled(module: str) -> Any | None:
     """A module of the accelerator, or None where the loops in Python are to be used."""
-    if os.environ.get(SWITCH) == "0" or not _fits():
+    if os.environ.get(SWITCH) == "0" or not _fits() or module not in MODULES:
         return None
     return import_module(f"orbitmq_accelerator.{module}")
 

@@ -1,11 +1,12 @@
 """The busiest loops of the OrbitMQ broker, compiled.
 
     sends      the usual sends of one read, from frames to receipts, signatures included
+    sockets    the connections that send, read many at a time
     indexes    entering records into their queues and into the key index
     reads      gathering the records that a pull is answered with
 
-Each does what a function of `orbitmq` does, byte for byte, and leaves whatever is unusual to it. `orbitmq.accelerated` decides
+Each does what a function of `orbitmq`, or the event loop, does, byte for byte, and leaves whatever is unusual to it. `orbitmq.accelerated` decides
 whether they are used.
 """
 
-INTERFACE = 2  # as in `orbitmq.accelerated`
+INTERFACE = 3  # as in `orbitmq.accelerated`

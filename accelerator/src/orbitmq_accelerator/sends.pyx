@@ -29,7 +29,7 @@ from orbitmq_accelerator.send_header cimport (
     ACCESS_KEY, LETTERS, SECURITY_TOKEN, SIGNATURE, Send, Text, contains, find_unique_key, memmem, read_binary, read_json
 )
 from orbitmq_accelerator.signatures cimport (
-    SIGNATURE_CHARACTERS, KeyStates, finish, is_same, prepare, sha1_add, sha1_choose, sha1_go_on, sha1_pieces
+    SIGNATURE_CHARACTERS, finish, is_same, prepare, sha1_add, sha1_choose, sha1_go_on, sha1_pieces
 )
 
 from orbitmq.broker.handlers.send_express import pay_run
@@ -134,10 +134,6 @@ cdef uint8_t *write_hex(uint8_t *out, uint64_t value) noexcept nogil:
 cdef class Key:
     """What one user signs sends to one topic with, from an address where that is allowed."""
 
-    cdef KeyStates states
-    cdef bytes user
-    cdef str topic
-
     def __init__(self, bytes user, str topic, tuple first_blocks):
         cdef bytes inner = first_blocks[0], outer = first_blocks[1]
         self.user = user
@@ -148,33 +144,7 @@ cdef class Key:
 
 
 cdef class SwiftSends:
-    """A swift handler: see orbitmq/transport/express.py."""
-
-    cdef object sending, store, log, durability, receipts, now_ms, served, note_record
-    cdef dict next_offsets
-
-    cdef object door  # an ExpressDoor, or None where sends need no signature
-    cdef object generation  # of the door, that the keys belong to
-    cdef dict keys  # by user, topic and source
-
-    # Of the run that is being taken.
-    cdef bint immediate  # receipts do not wait for disk or slaves
-    cdef uint8_t *memory  # of the log file that is written
-    cdef int64_t memory_start, prepared_to, at, stored_at_ms, most_body
-    cdef bytes born_host, store_host, suffix
-    cdef object source
-    cdef Key key  # of the message before
-    cdef object topic  # a PlainTopic
-    cdef list queue_keys
-    cdef bytes topic_field
-    cdef int64_t topic_magic, topic_records, topic_record_bytes
-    cdef bytes topic_name
-    cdef str topic_text
-    cdef uint8_t *answers
-    cdef Py_ssize_t answers_room, answered
-
-    cdef uint8_t *properties  # of the request that is being read
-    cdef Py_ssize_t properties_room
+    """A swift handler: see orbitmq/transport/express.py. Its state stands in sends.pxd."""
 
     def __cinit__(self):
         self.answers_room = 1 << 16
@@ -204,76 +174,98 @@ cdef class SwiftSends:
 
     def __call__(self, connection, bytes data):
         cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
-        cdef Py_ssize_t length = PyBytes_GET_SIZE(data)
-        cdef Py_buffer view
+        cdef Py_ssize_t taken, length = PyBytes_GET_SIZE(data)
         if not begins_with_a_send(start, length):
             return NOTHING
-        log = self.log
-        if self.store.health.refuses_writes or log.is_special:
-            return NOTHING
-        self.immediate = self.durability.is_immediate
-        if not self.immediate and not self.durability.has_room:
+        born_host = host_of(connection)
+        if born_host is None or not self.open_run():
             return NOTHING
         try:
-            self.born_host = packed_host(*connection.peer)
-        except OrbitError:  # a peer without an address
+            taken = self.take_frames(connection, born_host, start, length)
+        finally:
+            self.close_run()
+        if not taken:
             return NOTHING
-        if PyBytes_GET_SIZE(self.born_host) != 8 or (self.door is not None and not self.enter(connection)):
-            return NOTHING
+        if self.immediate:
+            return taken, self.receipts_so_far()
+        self.pay_later(connection)
+        return taken, b""
+
+    cdef bint open_run(self) except -1:
+        """False if no send can be taken now. A run may take frames of several connections; until it is closed nothing else may append."""
+        log = self.log
+        if self.store.health.refuses_writes or log.is_special:
+            return False
+        self.immediate = self.durability.is_immediate
+        if not self.has_room():
+            return False
         self.prepared_to = log.prepared_to
         self.at = log.end
         if self.at + HEAD_BYTES + BLANK_BYTES > self.prepared_to:
-            return NOTHING
+            return False
         self.memory_start = log.segment_start
         self.most_body = log.max_body_bytes
         self.store_host = log.store_host
         self.suffix = self.sending.suffix
         self.stored_at_ms = self.now_ms()
         self.topic = None
-        self.answered = 0
-        PyObject_GetBuffer(log.memory, &view, PyBUF_CONTIG)
-        self.memory = <uint8_t *>view.buf
-        try:
-            return self.take_run(connection, start, length)
-        finally:
-            PyBuffer_Release(&view)
+        self.appended = 0
+        PyObject_GetBuffer(log.memory, &self.view, PyBUF_CONTIG)
+        self.memory = <uint8_t *>self.view.buf
+        return True
 
-    cdef tuple take_run(self, connection, const uint8_t *start, Py_ssize_t length):
-        cdef Py_ssize_t taken = 0, run = 0, frame_bytes, header_bytes
+    cdef bint has_room(self) except -1:
+        return self.immediate or self.durability.has_room
+
+    cdef Py_ssize_t take_frames(self, connection, bytes born_host, const uint8_t *start, Py_ssize_t length) except -1:
+        """How many bytes at the front were usual sends; `frames` of them, whose receipts are in `answers`."""
+        cdef Py_ssize_t taken = 0, frame_bytes, header_bytes
         cdef uint32_t word
         cdef const uint8_t *frame
-        try:
-            while length - taken >= PREFIX_BYTES:
-                frame = start + taken
-                frame_bytes = <Py_ssize_t>load32(frame) + 4
-                word = load32(frame + 4)
-                header_bytes = word & 0xFFFFFF
-                if (
-                    frame_bytes > length - taken
-                    or header_bytes + PREFIX_BYTES > frame_bytes
-                    or not self.take(
-                        frame + PREFIX_BYTES, header_bytes, word >> 24, frame_bytes - PREFIX_BYTES - header_bytes
-                    )
-                ):
-                    break
-                taken += frame_bytes
-                run += 1
-        finally:
-            if run:
-                self.log.end = self.at
-                self.log.last_stored_at_ms = self.stored_at_ms
-        if not run:
-            return NOTHING
+        self.born_host = born_host
+        self.answered = self.frames = 0
+        if self.door is not None and not self.enter(connection):
+            return 0
+        while length - taken >= PREFIX_BYTES:
+            frame = start + taken
+            frame_bytes = <Py_ssize_t>load32(frame) + 4
+            word = load32(frame + 4)
+            header_bytes = word & 0xFFFFFF
+            if (
+                frame_bytes > length - taken
+                or header_bytes + PREFIX_BYTES > frame_bytes
+                or not self.take(
+                    frame + PREFIX_BYTES, header_bytes, word >> 24, frame_bytes - PREFIX_BYTES - header_bytes
+                )
+            ):
+                break
+            taken += frame_bytes
+            self.frames += 1
+            self.appended += 1
+        return taken
+
+    cdef int close_run(self) except -1:
+        """What was taken is part of the log from here on, and counted."""
+        PyBuffer_Release(&self.view)
+        if not self.appended:
+            return 0
+        self.log.end = self.at
+        self.log.last_stored_at_ms = self.stored_at_ms
         self.count_topic()
-        self.store.appended(run)
-        receipts = PyBytes_FromStringAndSize(<const char *>self.answers, self.answered)
+        self.store.appended(self.appended)
         if self.immediate:
             if not self.served.fresh:
                 self.served.unsettled.append(self.served)
-            self.served.fresh += run
-            return taken, receipts
-        pay_run(connection, self.durability, self.at, receipts, run)
-        return taken, b""
+            self.served.fresh += self.appended
+        return 0
+
+    cdef bytes receipts_so_far(self):
+        return PyBytes_FromStringAndSize(<const char *>self.answers, self.answered)
+
+    cdef int pay_later(self, connection) except -1:
+        """The receipts leave when the disk, or slaves, have the messages."""
+        pay_run(connection, self.durability, self.at, self.receipts_so_far(), self.frames)
+        return 0
 
     cdef bint take(
         self, const uint8_t *header, Py_ssize_t header_bytes, uint32_t codec, Py_ssize_t body_bytes
@@ -350,8 +342,11 @@ cdef class SwiftSends:
         if generation != self.generation:
             self.keys.clear()
             self.generation = generation
-        self.source = connection.peer.host
-        self.key = None
+            self.key = None
+        source = connection.peer.host
+        if source != self.source:
+            self.source = source
+            self.key = None
         return True
 
     cdef bint is_rightly_signed(self, Send *send, const uint8_t *body, Py_ssize_t body_bytes) except -1:
@@ -494,6 +489,15 @@ cdef bint may_not_wait(Send *send) noexcept nogil:
     if end - said < 10 or memcmp(said, b"WAIT\x01true\x02", 10) != 0:
         return True
     return memmem(said + 5, end - said - 5, b"WAIT\x01", 5) != NULL
+
+
+cdef bytes host_of(connection):
+    """As records have it; None if it has no address, or a long one."""
+    try:
+        host = packed_host(*connection.peer)
+    except OrbitError:
+        return None
+    return host if PyBytes_GET_SIZE(host) == 8 else None
 
 
 cdef bint begins_with_a_send(const uint8_t *data, Py_ssize_t length) noexcept nogil:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from orbitmq.access.gate import Door
     from orbitmq.broker.state import State
     from orbitmq.transport.connection import Handler, Routes
-    from orbitmq.transport.express import ExpressRoutes, SwiftHandler
+    from orbitmq.transport.express import ExpressRoutes, SwiftHandler, SwiftReader
 
 
 # What the second port does not serve: a pull held there would starve the sends it exists for.
@@ -109,6 +109,15 @@ def build_swift(state: State) -> SwiftHandler | None:
         None if state.gate is None else ExpressDoor(state.gate),
     )
     return handler
+
+
+def build_reader(state: State, swift: SwiftHandler | None) -> SwiftReader | None:
+    """What reads the sockets of those who send, where it is installed. One for each port."""
+    sockets = compiled("sockets")
+    if sockets is None or swift is None:
+        return None
+    reader: SwiftReader = sockets.SwiftReader(swift, state.times, state.congestion)
+    return reader
 
 
 def build_routes(state: State) -> Routes:

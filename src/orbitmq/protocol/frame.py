@@ -73,11 +73,12 @@ class FrameDecoder:
 
     def only_frame(self, data: bytes) -> int:
         """Codec << 24 | header length, if `data` is exactly one frame; 0 if `feed` must look at it."""
-        if self.held or self._large is not None or len(data) < 8:
+        size = len(data)
+        if self.held or self._large is not None or size < 8:
             return 0
         length, word = _unpack_prefix(data)
         header_length = word & HEADER_LENGTH_MASK
-        is_whole = length + 4 == len(data) <= self._max_bytes and header_length + 4 <= length and word < _END_OF_CODECS
+        is_whole = length + 4 == size <= self._max_bytes and header_length + 4 <= length and word < _END_OF_CODECS
         return word if is_whole and header_length <= self._max_header_bytes and self.failure is None else 0
 
     @property

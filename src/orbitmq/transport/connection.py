@@ -18,9 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from orbitmq.errors import (
@@ -29,12 +28,11 @@ from orbitmq.errors import (
     FrameTooLarge,
     HeaderError,
     OrbitError,
-    ProtocolError,
     RequestFailed,
     TransportError,
 )
 from orbitmq.protocol import command as commands
-from orbitmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode, name_of
+from orbitmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_JSON, HEADER_LENGTH_MASK, MAX_FRAME_BYTES, Frame, FrameDecoder
 from orbitmq.transport.address import Address
@@ -46,17 +44,21 @@ from orbitmq.transport.express import (
     MOST_SWIFT_HEADER_BYTES,
     ExpressHandler,
     SwiftHandler,
+    SwiftReader,
 )
 from orbitmq.transport.failures import failure_answer, refuse_unknown_code
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
+from orbitmq.transport.outgoing import Outgoing, encoded_answer
 from orbitmq.transport.preamble import TRUSTED_PROXIES, Preamble
+from orbitmq.transport.reading import Reading
 from orbitmq.transport.request_times import Kind, Result
-from orbitmq.transport.tls import ServerTls, TlsLayer, TlsMode
+from orbitmq.transport.stepping import resumed
 
 if TYPE_CHECKING:
     from orbitmq.transport.congestion import Congestion
     from orbitmq.transport.load_limits import Refusals
     from orbitmq.transport.request_times import RequestTimes
+    from orbitmq.transport.tls import ServerTls, TlsLayer
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +68,7 @@ Handler = Callable[[Command, "Connection"], Coroutine[Any, Any, Command | None]]
 Routes = Mapping[int, Handler]
 
 _FLUSH_BYTES: Final = 256 * 1024
-_GATHER_BYTES: Final = 64 * 1024  # above it, the kernel gathers the pieces; below, copying them together is cheaper
 _REFUSED_SECONDS: Final = 5.0  # for a connection too many to ask something and be told
-_LARGE_PIECE_BYTES: Final = 16 * 1024  # a short header before so much is not worth copying both
 _WHY_LOST: Final = "was it stopped? if not, is it a RocketMQ server, and does it want TLS?"
 _UNKNOWN_PEER: Final = Address("unknown", 0)
 
@@ -91,10 +91,11 @@ class Connection(asyncio.Protocol):
         "_on_open",
         "_on_source",
         "_out",
-        "_out_bytes",
         "_owed",
         "_paid",
         "_preamble",
+        "_reader",
+        "_reading",
         "_refusals",
         "_routes",
         "_server_tls",
@@ -117,6 +118,7 @@ class Connection(asyncio.Protocol):
         *,
         express: Mapping[bytes, ExpressHandler] | None = None,
         swift: SwiftHandler | None = None,
+        reader: SwiftReader | None = None,
         limits: Limits = DEFAULT_LIMITS,
         server_tls: ServerTls | None = None,
         client_tls: TlsLayer | None = None,
@@ -143,6 +145,7 @@ class Connection(asyncio.Protocol):
         self._swift = swift if limits.max_frame_bytes >= MAX_FRAME_BYTES else None
         if limits.max_header_bytes < MOST_SWIFT_HEADER_BYTES:
             self._swift = None
+        self._reader = reader
         self._limits = limits
         self._server_tls = server_tls
         self._preamble = Preamble() if server_tls is not None else None
@@ -162,8 +165,7 @@ class Connection(asyncio.Protocol):
         self._paid: asyncio.Future[None] | None = None  # done when nothing is owed, for who waits for that
         self._calls = Calls(limits.max_calls)
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._out: list[bytes | memoryview] = []
-        self._out_bytes = 0
+        self._out = Outgoing()
         self._in_chunk = False
         self._flush_scheduled = False
         self._write_paused = False
@@ -174,6 +176,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._loop = asyncio.get_running_loop()
+        self._reading = Reading(self, self._transport, self._reader)
         self._transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
         peer = transport.get_extra_info("peername")
         if peer:
@@ -190,8 +193,9 @@ class Connection(asyncio.Protocol):
         self.last_activity = self._loop.time()
         congestion = self._congestion
         if congestion is not None:
-            congestion.read_bytes += len(data)
-            if len(data) >= LARGE_READ_BYTES:
+            size = len(data)
+            congestion.read_bytes += size
+            if size >= LARGE_READ_BYTES:
                 congestion.crowded[self] = None
         if self._preamble is not None or self._tls is not None:
             try:
@@ -202,7 +206,7 @@ class Connection(asyncio.Protocol):
             except (FrameError, TransportError) as error:
                 self._refuse(error)
                 return
-        if data and self._express and not (self._backlog or self._out or self._write_paused or self.meter):
+        if data and self._express and not (self._backlog or self._out.pieces or self._write_paused or self.meter):
             if congestion is not None and congestion.refuse is not None:
                 data = self._without_run(congestion.refuse, data)
             if data and self._swift is not None:
@@ -221,7 +225,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._pause_reading()
+        self._reading.pause()
 
     def resume_writing(self) -> None:
         self._write_paused = False
@@ -229,6 +233,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        self._reading.end()
         for timer in (self._idle_timer, self._leaving):
             if timer is not None:
                 timer.cancel()
@@ -310,8 +315,8 @@ class Connection(asyncio.Protocol):
 
     def queue_pieces(self, pieces: list[bytes | memoryview], size: int) -> None:
         """For express handlers: an answer too large to be copied together. It leaves with the others of the chunk."""
-        self._out += pieces
-        self._out_bytes += size
+        self._out.pieces += pieces
+        self._out.size += size
 
     def turn_away(self, refusal: RequestFailed) -> None:
         """Answer the first request with this, then close; close soon if none comes."""
@@ -332,11 +337,13 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Send what is waiting, then close."""
         if not self.closed:
+            self._reading.end()
             self._flush()
             self._transport.close()
 
     def abort(self) -> None:
         if not self.closed:
+            self._reading.end()
             self._transport.abort()
 
     @property
@@ -353,7 +360,22 @@ class Connection(asyncio.Protocol):
         if not self.closed:
             self._stopped_reading = True
             self._backlog.clear()
-            self._pause_reading()
+            self._reading.pause()
+
+    # ---- what a swift reader calls, besides `data_received` and `abort`; it notes `last_activity` and looks at `meter`
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether what comes next is not the beginning of a frame."""
+        return self._decoder.is_waiting or self._decoder.failure is not None
+
+    def pause_if_full(self) -> None:
+        if self._is_full():
+            self._reading.pause()
+
+    def read_by_loop(self) -> None:
+        """It has ended or failed: the event loop will see that and say so."""
+        self._reading.by_loop()
 
     # ---- bytes to frames
 
@@ -373,19 +395,7 @@ class Connection(asyncio.Protocol):
                 if self._transport.is_closing():  # nobody who comes from there is let in
                     return b""
         assert self._server_tls is not None
-        mode = self._server_tls.mode
-        if preamble.is_tls:
-            context = self._server_tls.context
-            if context is None:
-                cause = "TLS is disabled here" if mode is TlsMode.DISABLED else "no certificate is configured here"
-                raise TransportError(
-                    f"a TLS client connected, but {cause}", hint="set tls.server.certPath and .keyPath"
-                )
-            self._tls = TlsLayer(context)
-        elif mode is TlsMode.ENFORCING:
-            raise TransportError(
-                "a plain client connected, but only TLS is served here", hint="tls.server.mode=permissive"
-            )
+        self._tls = self._server_tls.layer(is_tls=preamble.is_tls)
         return preamble.rest
 
     def _decrypt(self, tls: TlsLayer, data: bytes) -> bytes:
@@ -412,7 +422,9 @@ class Connection(asyncio.Protocol):
             self._transport.write(answers if self._tls is None else self._tls.encrypt(answers))
             self._settle_times(self.last_activity)
         elif taken and self._is_full():
-            self._pause_reading()
+            self._reading.pause()
+        if taken and self._tls is None and not (self._must_pause() or self._stopped_reading):
+            self._reading.hand_over()
         return data[taken:] if taken else data
 
     def _answer_single(self, data: bytes) -> bool:
@@ -440,15 +452,16 @@ class Connection(asyncio.Protocol):
             self._step_handler(Frame(codec, header, body))
             self._in_chunk = False
         self._write_out()
-        self._settle_times(self.last_activity)
+        if self._times is not None and self._times.unsettled:
+            self._times.settle(self._loop.time() - self.last_activity)
         if self._is_full():
-            self._pause_reading()
+            self._reading.pause()
         return True
 
     def _process(self, frames: list[Frame]) -> None:
         self._in_chunk = True
         arrived = self.last_activity  # a write in between notes another time
-        express_of, meter = self._express.get, self.meter
+        express_of, meter, out = self._express.get, self.meter, self._out
         for index, frame in enumerate(frames):
             codec, header, body = frame
             if meter is not None and not self._is_within(meter, frame):
@@ -460,20 +473,20 @@ class Connection(asyncio.Protocol):
                 self._queue_failure(commands.decode(frame), error)
                 continue
             if answered:
-                self._out.append(answered)
-                self._out_bytes += len(answered)
+                out.pieces.append(answered)
+                out.size += len(answered)
             elif answered is None and not self._step_handler(frame):
                 break
             elif self._is_full():
                 self._hold_back(frames, index)
                 break
-            if self._out_bytes >= _FLUSH_BYTES:
+            if out.size >= _FLUSH_BYTES:
                 self._flush()
                 if self._must_pause():
                     self._hold_back(frames, index)
                     break
         self._in_chunk = False
-        if self._out:
+        if out.pieces:
             self._write_out()  # `data_received` has just noted the time
         self._settle_times(arrived)
         if self._leaving is not None:
@@ -524,22 +537,18 @@ class Connection(asyncio.Protocol):
         if self._times is not None and request.code in self._routes:
             self._times.note(request, answer)
         if not request.flag & FLAG_ONEWAY:
-            self._queue(self._encoded_answer(request, answer))
+            self._out.add(encoded_answer(request, answer, self.peer))
 
     def _hold_back(self, frames: list[Frame], done: int) -> None:
         """The frames behind number `done` wait until this connection may go on."""
         self._backlog.extend(frames[done + 1 :])
-        self._pause_reading()
+        self._reading.pause()
 
     def _is_full(self) -> bool:
         return len(self._tasks) + self._owed >= self._limits.max_unanswered
 
     def _must_pause(self) -> bool:
         return self._write_paused or self._is_full()
-
-    def _pause_reading(self) -> None:
-        if not self._transport.is_closing():  # uvloop refuses to pause what is closing
-            self._transport.pause_reading()
 
     def _go_on_reading(self) -> None:
         if self.closed or self._stopped_reading or self._transport.is_closing() or self._must_pause():
@@ -553,7 +562,7 @@ class Connection(asyncio.Protocol):
         if self._decoder.failure is not None:
             self._refuse(self._decoder.failure)
         else:
-            self._transport.resume_reading()
+            self._reading.by_loop()
 
     def _finish_later(self, request: Command, coroutine: Coroutine[Any, Any, Command | None], waiting_for: Any) -> None:
         task = self._loop.create_task(self._finish(request, coroutine, waiting_for))
@@ -571,7 +580,7 @@ class Connection(asyncio.Protocol):
         if times is not None:
             times.waiting[request.code] += 1
         try:
-            answer = await _resumed(coroutine, waiting_for)
+            answer = await resumed(coroutine, waiting_for)
         except Exception as error:  # whatever it is, the peer gets an answer
             answer = failure_answer(request, error, self.peer)
         finally:
@@ -585,7 +594,7 @@ class Connection(asyncio.Protocol):
             seconds = self._loop.time() - request.arrived
             self._times.note_later(request, answer, seconds, is_written=not self.closed, is_held=is_held)
         if not self.closed and not request.flag & FLAG_ONEWAY:
-            self._send(self._encoded_answer(request, answer))
+            self._send(encoded_answer(request, answer, self.peer))
 
     def _settle_times(self, arrived: float) -> None:
         if self._times is not None and self._times.unsettled:
@@ -593,24 +602,9 @@ class Connection(asyncio.Protocol):
 
     # ---- answers to bytes
 
-    def _encoded_answer(self, request: Command, answer: Command) -> list[bytes | memoryview]:
-        answer.opaque = request.opaque
-        answer.flag |= FLAG_RESPONSE
-        try:
-            return commands.encode_pieces(answer)
-        except ProtocolError as error:  # above all: larger than a frame may be
-            logger.warning("cannot answer %s to %s: %s", name_of(request.code, RequestCode), self.peer, error)
-            failure = commands.answer(ResponseCode.SYSTEM_ERROR, str(error))
-            failure.opaque = request.opaque
-            return commands.encode_pieces(failure)
-
-    def _queue(self, pieces: list[bytes | memoryview]) -> None:
-        self._out += pieces
-        self._out_bytes += len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
-
     def _send(self, pieces: list[bytes | memoryview]) -> None:
         """Queue a frame; all that is queued in one turn of the loop leaves in one write."""
-        self._queue(pieces)
+        self._out.add(pieces)
         if not self._in_chunk and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -621,21 +615,14 @@ class Connection(asyncio.Protocol):
 
     def _write_out(self) -> None:
         self._flush_scheduled = False
-        if not self._out or self.closed:
+        if not self._out.pieces or self.closed:
             return
         if self._tls is not None and not self._tls.handshaken:
             return
-        pieces, self._out = self._out, []
-        size, self._out_bytes = self._out_bytes, 0
-        if self._tls is not None:
-            self._transport.write(self._tls.encrypt(b"".join(pieces)))
-        elif size > _GATHER_BYTES or (len(pieces) == 2 and size > _LARGE_PIECE_BYTES):
-            self._transport.writelines(pieces)
-        else:
-            self._transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        self._out.write_to(self._transport, self._tls)
         if self._write_paused and self._transport.get_write_buffer_size() > self._limits.write_abort_bytes:
             logger.warning("closed %s: it left %d bytes unread", self.peer, self._transport.get_write_buffer_size())
-            self._transport.abort()
+            self.abort()
 
     # ---- time
 
@@ -646,11 +633,11 @@ class Connection(asyncio.Protocol):
         elif unsent := self._transport.get_write_buffer_size():
             # An orderly close waits until the peer has read the rest, and this one does not read.
             logger.warning("closed %s: it left %d bytes unread", self.peer, unsent)
-            self._transport.abort()
+            self.abort()
         else:
             if self._decoder.is_waiting:
                 logger.warning("closed %s: half a frame, and nothing more for %.0f s", self.peer, quiet)
-            self._transport.close()
+            self.close()
 
     def _refuse(self, error: OrbitError) -> None:
         """The peer does not speak our protocol: say so once, answer what was well-formed, close."""
@@ -661,21 +648,3 @@ class Connection(asyncio.Protocol):
         self._backlog.clear()
         self._calls.fail(ConnectionLost(f"{self.peer} speaks another language: {error.message}", hint=error.hint))
         self.close()
-
-
-@types.coroutine
-def _resumed(coroutine: Coroutine[Any, Any, Command | None], waiting_for: Any) -> Generator[Any, Any, Command | None]:
-    """Go on with a coroutine that was stepped once by hand: wait for what it waits for, then hand over to it."""
-    while True:
-        try:
-            sent = yield waiting_for
-        except BaseException as error:
-            try:
-                waiting_for = coroutine.throw(error)
-            except StopIteration as finished:
-                return cast("Command | None", finished.value)
-        else:
-            try:
-                waiting_for = coroutine.send(sent)
-            except StopIteration as finished:
-                return cast("Command | None", finished.value)

@@ -10,21 +10,43 @@ ordinary handler of the code, by answering None before it has changed anything. 
 
 A swift handler goes further: it gets all that was read, takes as many usual requests as stand at its front, and gives back how
 many bytes that were, and their answers. Only compiled code gains by it (accelerated.py).
+
+A swift reader, compiled as well, does the event loop's part of it: it reads the sockets of connections that a swift handler has served,
+many at a time, and gives what is unusual to their `data_received`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from orbitmq.protocol.frame import CODEC_BINARY
 
 if TYPE_CHECKING:
+    import asyncio
+
     from orbitmq.transport.connection import Connection
 
 ExpressHandler = Callable[["Connection", bytes, bytes], bytes | None]
 SwiftHandler = Callable[["Connection", bytes], tuple[int, bytes]]
 ExpressRoutes = Mapping[tuple[int, int], ExpressHandler]  # by request code and header codec
+
+
+class SwiftReader(Protocol):
+    """Of one server. What it needs of a connection: `Connection`, "what a swift reader calls"."""
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def take(self, connection: Connection, transport: asyncio.Transport, descriptor: int) -> bool:
+        """Read this socket from now on, in place of the event loop. False: it cannot."""
+        ...
+
+    def give_back(self, connection: Connection, descriptor: int) -> None:
+        """Read it no longer, if it is still this connection's."""
+        ...
+
 
 # Every known peer writes a JSON header's code first, and these many bytes hold codes of two and three digits whole.
 JSON_START_BYTES: Final = 11

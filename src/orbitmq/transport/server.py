@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from orbitmq.errors import ConfigError
 from orbitmq.transport.address import Address
 from orbitmq.transport.connection import Connection, Routes
-from orbitmq.transport.express import ExpressRoutes, SwiftHandler, by_first_bytes
+from orbitmq.transport.express import ExpressRoutes, SwiftHandler, SwiftReader, by_first_bytes
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
 from orbitmq.transport.network import Listener, Network, TcpNetwork
 from orbitmq.transport.tls import ServerTls, TlsSettings
@@ -35,6 +35,7 @@ class Server:
         *,
         express: ExpressRoutes | None = None,
         swift: SwiftHandler | None = None,
+        reader: SwiftReader | None = None,
         limits: Limits = DEFAULT_LIMITS,
         tls: TlsSettings | None = None,
         times: RequestTimes | None = None,
@@ -49,6 +50,7 @@ class Server:
         self._routes = routes
         self._express = by_first_bytes(express or {})
         self._swift = swift
+        self._reader = reader
         self._limits = limits
         self._doorman = doorman
         self._believes_proxy = believes_proxy
@@ -66,6 +68,8 @@ class Server:
             self._listener = await self._network.listen(self._new_connection, host, port, self._limits.backlog)
         except OSError as error:
             raise cannot_listen(host, port, error) from None
+        if self._reader is not None:
+            self._reader.start(asyncio.get_running_loop())
         return Address(*self._listener.addresses()[0])
 
     async def stop(self, grace_seconds: float = 5.0) -> None:
@@ -89,6 +93,8 @@ class Server:
             for connection in list(self.connections):
                 connection.abort()
             await self._wait_until_all_are_gone(grace_seconds)
+        if self._reader is not None:
+            self._reader.stop()
 
     async def _wait_until_all_are_gone(self, seconds: float) -> bool:
         if self.connections:
@@ -105,6 +111,7 @@ class Server:
             self._routes,
             express=self._express,
             swift=self._swift,
+            reader=self._reader,
             limits=self._limits if doorman is None else doorman.for_connections(self._limits),
             server_tls=self._tls,
             times=self._times,

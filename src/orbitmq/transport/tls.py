@@ -88,6 +88,21 @@ class ServerTls:
     def context(self) -> ssl.SSLContext | None:
         return self._context
 
+    def layer(self, *, is_tls: bool) -> TlsLayer | None:
+        """What a client that begins so gets. TransportError if it is not served."""
+        if is_tls:
+            if self._context is None:
+                cause = "TLS is disabled here" if self.mode is TlsMode.DISABLED else "no certificate is configured here"
+                raise TransportError(
+                    f"a TLS client connected, but {cause}", hint="set tls.server.certPath and .keyPath"
+                )
+            return TlsLayer(self._context)
+        if self.mode is TlsMode.ENFORCING:
+            raise TransportError(
+                "a plain client connected, but only TLS is served here", hint="tls.server.mode=permissive"
+            )
+        return None
+
     def reload_if_changed(self) -> None:
         """Called now and then. A broken new certificate is reported and the working one kept."""
         if self._context is None:

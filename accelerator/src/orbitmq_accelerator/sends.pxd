@@ -1,0 +1,74 @@
+"""What other modules may use of the sends: a run that is opened, given frames of one connection after the other, and closed."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from orbitmq_accelerator.send_header cimport Send, Text
+from orbitmq_accelerator.signatures cimport KeyStates
+
+
+cdef class Key:
+    cdef KeyStates states
+    cdef bytes user
+    cdef str topic
+
+
+cdef class SwiftSends:
+    cdef object sending, store, log, durability, receipts, now_ms, served, note_record
+    cdef dict next_offsets
+
+    cdef object door  # an ExpressDoor, or None where sends need no signature
+    cdef object generation  # of the door, that the keys belong to
+    cdef dict keys  # by user, topic and source
+
+    # Of the run that is open.
+    cdef Py_buffer view
+    cdef bint immediate  # receipts do not wait for disk or slaves
+    cdef uint8_t *memory  # of the log file that is written
+    cdef int64_t memory_start, prepared_to, at, stored_at_ms, most_body
+    cdef Py_ssize_t appended
+    cdef bytes store_host, suffix
+    cdef object topic  # a PlainTopic
+    cdef list queue_keys
+    cdef bytes topic_field
+    cdef int64_t topic_magic, topic_records, topic_record_bytes
+    cdef bytes topic_name
+    cdef str topic_text
+
+    # Of the connection whose frames are being taken.
+    cdef bytes born_host
+    cdef object source
+    cdef Key key  # of the message before
+    cdef Py_ssize_t frames
+    cdef uint8_t *answers
+    cdef Py_ssize_t answers_room, answered
+
+    cdef uint8_t *properties  # of the request that is being read
+    cdef Py_ssize_t properties_room
+
+    cdef bint open_run(self) except -1
+    cdef bint has_room(self) except -1
+    cdef Py_ssize_t take_frames(self, connection, bytes born_host, const uint8_t *start, Py_ssize_t length) except -1
+    cdef int close_run(self) except -1
+    cdef bytes receipts_so_far(self)
+    cdef int pay_later(self, connection) except -1
+
+    cdef bint take(
+        self, const uint8_t *header, Py_ssize_t header_bytes, uint32_t codec, Py_ssize_t body_bytes
+    ) except -1
+    cdef bint choose_topic(self, Send *send) except -1
+    cdef int count_topic(self) except -1
+    cdef bint enter(self, connection) except -1
+    cdef bint is_rightly_signed(self, Send *send, const uint8_t *body, Py_ssize_t body_bytes) except -1
+    cdef bint choose_key(self, Text user) except -1
+    cdef bytes write_record(
+        self, Send *send, int64_t queue_offset, const uint8_t *body, Py_ssize_t body_bytes, Py_ssize_t properties_bytes,
+        Py_ssize_t size,
+    )
+    cdef int write_receipt(
+        self, Send *send, int64_t queue_offset, const uint8_t *unique_key, Py_ssize_t key_bytes
+    ) except -1
+    cdef int make_room(self, Py_ssize_t more) except -1
+
+
+cdef bytes host_of(connection)
+cdef bint begins_with_a_send(const uint8_t *data, Py_ssize_t length) noexcept nogil

@@ -1,0 +1,236 @@
+"""The sockets of those who send, read many at a time: what the event loop and `Connection.data_received` do for one of them.
+
+    event loop ── one descriptor is ready ──> turn ── for each socket that is ──> recv ─> the run of sends ─> send
+                                                                                    └─ what is left ─> Connection.data_received
+
+A connection is seated here when a swift handler has taken a read of it, and is given back to the event loop when it ends, fails or is
+to be paused. Its transport stays its owner: it still writes whatever cannot be written at once.
+
+The sockets stand in an epoll set of their own, which is one descriptor to the event loop. All sends of a turn are one run.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset, strerror
+
+from orbitmq_accelerator.sends cimport SwiftSends, begins_with_a_send, host_of
+
+from orbitmq.transport.congestion import LARGE_READ_BYTES
+
+cdef Py_ssize_t LARGE_READ = LARGE_READ_BYTES
+
+cdef extern from "sys/epoll.h" nogil:
+    ctypedef union epoll_data_t:
+        int fd
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    enum:
+        EPOLLIN
+        EPOLLERR
+        EPOLLHUP
+        EPOLL_CLOEXEC
+        EPOLL_CTL_ADD
+        EPOLL_CTL_DEL
+    int epoll_create1(int flags)
+    int epoll_ctl(int epoll, int operation, int descriptor, epoll_event *event)
+    int epoll_wait(int epoll, epoll_event *events, int most, int timeout_ms)
+
+cdef extern from "sys/socket.h" nogil:
+    enum:
+        MSG_DONTWAIT
+        MSG_NOSIGNAL
+    ssize_t recv(int descriptor, void *data, size_t length, int flags)
+    ssize_t send(int descriptor, const void *data, size_t length, int flags)
+
+cdef extern from "unistd.h" nogil:
+    int close(int descriptor)
+
+cdef enum:
+    READ_BYTES = 256 << 10  # as uvloop reads
+    MOST_READS = 64  # in a turn; then others have theirs
+
+
+cdef class Seat:
+    """One connection that is read here."""
+
+    cdef object connection, write, unsent
+    cdef bytes born_host
+    cdef bint is_mid_frame  # its decoder has to see what comes next, or that is not known yet
+
+    def __init__(self, connection, transport, bytes born_host):
+        self.connection = connection
+        self.write = transport.write
+        self.unsent = transport.get_write_buffer_size
+        self.born_host = born_host
+        self.is_mid_frame = True
+
+
+cdef class SwiftReader:
+    """See orbitmq/transport/express.py."""
+
+    cdef SwiftSends sends
+    cdef object times, congestion, loop
+    cdef dict seats  # by descriptor
+    cdef int epoll
+    cdef uint8_t *read
+    cdef bint is_open  # a run
+
+    # Of this turn.
+    cdef bint refuses  # there is more than can be served: every read is looked at first
+    cdef Py_ssize_t taken
+
+    def __cinit__(self):
+        self.epoll = -1
+        self.read = <uint8_t *>malloc(READ_BYTES)
+        if self.read == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.read)
+        if self.epoll >= 0:
+            close(self.epoll)
+
+    def __init__(self, SwiftSends sends, times, congestion):
+        self.sends = sends
+        self.times = times
+        self.congestion = congestion
+        self.seats = {}
+
+    def start(self, loop):
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll < 0:
+            raise system_error()
+        self.loop = loop
+        loop.add_reader(self.epoll, self.turn)
+
+    def stop(self):
+        if self.epoll >= 0:
+            self.loop.remove_reader(self.epoll)
+            close(self.epoll)
+            self.epoll = -1
+        self.seats.clear()
+
+    def take(self, connection, transport, int descriptor):
+        """Whether it is read here from now on."""
+        cdef epoll_event event
+        born_host = host_of(connection)
+        if self.epoll < 0 or born_host is None:
+            return False
+        memset(&event, 0, sizeof(event))
+        event.events = EPOLLIN
+        event.data.fd = descriptor
+        if epoll_ctl(self.epoll, EPOLL_CTL_ADD, descriptor, &event) != 0:
+            return False
+        self.seats[descriptor] = Seat(connection, transport, born_host)
+        return True
+
+    def give_back(self, connection, int descriptor):
+        """It is no longer read here. The descriptor may be another's by now: then that one stays."""
+        cdef epoll_event event
+        seat = self.seats.get(descriptor)
+        if seat is None or (<Seat>seat).connection is not connection:
+            return
+        del self.seats[descriptor]
+        # One that is closed has left the set by itself.
+        epoll_ctl(self.epoll, EPOLL_CTL_DEL, descriptor, &event)
+
+    def turn(self):
+        """Serve every socket that is ready; those that become so meanwhile too, up to a point."""
+        cdef epoll_event events[MOST_READS]
+        cdef int ready, number, served = 0
+        now = self.loop.time()
+        self.taken = 0
+        self.refuses = self.congestion.refuse is not None
+        try:
+            while True:
+                ready = epoll_wait(self.epoll, events, MOST_READS - served, 0)
+                if ready < 0 and errno != EINTR:
+                    raise system_error()
+                for number in range(ready):
+                    self.serve_safely(events[number].data.fd, events[number].events, now)
+                served += ready
+                # One alone will hardly have sent again by now.
+                if ready < 2 or served >= MOST_READS:
+                    break
+        finally:
+            self.close_run()
+            self.congestion.read_bytes += self.taken  # the rest is counted where it is read
+        if self.times.unsettled:
+            self.times.settle(self.loop.time() - now)
+
+    cdef int serve_safely(self, int descriptor, uint32_t events, now) except -1:
+        """An error ends the connection whose it is, as it does where an event loop calls `data_received`."""
+        cdef Seat seat = self.seats.get(descriptor)
+        if seat is None:  # it left during this turn
+            return 0
+        try:
+            self.serve(seat, descriptor, events, now)
+        except Exception as error:
+            self.close_run()
+            message = {"message": "reading a connection failed", "exception": error, "protocol": seat.connection}
+            self.loop.call_exception_handler(message)
+            seat.connection.abort()
+        return 0
+
+    cdef int serve(self, Seat seat, int descriptor, uint32_t events, now) except -1:
+        cdef ssize_t length
+        cdef Py_ssize_t taken = 0
+        connection = seat.connection
+        length = -1 if events & (EPOLLERR | EPOLLHUP) else recv(descriptor, self.read, READ_BYTES, MSG_DONTWAIT)
+        if length <= 0:
+            if events & (EPOLLERR | EPOLLHUP) or length == 0 or (errno != EAGAIN and errno != EINTR):
+                connection.read_by_loop()  # which knows what to make of an end, and of an error
+            return 0
+        connection.last_activity = now
+        if length >= LARGE_READ:
+            self.congestion.crowded[connection] = None
+        if (
+            begins_with_a_send(self.read, length)
+            and not (seat.is_mid_frame or self.refuses)
+            and connection.meter is None
+            and self.open_run()
+        ):
+            taken = self.sends.take_frames(connection, seat.born_host, self.read, length)
+            if taken:
+                self.taken += taken
+                self.answer(seat, descriptor)
+        if taken < length:
+            self.close_run()  # whoever looks now finds everything in its place
+            connection.data_received(PyBytes_FromStringAndSize(<const char *>self.read + taken, length - taken))
+            seat.is_mid_frame = connection.is_mid_frame
+        return 0
+
+    cdef int answer(self, Seat seat, int descriptor) except -1:
+        cdef SwiftSends sends = self.sends
+        cdef ssize_t sent = 0
+        if not sends.immediate:
+            sends.pay_later(seat.connection)
+            seat.connection.pause_if_full()
+            return 0
+        if seat.unsent() == 0:
+            sent = send(descriptor, sends.answers, sends.answered, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent == sends.answered:
+                return 0
+            if sent < 0:  # the transport will find out why
+                sent = 0
+        seat.write(PyBytes_FromStringAndSize(<const char *>sends.answers + sent, sends.answered - sent))
+        return 0
+
+    cdef bint open_run(self) except -1:
+        if self.is_open:
+            return self.sends.has_room()
+        self.is_open = self.sends.open_run()
+        return self.is_open
+
+    cdef int close_run(self) except -1:
+        if self.is_open:
+            self.is_open = False
+            self.sends.close_run()
+        return 0
+
+
+cdef object system_error():
+    return OSError(errno, strerror(errno).decode())

@@ -1,0 +1,199 @@
+"""Sockets that the compiled reader reads in place of the event loop: nobody can tell, whatever a peer does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.accelerated import SWITCH, compiled
+from orbitmq.clock import ManualClock
+from orbitmq.protocol import command as commands
+from orbitmq.protocol.command import Command
+from orbitmq.protocol.frame import FrameDecoder
+from tests.broker.kit import MAX_OFFSET, SEND_V2, running, send_header, wire
+from tests.raw_client import RawClient, raw_client, until
+
+SYSTEM_BUSY = 2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from orbitmq.broker.broker import Broker
+    from orbitmq.transport.connection import Connection
+
+
+@pytest.fixture(autouse=True)
+def _accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "1")
+    if compiled("sockets") is None:
+        pytest.skip("orbitmq-accelerator is not installed, or reads no sockets on this system")
+
+
+def usual(client: RawClient, number: int, size: int = 100) -> bytes:
+    fields = send_header("T", number % 4, {"UNIQ_KEY": f"7F0000010001{number:020X}", "TAGS": "a"}).to_fields()
+    return client.request(SEND_V2, fields, bytes([number % 256]) * size)
+
+
+def read_swiftly(broker: Broker) -> list[Connection]:
+    return [c for server in broker._servers for c in server.connections if c._reading._descriptor >= 0]
+
+
+@asynccontextmanager
+async def seated(broker: Broker) -> AsyncIterator[RawClient]:
+    """A client that the reader reads."""
+    assert broker.address is not None
+    before = len(read_swiftly(broker))
+    async with wire(broker) as maker:
+        await maker.send("T", b"the topic is there")
+    async with raw_client(broker.address) as client:
+        client.send(usual(client, 0))
+        await client.answer()
+        await until(lambda: len(read_swiftly(broker)) > before, what="read swiftly")
+        yield client
+
+
+def cut(data: bytes, chance: random.Random) -> Iterator[bytes]:
+    while data:
+        size = chance.choice((1, 7, 100, 700, 4000, 40_000))
+        yield data[:size]
+        data = data[size:]
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_requests_of_all_kinds_cut_anywhere_are_answered_once_each(tmp_path: Path, flush: str) -> None:
+    chance = random.Random(7)
+    async with running(tmp_path / "store", flushDiskType=flush) as broker, seated(broker) as client:
+        requests: list[bytes] = []
+        stored = 2
+        for number in range(1, 400):
+            if chance.random() < 0.8:
+                requests.append(usual(client, number, chance.choice((1, 100, 3000))))
+                stored += 1
+            elif chance.random() < 0.5:
+                requests.append(client.request(MAX_OFFSET, {"topic": "T", "queueId": "0"}))
+            else:
+                requests.append(client.request(SEND_V2, send_header("T", 99, {"UNIQ_KEY": "A"}).to_fields(), b"x"))
+        sending = asyncio.create_task(client.send_in_pieces(cut(b"".join(requests), chance)))
+        answers = [await client.answer() for _ in requests]
+        await sending
+
+        assert sorted(answer.opaque for answer in answers) == list(range(2, 2 + len(requests)))
+        async with wire(broker) as reader:
+            offsets = [await reader.ask(MAX_OFFSET, {"topic": "T", "queueId": queue}) for queue in range(4)]
+        assert sum(int(answer.fields["offset"]) for answer in offsets) == stored
+        times = {
+            kind.request_code: sum(spent.counts) for kind, spent in broker.state.times.all() if not kind.answer_code
+        }
+        assert times[SEND_V2] == stored
+
+
+async def test_many_at_once_each_get_their_own_answers(tmp_path: Path) -> None:
+    async with running(tmp_path / "store") as broker, seated(broker):
+        assert broker.address is not None
+        clients = [RawClient(*await asyncio.open_connection(*broker.address)) for _ in range(100)]
+        for turn in range(1, 6):
+            for number, client in enumerate(clients):
+                fields = send_header("T", 0, {"UNIQ_KEY": f"{turn}A{number}"}).to_fields()
+                client.send(client.request(SEND_V2, fields, b"x"))
+            for number, client in enumerate(clients):
+                answer = await client.answer()
+                assert (answer.opaque, answer.code) == (turn, 0)
+                assert answer.fields["transactionId"] == f"{turn}A{number}"
+        assert len(read_swiftly(broker)) == 101
+        for client in clients:
+            await client.close()
+        await until(lambda: len(read_swiftly(broker)) == 1, what="only the first is left")
+
+
+@pytest.mark.parametrize("rest", [0, 40], ids=["between frames", "in the middle of one"])
+async def test_one_that_ends_is_forgotten(tmp_path: Path, rest: int) -> None:
+    async with running(tmp_path / "store") as broker:
+        async with seated(broker) as client:
+            client.send(usual(client, 1) + usual(client, 2)[:rest])
+            assert (await client.answer()).code == 0
+        await until(lambda: not broker._servers[0].connections, what="gone")
+        assert read_swiftly(broker) == []
+
+
+async def test_one_that_does_not_read_is_paused_and_gets_all_of_it_once_it_reads(tmp_path: Path) -> None:
+    count = 40_000
+    async with running(tmp_path / "store", mappedFileSizeCommitLog=64 << 20) as broker, seated(broker):
+        assert broker.address is not None
+        loop = asyncio.get_running_loop()
+        lazy = socket.socket()
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.setblocking(False)
+        await loop.sock_connect(lazy, broker.address)
+        fields = send_header("T", 0, {"UNIQ_KEY": "A1"}).to_fields()
+        request = commands.encode(Command(SEND_V2, opaque=1, fields=fields, body=b"x"))
+        sending = asyncio.create_task(loop.sock_sendall(lazy, request * count))
+        await until(lambda: any(c._write_paused for c in broker._servers[0].connections), what="paused")
+        assert not sending.done()
+        assert len(read_swiftly(broker)) == 1  # the other one
+
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        decoder, answered = FrameDecoder(), 0
+        while answered < count:
+            answered += len(decoder.feed(await loop.sock_recv(lazy, 1 << 20)))
+        await sending
+        await loop.sock_sendall(lazy, request)
+        await loop.sock_recv(lazy, 4096)
+        await until(lambda: len(read_swiftly(broker)) == 2, what="read swiftly again")
+        lazy.close()
+
+
+async def test_a_limit_set_later_holds_for_one_that_is_read_swiftly(tmp_path: Path) -> None:
+    async with running(tmp_path / "store", clock=ManualClock()) as broker, seated(broker) as client:
+        configuration = broker.configuration
+        configuration.apply(*configuration.changed({"orbitmq.requestsPerSecondPerAddress": "3"}))
+        client.send(b"".join(usual(client, number) for number in range(10)))
+        assert [(await client.answer()).code for _ in range(10)] == [0] * 3 + [SYSTEM_BUSY] * 7
+
+
+async def test_one_that_is_silent_is_closed(tmp_path: Path) -> None:
+    async with running(tmp_path / "store") as broker, seated(broker) as client:
+        (connection,) = read_swiftly(broker)
+        connection.last_activity -= 1000
+        connection._close_if_idle()
+        assert await client.is_closed_by_the_server()
+        await until(lambda: not read_swiftly(broker), what="forgotten")
+
+
+async def test_a_stop_answers_what_was_taken_and_closes(tmp_path: Path) -> None:
+    async with running(tmp_path / "store", flushDiskType="SYNC_FLUSH") as broker, seated(broker) as client:
+        client.send(usual(client, 1))
+        assert (await client.answer()).code == 0
+        await broker._servers[0].stop()
+        assert await client.is_closed_by_the_server()
+        assert read_swiftly(broker) == []
+
+
+async def test_an_error_while_reading_ends_that_connection_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "store") as broker, seated(broker) as one, seated(broker) as other:
+        unusual = one.request(MAX_OFFSET, {"topic": "T", "queueId": "0"})
+        first = read_swiftly(broker)[0]
+        told: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+        def fail(frames: object) -> None:
+            raise ValueError("a mistake of ours")
+
+        monkeypatch.setattr(type(first), "_answer_single", lambda self, data: False)
+        monkeypatch.setattr(type(first), "_process", lambda self, frames: fail(frames) if self is first else None)
+        one.send(unusual)
+        assert await one.is_closed_by_the_server()
+        monkeypatch.undo()
+        monkeypatch.setenv(SWITCH, "1")
+
+        assert [str(context["exception"]) for context in told] == ["a mistake of ours"]
+        other.send(usual(other, 3))
+        assert (await other.answer()).code == 0
+        assert len(read_swiftly(broker)) == 1
