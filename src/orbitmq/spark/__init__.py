@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orbitmq.spark.legacy import legacy_view
     from orbitmq.spark.registration import register
     from orbitmq.spark.repeats import drop_repeats
+    from orbitmq.spark.shipping import ship
 
 _HOMES = {
     "Lag": "orbitmq.spark.lag",
@@ -29,6 +30,7 @@ _HOMES = {
     "legacy_view": "orbitmq.spark.legacy",
     "plain_reason": "orbitmq.spark.failures",
     "register": "orbitmq.spark.registration",
+    "ship": "orbitmq.spark.shipping",
 }
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "legacy_view",
     "plain_reason",
     "register",
+    "ship",
 ]
 
 

@@ -1,6 +1,7 @@
 """The Spark session that OrbitMQ's commands run in: local without any set-up, or wherever `--master` says.
 
-A session that is there already (spark-submit, a notebook) is used as it is.
+A session that is there already (a notebook's) is used as it is. Under spark-submit, its master and its settings count. Executors
+of a cluster are given the package.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from orbitmq.errors import ConfigError
 from orbitmq.spark.java_runtime import java_home
+from orbitmq.spark.shipping import is_elsewhere, ship
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +35,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set for a program that spark-submit started: its JVM is there already
 LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -50,18 +53,26 @@ def start_session(
         return running
     # It repeats, as JSON, errors that are raised anyway.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    builder = SparkSession.builder.appName(name)
+    for key, value in _settings(master, cores, conf or {}).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    if is_elsewhere(session.sparkContext.master or "local"):
+        ship(session)
+    return session
+
+
+def _settings(master: str | None, cores: int | None, conf: Mapping[str, str]) -> dict[str, str]:
+    if _SUBMITTED in os.environ:
+        return {**({"spark.master": master} if master else {}), **conf}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = str(java_home())
-    settings = dict(DEFAULTS)
-    if master is None or master.startswith("local"):
+    settings = {**DEFAULTS, "spark.master": master or f"local[{cores or '*'}]"}
+    if settings["spark.master"].startswith("local"):
         settings |= LOCAL_DEFAULTS
         settings["spark.sql.shuffle.partitions"] = str(cores or os.cpu_count() or 1)
-    settings |= conf or {}
-    builder = SparkSession.builder.master(master or f"local[{cores or '*'}]").appName(name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return settings | dict(conf)
 
 
 def parse_conf(pairs: tuple[str, ...]) -> dict[str, str]:
