@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -30,6 +31,7 @@ T = TypeVar("T")
 
 OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "nameServer": ("nameserver.addr", "namesrvAddr", "rocketmq.namesrv.addr", "kafka.bootstrap.servers"),
+    "namespace": (),
     "accessKey": (),
     "secretKey": (),
     "securityToken": (),
@@ -41,6 +43,7 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "timeoutMs": ("pullTimeout", "pull.timeout.ms"),
 }
 _DEFAULT_TIMEOUT_MS: Final = 10_000
+_NAMESPACE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Access:
     """Where the cluster is and who we are. Travels to the workers; files are read there."""
 
     name_servers: str
+    namespace: str = ""
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
     security_token: str = field(default="", repr=False)
@@ -70,6 +74,7 @@ class Access:
         return ClientConfig(
             name_servers=addresses,
             lookup_url=lookup_url,
+            namespace=self.namespace,
             credentials=credentials,
             tls=self._tls_context(),
             timeout_seconds=self.timeout_seconds,
@@ -99,12 +104,16 @@ def access_from(options: Options) -> Access:
             "no name server is given", hint='.option("nameServer", "127.0.0.1:9876"), or set NAMESRV_ADDR'
         )
     name_server_source(name_servers)  # what is wrong with it shows here, on the driver
+    namespace = options.text("namespace")
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise ConfigError(f"{namespace!r} is no namespace", hint="it is made of letters, digits, _ and -")
     if options.text("secretKey") and not options.text("accessKey"):
         raise ConfigError("option secretKey is given without accessKey", hint="credentials are a pair")
     if options.text("accessKey") and not options.text("secretKey"):
         raise ConfigError("option accessKey is given without secretKey", hint="credentials are a pair")
     return Access(
         name_servers=name_servers,
+        namespace=namespace,
         access_key=options.text("accessKey"),
         secret_key=options.text("secretKey"),
         security_token=options.text("securityToken"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from orbitmq.client import questions
 from orbitmq.client.cluster import refusal
 from orbitmq.client.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from orbitmq.client.namespaces import unwrapped, wrapped
 from orbitmq.errors import ConfigError, RequestFailed
 from orbitmq.protocol.bodies.route import ClusterInfo
 from orbitmq.protocol.bodies.topics import TopicList
@@ -49,7 +50,7 @@ async def find_queues(cluster: Cluster, options: SourceOptions, *, may_be_none: 
     """Asks the name server now. ConfigError for what is named and not there; a pattern may match nothing yet."""
     if options.assigned:
         return await _assigned(cluster, options.assigned)
-    topics = list(options.topics) or await _matching(cluster, options.pattern)
+    topics = list(options.topics) or await _matching(cluster, options.pattern, options.access.namespace)
     if not topics and not may_be_none:
         raise ConfigError(f"no topic matches {options.pattern!r}", hint="the whole name must match the pattern")
     routes = await _routes(cluster, topics)
@@ -105,14 +106,21 @@ async def _routes(cluster: Cluster, topics: Iterable[str]) -> list[Route]:
     return routes
 
 
-async def _matching(cluster: Cluster, pattern: str) -> list[str]:
-    """Topics that somebody made: the name server lists those of the system, and one for each cluster and broker, too."""
+async def _matching(cluster: Cluster, pattern: str, namespace: str) -> list[str]:
+    """Topics of the namespace that somebody made: the name server lists those of the system, and one for each cluster and broker, too."""
     topics = TopicList.from_json(await _asked(cluster, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).topic_list
     world = ClusterInfo.from_json(await _asked(cluster, RequestCode.GET_BROKER_CLUSTER_INFO))
     own = {*world.broker_addr_table, *world.cluster_addr_table}
     own |= {f"{name}{_REPLY_SUFFIX}" for name in world.cluster_addr_table}
     matches = re.compile(pattern).fullmatch
-    return sorted(topic for topic in topics if matches(topic) and topic not in own and _is_for_users(topic, pattern))
+    return sorted(
+        topic
+        for topic in topics
+        if wrapped(namespace, topic) == topic
+        and matches(unwrapped(namespace, topic))
+        and topic not in own
+        and _is_for_users(topic, pattern)
+    )
 
 
 async def _asked(cluster: Cluster, code: int) -> bytes:

@@ -23,6 +23,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from orbitmq.client.namespaces import unwrapped
+from orbitmq.message import QueueRef
 from orbitmq.spark.batch_reader import BatchReader
 from orbitmq.spark.bounds import first_at
 from orbitmq.spark.discovery import extents
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from orbitmq.client.cluster import Cluster
-    from orbitmq.message import QueueRef
 
 _NEVER_NULL: Final = frozenset({"topic", "brokerName", "queueId", "queueOffset", "storeTimestamp"})
 _OF_QUEUE: Final[dict[str, Callable[[QueueRef], object]]] = {
@@ -106,7 +107,8 @@ class FilteringBatchReader(BatchReader):
         narrowed = []
         for range_ in await super()._ranges(cluster):
             queue, start, until = range_.queue, range_.start, range_.until
-            if not all(_OF_QUEUE[column](queue) in values for column, values in self._queue_filters):
+            shown = QueueRef(unwrapped(self.options.access.namespace, queue.topic), queue.broker_name, queue.queue_id)
+            if not all(_OF_QUEUE[column](shown) in values for column, values in self._queue_filters):
                 continue
             start = max(start, self._offset_from or 0)
             until = until if self._offset_until is None else min(until, self._offset_until)

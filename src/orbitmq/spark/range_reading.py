@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from orbitmq.client.namespaces import unwrapped
 from orbitmq.errors import MessageError
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.spark.decoding import RecordDecoder
@@ -173,7 +174,8 @@ class RangeReader:
             if self._options.fail_on_data_loss:
                 raise MessageError(what, hint="failOnDataLoss=false goes on without it")
             logger.warning("%s; going on without it", what)
-        return self._chosen(batch, start, until)
+        chosen = self._chosen(batch, start, until)
+        return _as_named(chosen, self._options.access.namespace) if self._options.access.namespace else chosen
 
     def _chosen(self, batch: pa.RecordBatch, start: int, until: int) -> pa.RecordBatch:
         """Without what a filtered or batched pull gave beyond the range, and without tags that only share a hash."""
@@ -191,3 +193,13 @@ class RangeReader:
             columns = batch.columns[: len(self._projection.columns)]
             batch = pa.RecordBatch.from_arrays(columns, schema=self._projection.arrow)
         return batch
+
+
+def _as_named(batch: pa.RecordBatch, namespace: str) -> pa.RecordBatch:
+    """With topics as the program names them, without their namespace."""
+    if "topic" not in batch.schema.names:
+        return batch
+    place = batch.schema.get_field_index("topic")
+    topics = batch.column(place).dictionary_encode()
+    names = pa.array([unwrapped(namespace, topic) for topic in topics.dictionary.to_pylist()], pa.string())
+    return batch.set_column(place, batch.schema.field(place), names.take(topics.indices))

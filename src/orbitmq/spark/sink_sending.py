@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from orbitmq.client.namespaces import wrapped
 from orbitmq.client.producer import Producer
 from orbitmq.client.producer_options import ProducerOptions
 from orbitmq.client.queue_choice import queue_for_key
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from orbitmq.spark.access import Link
     from orbitmq.spark.sink_options import SinkOptions
     from orbitmq.spark.sink_rows import EncodedRows
+
+T = TypeVar("T")
 
 _MAX_ROWS: Final = 4096  # in one request
 _SINGLES_AT_ONCE: Final = 256
@@ -147,9 +150,10 @@ class SinkSender:
 
         await asyncio.gather(*(send(message, order_key) for message, order_key in messages))
 
-    async def _patiently(self, topic: str, once: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _patiently(self, topic: str, once: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        wire_topic = wrapped(self._options.access.namespace, topic)
         try:
-            await patiently(self._producer.cluster, [topic], self._options.retry_ms / 1000, once)
+            return await patiently(self._producer.cluster, [wire_topic], self._options.retry_ms / 1000, once)
         except BaseException:
             self._failed = True
             raise
@@ -161,8 +165,7 @@ class SinkSender:
             async def once() -> list[QueueRef]:
                 return await self._producer.queues(topic)
 
-            found = self._link.run(patiently(self._producer.cluster, [topic], self._options.retry_ms / 1000, once))
-            queues = self._queues[topic] = tuple(found)
+            queues = self._queues[topic] = tuple(self._link.run(self._patiently(topic, once)))
         return queues
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from orbitmq.client.filters import Sql, Subscription, subscription
 from orbitmq.client.names import check_group, check_topic
+from orbitmq.client.namespaces import wrapped
 from orbitmq.errors import ConfigError, MessageError
+from orbitmq.message import QueueRef
 from orbitmq.spark import access as access_options
 from orbitmq.spark.access import Access, access_from
 from orbitmq.spark.options import Options
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from orbitmq.message import QueueRef
     from orbitmq.spark.schema import PropertiesForm
 
 Anchor = Literal["earliest", "latest", "group", "offsets", "time"]
@@ -170,7 +171,31 @@ def source_options(given: Mapping[str, str], *, streaming: bool, checking: bool 
     made.subscription("any")  # a filter that names nothing shows here
     if made.min_partitions and made.max_partitions and made.min_partitions > made.max_partitions:
         raise ConfigError("minPartitions is above maxPartitions")
-    return made
+    return _in_namespace(made) if made.access.namespace else made
+
+
+def _in_namespace(named: SourceOptions) -> SourceOptions:
+    """With all names as the servers know them."""
+    namespace = named.access.namespace
+
+    def inside(queue: QueueRef) -> QueueRef:
+        return QueueRef(wrapped(namespace, queue.topic), queue.broker_name, queue.queue_id)
+
+    def bound(one: Bound) -> Bound:
+        return replace(
+            one,
+            offsets={inside(queue): offset for queue, offset in one.offsets.items()},
+            times={inside(queue): time_ms for queue, time_ms in one.times.items()},
+        )
+
+    return replace(
+        named,
+        topics=tuple(wrapped(namespace, topic) for topic in named.topics),
+        assigned=tuple(map(inside, named.assigned)),
+        starting=bound(named.starting),
+        ending=bound(named.ending),
+        group=wrapped(namespace, named.group),
+    )
 
 
 def _queues_wanted(options: Options) -> tuple[tuple[str, ...], str, tuple[QueueRef, ...]]:
