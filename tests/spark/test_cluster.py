@@ -40,6 +40,7 @@ SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": QUICK_TO_START,
     "spark.ui.enabled": "false",
+    "spark.python.authenticate.socketTimeout": "300s",  # for workers that start on a busy machine
     # nothing runs before both executors are there
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
