@@ -100,7 +100,7 @@ def no_directory_fsync() -> Iterator[None]:
     sync = EntryFiles.sync
 
     def forget(self: EntryFiles) -> None:
-        self._created = False
+        self._names_changed = False
         sync(self)
 
     with mock.patch.object(EntryFiles, "sync", forget):

@@ -117,11 +117,14 @@ class Checks:
         """A message that a consumer gives back is taken without waiting for disk or slaves, as Apache takes it. And the numbers
         of what a master served before its slaves had it are given out again when it is lost for good.
         """
-        at = self._ledger.given_back.get(name)
+        given_back = self._ledger.given_back
         weak = ("power cut", "master lost for good")
-        if at is not None and any(fault.what in weak and fault.at >= at for fault in self._ledger.faults):
+        if name in given_back and any(
+            fault.what in weak and fault.at >= given_back[name].at for fault in self._ledger.faults
+        ):
             return True
         taken = {received.place for received in self._ledger.received if received.name != name}
+        taken |= {back.place for other, back in given_back.items() if other != name}
         return self._is_promoted and not taken.isdisjoint(self._places[name])
 
     @property

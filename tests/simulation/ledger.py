@@ -36,6 +36,13 @@ class Received(NamedTuple):
     consumer: str
 
 
+class GivenBack(NamedTuple):
+    """A message that a consumer wanted again; it is done with the place it came from."""
+
+    place: Place
+    at: float
+
+
 class Fault(NamedTuple):
     at: float
     what: str
@@ -47,7 +54,7 @@ class Ledger:
     sent: dict[str, Sent] = field(default_factory=dict)
     received: list[Received] = field(default_factory=list)
     received_names: set[str] = field(default_factory=set)
-    given_back: dict[str, float] = field(default_factory=dict)  # names, and when a consumer wanted them again
+    given_back: dict[str, GivenBack] = field(default_factory=dict)  # by name
     faults: list[Fault] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)  # what no fault excuses, found while it happened
 

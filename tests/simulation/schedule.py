@@ -221,7 +221,13 @@ async def _watch_offsets(cluster: Cluster, ledger: Ledger) -> None:
             is_long = history[0][0] < ended - _SAVED_SECONDS
             for queue in queues:
                 least = min(seen[queue] for seen in saved)
-                if found[queue] < least and is_long:
+                if found[queue] < least and is_long and not _may_go_back(cluster, ledger, ended):
                     ledger.broken.append(f"offset forgotten: {queue} was {least}, is {found[queue]} after a restart")
             history = []
         history.append((cluster.loop.time(), master.starts, found))
+
+
+def _may_go_back(cluster: Cluster, ledger: Ledger, ended: float) -> bool:
+    """A reader whose last messages were lost is sent back to the end of its queue, and commits that."""
+    names = {fault.what for fault in ledger.faults if fault.at >= ended}
+    return not cluster.mode.sync_flush and "power cut" in names

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.client.receipts import SendStatus
 from orbitmq.errors import OrbitError
-from tests.simulation.ledger import Ledger, Place, Received, Sent, body_of, name_in
+from tests.simulation.ledger import GivenBack, Ledger, Place, Received, Sent, body_of, name_in
 
 if TYPE_CHECKING:
     from random import Random
@@ -73,11 +73,12 @@ class Workload:
         client = self._cluster.client(machine)
 
         async def handle(message: ReceivedMessage) -> None:
-            place = f"{message.queue.topic}/{message.queue.queue_id}@{message.queue_offset}"
-            self._cluster.trace.note("handling", machine.name, place, name_in(message.body))
+            place = _place_of(message)
+            at = f"{place.topic}/{place.queue_id}@{place.offset}"
+            self._cluster.trace.note("handling", machine.name, at, name_in(message.body))
             await asyncio.sleep(self._random.random() * 0.2)
             if message.attempt == 1 and self._random.random() < 0.02:
-                self._ledger.given_back[name_in(message.body) or ""] = self._loop.time()
+                self._ledger.given_back[name_in(message.body) or ""] = GivenBack(place, self._loop.time())
                 raise NotUnderstood
             self._take(message, machine)
 
@@ -156,8 +157,7 @@ class Workload:
         return True
 
     def _take(self, message: ReceivedMessage, machine: Machine) -> None:
-        name = name_in(message.body)
-        place = Place(message.queue.topic, message.queue.queue_id, message.queue_offset)
+        name, place = name_in(message.body), _place_of(message)
         self._cluster.trace.note("received", name, *place)
         if name is None or name not in self._ledger.sent:
             self._ledger.broken.append(f"phantom: {machine.name} received {message.body[:60]!r} at {place}")
@@ -169,3 +169,7 @@ class Workload:
         if early_ms > self._cluster.clock_tolerance_ms:
             self._ledger.broken.append(f"early: {name} came {early_ms:.0f} ms before its time")
         self._ledger.take(Received(name, place, self._loop.time(), machine.name))
+
+
+def _place_of(message: ReceivedMessage) -> Place:
+    return Place(message.queue.topic, message.queue.queue_id, message.queue_offset)

@@ -389,6 +389,32 @@ def test_a_power_cut_keeps_what_was_flushed(tmp_path: Path) -> None:
     store.close()
 
 
+def test_entries_that_recovery_cut_off_do_not_come_back_in_the_next_power_cut(tmp_path: Path) -> None:
+    """The queue was synced ahead of its log, and other records come to where those were that the log lost."""
+    disk = FaultyDisk(tmp_path)
+    store = open_store(tmp_path, disk=disk)
+    put(store, body=b"kept")
+    store.flush()
+    for number in range(25):  # the queue has three files
+        put(store, body=body(number))
+    store.dispatch()
+    store.queues.write_out()
+    store.queues.sync()
+    store.abandon()
+    disk.crash()
+    store = open_store(tmp_path, disk=disk)
+    assert bodies(store) == [b"kept"]
+    others = [body(number, 333) for number in range(12)]
+    for other in others:
+        put(store, body=other)
+    store._log_flusher.flush()  # of the queue nothing is synced by now but what the start had to
+    store.abandon()
+    disk.crash()
+    store = open_store(tmp_path, disk=disk)
+    assert bodies(store) == [b"kept", *others]
+    store.close()
+
+
 @pytest.mark.parametrize("seed", [0, 29])  # 29: the first file is torn, the second whole
 def test_a_key_index_that_was_just_built_again_is_built_once_more_after_a_power_cut(tmp_path: Path, seed: int) -> None:
     disk, clock = FaultyDisk(tmp_path), ManualClock()

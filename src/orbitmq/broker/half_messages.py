@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names, statistics
 from orbitmq.broker.histograms import FINISH_LATENCY
+from orbitmq.broker.own_queues import read_batch
 from orbitmq.broker.sending import asks_for_delay
 from orbitmq.errors import MessageError, RequestFailed, StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import decode_properties, encode_properties, property_finder
-from orbitmq.message.record import decode_raw, decode_record, decode_records, encode_stored
+from orbitmq.message.record import decode_raw, decode_record, encode_stored
 from orbitmq.message.sysflags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
@@ -53,6 +54,7 @@ _find_group: Final = property_finder(keys.PRODUCER_GROUP)
 _find_topic: Final = property_finder(keys.REAL_TOPIC)
 _find_queue: Final = property_finder(keys.REAL_QUEUE_ID)
 _DECIDED_TAG: Final = "d"
+_READ_AT_ONCE: Final = 32
 _CHECKS_PER_TURN: Final = 20  # then the event loop serves others
 _PRODUCER_IS_BEHIND_SECONDS: Final = 0.02
 _LONGEST_ROUND_SECONDS: Final = 60.0  # Java's too; the next round goes on
@@ -237,7 +239,12 @@ class HalfMessages:
         if record is None:
             del self._undecided[queue_offset]  # its file has expired
             return True
-        message = decode_record(record)
+        try:
+            message = decode_record(record)
+        except MessageError as error:
+            logger.error("gave up the half message at %d, which cannot be read: %s", half.commit_log_offset, error)
+            del self._undecided[queue_offset]
+            return True
         half.group = sys.intern(message.properties.get(keys.PRODUCER_GROUP, ""))
         immunity = message.properties.get(keys.CHECK_IMMUNITY_SECONDS, "")
         if immunity.isdigit() and age_ms <= int(immunity) * 1000:
@@ -340,9 +347,8 @@ class HalfMessages:
         low, high = self._store.queue_range(topic, _QUEUE)
         offset = max(low, min(self._offsets.get(GROUP, topic, _QUEUE) or 0, high))
         while offset < high:
-            result = self._store.read(topic, _QUEUE, offset)
-            for buffer in result.buffers:
-                yield from decode_records(buffer)
+            messages, result = read_batch(self._store, topic, _QUEUE, offset, _READ_AT_ONCE)
+            yield from messages
             if result.next_offset <= offset:
                 break
             offset = result.next_offset

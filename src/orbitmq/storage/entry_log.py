@@ -32,7 +32,7 @@ _FILES_TO_SCAN: Final = 3  # after a crash; what is older was synced long ago
 class EntryFiles:
     """The files alone. A position counts bytes from the first entry that ever was."""
 
-    __slots__ = ("_created", "_disk", "_open", "_unsynced", "directory", "file_bytes", "starts")
+    __slots__ = ("_disk", "_names_changed", "_open", "_unsynced", "directory", "file_bytes", "starts")
 
     def __init__(self, disk: Disk, directory: Path, file_bytes: int, starts: tuple[int, ...] = ()) -> None:
         self.directory = directory
@@ -41,7 +41,7 @@ class EntryFiles:
         self._disk = disk
         self._open: dict[int, PlainFile] = {}
         self._unsynced: set[int] = set()
-        self._created = False  # there is a name that no sync of the directory covers yet
+        self._names_changed = False  # since the last sync of the directory
 
     def read(self, position: int, size: int) -> bytes:
         """Up to `size` bytes, cut at the end of the file; nothing where there is no file."""
@@ -67,11 +67,11 @@ class EntryFiles:
     def distrust(self) -> None:
         """Take no file for synced: whoever wrote them was killed."""
         self._unsynced = set(self.starts)
-        self._created = True
+        self._names_changed = True
 
     @property
     def needs_sync(self) -> bool:
-        return self._created or bool(self._unsynced)
+        return self._names_changed or bool(self._unsynced)
 
     def sync(self) -> None:
         unsynced, self._unsynced = self._unsynced, set()
@@ -79,12 +79,12 @@ class EntryFiles:
             for start in sorted(unsynced):
                 if start in self.starts:
                     self._opened(start).sync()
-            if self._created:
-                self._created = False
+            if self._names_changed:
+                self._names_changed = False
                 self._disk.sync_directory(self.directory)
         except BaseException:
             self._unsynced |= unsynced
-            self._created = True
+            self._names_changed = True
             raise
 
     def drop(self, start: int) -> None:
@@ -94,6 +94,7 @@ class EntryFiles:
         if file is not None:
             file.close()
         self._disk.remove(self.directory / segment_name(start))
+        self._names_changed = True
 
     def destroy(self) -> None:
         """Remove the files and their directory."""
@@ -120,7 +121,7 @@ class EntryFiles:
         file = self._disk.create_sparse(self.directory / segment_name(start), self.file_bytes)
         self._open[start] = file
         self.starts = tuple(sorted((*self.starts, start)))
-        self._created = True
+        self._names_changed = True
         return file
 
 

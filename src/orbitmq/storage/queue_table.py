@@ -196,6 +196,14 @@ class QueueTable:
                 queue.truncate(physical)
                 self._changed_in_place(queue)
 
+    def sync_changes(self) -> None:
+        """Make durable what was cut off or changed where it stands. Before other records come to where those were that are cut off:
+        a power cut that brought their entries back would have them lead into the middle of the others."""
+        with self._files_lock:
+            for queue in self.queues.values():
+                if queue.log.files.needs_sync:
+                    queue.log.files.sync()
+
     def lead_nowhere(self, start: int, end: int) -> None:
         """The bytes [start, end) of the log are damaged: serve nothing from there."""
         with self._files_lock, self.lock:

@@ -95,6 +95,7 @@ def recover(
         for queue, next_offset, physical in dropped:
             if damage.start <= physical < damage.end:
                 queue.keep_numbers_to(next_offset)  # it was the record that is broken, not the entry
+    queues.sync_changes()
     indexer.forget_keys(recovered.end)
     queues.correct_min(log.start)
     log.set_queue_offsets(queues.next_offsets())

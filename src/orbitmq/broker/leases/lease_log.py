@@ -19,7 +19,7 @@ from orbitmq.broker import names, statistics
 from orbitmq.broker.leases.checkpoints import CHECKPOINT_TAG, Ack, Checkpoint, LeaseKey, read_checkpoint
 from orbitmq.broker.leases.open_leases import Lease
 from orbitmq.broker.timer_requests import slot_ms
-from orbitmq.errors import BodyError
+from orbitmq.errors import BodyError, MessageError
 from orbitmq.message import properties as keys
 from orbitmq.message.record import decode_record
 
@@ -76,13 +76,12 @@ class LeaseLog:
         unique_key = f"{topic}@{queue_id}@{start}@{group}@{pop_time}@{broker}@{CHECKPOINT_TAG}"
         for where in (names.TIMER_TOPIC, self.topic):
             for record in self._store.find_by_key(where, unique_key, _MOST_FOUND).records:
-                message = decode_record(record)
-                if message.properties.get(keys.UNIQUE_KEY) != unique_key:
-                    continue
                 try:
-                    return Lease(key, read_checkpoint(message.body).offsets())
-                except BodyError:
-                    continue
+                    message = decode_record(record)
+                    if message.properties.get(keys.UNIQUE_KEY) == unique_key:
+                        return Lease(key, read_checkpoint(message.body).offsets())
+                except (MessageError, BodyError):
+                    continue  # another record may tell
         return None
 
     def _write(self, revive_queue: int, properties: str, body: bytes, deliver_ms: int | None) -> int:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names, statistics
 from orbitmq.broker.leases.checkpoints import Checkpoint
+from orbitmq.broker.own_queues import readable
 from orbitmq.errors import StorageError
 from orbitmq.message import properties as keys
-from orbitmq.message.record import decode_records, encode_stored
+from orbitmq.message.record import encode_stored
 from orbitmq.protocol.headers.leases import ANY_QUEUE, START_AT_MIN
 from orbitmq.protocol.lease_texts import (
     ORDERED_REVIVE_QUEUE,
@@ -222,7 +223,7 @@ class Popping:
         popped.count += result.count
         is_retry = topic != header.topic
         if is_retry and not self._configuration.settings.pop_response_return_actual_retry_topic:
-            popped.parts += self._as_of_topic(header, popped, topic, offset, result)
+            popped.parts += self._as_of_topic(header, popped, topic, queue_id, offset, result)
         else:
             popped.parts += result.buffers
         name = f"{topic}@{group}"
@@ -233,22 +234,21 @@ class Popping:
         )
 
     def _as_of_topic(
-        self, header: PopMessage, popped: Popped, topic: str, start: int, result: ReadResult
+        self, header: PopMessage, popped: Popped, topic: str, queue_id: int, start: int, result: ReadResult
     ) -> Iterable[memoryview]:
         """Messages of a retry topic as their consumer knows them: of the topic itself, with their handle in them."""
         broker_name = self._configuration.settings.broker_name
-        for buffer in result.buffers:
-            for message in decode_records(buffer):
-                if keys.POP_CHECK_POINT not in message.properties:
-                    handle = Handle(
-                        start, popped.pop_time_ms, header.invisible_time, popped.revive_queue,
-                        kind_of(topic), broker_name, message.queue_id, message.queue_offset,
-                    )  # fmt: skip
-                    added = f"{keys.POP_CHECK_POINT}\x01{handle.text()}\x02".encode()
-                    ended = not message.raw_properties or message.raw_properties.endswith(b"\x02")
-                    message.raw_properties += added if ended else b"\x02" + added
-                message.topic = header.topic
-                yield memoryview(encode_stored(message))
+        for message in readable(self._store, topic, queue_id, result):
+            if keys.POP_CHECK_POINT not in message.properties:
+                handle = Handle(
+                    start, popped.pop_time_ms, header.invisible_time, popped.revive_queue,
+                    kind_of(topic), broker_name, message.queue_id, message.queue_offset,
+                )  # fmt: skip
+                added = f"{keys.POP_CHECK_POINT}\x01{handle.text()}\x02".encode()
+                ended = not message.raw_properties or message.raw_properties.endswith(b"\x02")
+                message.raw_properties += added if ended else b"\x02" + added
+            message.topic = header.topic
+            yield memoryview(encode_stored(message))
 
     def _is_over_threshold(self, topic: str, group: str, queue_id: int) -> bool:
         settings = self._configuration.settings

@@ -33,10 +33,11 @@ from orbitmq.broker.leases.checkpoints import (
     read_ack,
     read_checkpoint,
 )
+from orbitmq.broker.own_queues import read_batch
 from orbitmq.errors import BodyError, MessageError, StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import encode_properties
-from orbitmq.message.record import decode_record, decode_records
+from orbitmq.message.record import decode_record
 from orbitmq.protocol.lease_texts import normal_topic, retry_topic_v1, retry_topic_v2
 
 if TYPE_CHECKING:
@@ -202,12 +203,11 @@ class Reviving:
         queue = ReviveQueue(queue_id, 0 if done is None else done + 1)
         offset = max(0, queue.next_offset - _REMEMBERED)
         while offset < queue.next_offset:
-            result = self._store.read(self._topic, queue_id, offset, _BATCH)
-            for buffer in result.buffers:
-                for message in decode_records(buffer):
-                    if message.properties.get(keys.TAGS) == CHECKPOINT_TAG and message.queue_offset < queue.next_offset:
-                        with contextlib.suppress(BodyError):
-                            queue.finish(read_checkpoint(message.body).key)
+            messages, result = read_batch(self._store, self._topic, queue_id, offset, _BATCH)
+            for message in messages:
+                if message.properties.get(keys.TAGS) == CHECKPOINT_TAG and message.queue_offset < queue.next_offset:
+                    with contextlib.suppress(BodyError):
+                        queue.finish(read_checkpoint(message.body).key)
             if result.next_offset <= offset:
                 break
             offset = result.next_offset
@@ -216,15 +216,14 @@ class Reviving:
     def _read(self, queue: ReviveQueue) -> bool:
         """Whether there may be more."""
         for _ in range(_READS_PER_TURN):
-            result = self._store.read(self._topic, queue.queue_id, queue.next_offset, _BATCH)
+            messages, result = read_batch(self._store, self._topic, queue.queue_id, queue.next_offset, _BATCH)
             if not result.count:
                 if result.next_offset <= queue.next_offset or result.max_offset == 0:
                     return False
                 queue.next_offset = result.next_offset  # what lay there was deleted
                 continue
-            for buffer in result.buffers:
-                for message in decode_records(buffer):
-                    self._take(queue, message)
+            for message in messages:
+                self._take(queue, message)
             queue.next_offset = result.next_offset
         return True
 
@@ -279,14 +278,14 @@ class Reviving:
             found = self._store.read(topic, checkpoint.queue_id, offset, 1)
             if not found.count or found.queue_offsets[0] != offset:
                 continue  # its file has expired
-            message = decode_record(found.buffers[0])
             try:
+                message = decode_record(found.buffers[0])
                 if 0 <= config.retry_max_times <= message.reconsume_times:
                     self._put_to_dead_letters(checkpoint, message)
                 else:
                     self._put_to_retry_topic(checkpoint, message)
             except MessageError as error:
-                logger.error("gave up a message of %s that cannot be stored again: %s", topic, error)
+                logger.error("gave up message %d of %s, which cannot be handed out again: %s", offset, topic, error)
             checkpoint.bits |= 1 << index
             self._lease_log.write_done(_done(checkpoint, offset), queue_id)
 
