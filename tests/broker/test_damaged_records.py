@@ -27,7 +27,9 @@ BY_HAND: dict[str, Any] = {**SMALL_FILES, "reviveQueueNum": 1, "reviveInterval":
 
 def spoil(broker: Broker, topic: str, queue_offset: int) -> None:
     """Its lengths contradict each other from now on."""
-    ((physical, _, _),) = broker.state.store.queue_entries(topic, 0, queue_offset, 1) or ()
+    entries = broker.state.store.queue_entries(topic, 0, queue_offset, 1)
+    assert entries, f"nothing at {queue_offset} of {topic}"
+    physical = entries[0][0]
     segment = broker.state.store.log.files.segment_of(physical)
     assert segment is not None
     at = physical - segment.start + BODY_LENGTH_AT

@@ -398,7 +398,7 @@ async def test_what_is_on_the_wheel_from_before_a_cut_of_the_log_counts_no_more(
     timers.wheel.queue_offset = 7
     timers.wheel.save(timers.wheel.mark(), clock.now_ms())
 
-    timers.log_was_cut()
+    timers.log_was_cut(NOW_MS + 40_000)
 
     saved = timers.wheel.checkpoint
     assert (saved.queue_offset, saved.log_synced_offset) == (1, timers.wheel.log.end)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.errors import OrbitError
+from orbitmq.protocol.bodies.admin import HaStatus
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import request as new_request
+from orbitmq.transport.address import Address
 from orbitmq.transport.pool import Pool
 from tests.crash.promised_kinds import Down, now_ms
 from tests.faults.plan import KIND_OF
@@ -18,6 +22,7 @@ from tests.faults.timeline import Event
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from orbitmq.protocol.command import Command
     from tests.faults.cluster import Cluster, Node
     from tests.faults.plan import Fault
     from tests.faults.timeline import Timeline
@@ -26,6 +31,8 @@ CLOCK_ERROR_MS: Final = 1500
 UNFLUSHED_SECONDS: Final = 11.0  # an asynchronous flush is at most that late
 UNCOPIED_SECONDS: Final = 30.0  # a slave that was away has caught up by then
 _ASK_SECONDS: Final = 20.0
+_LOOK_SECONDS: Final = 0.2
+_COPIES_WITHIN_SECONDS: Final = 120.0
 
 
 class Faults:
@@ -40,11 +47,13 @@ class Faults:
         self._cluster = cluster
         self._timeline = timeline
         self._names_busy = [asyncio.Lock() for _ in cluster.name_servers]
+        self._group: asyncio.TaskGroup | None = None
 
     async def carry_out(self, plan: list[Fault]) -> None:
         """Until the last is mended."""
         begun = self._timeline.now()
         async with asyncio.TaskGroup() as group:
+            self._group = group
             for fault in plan:
                 await asyncio.sleep(max(0.0, begun + fault.at - self._timeline.now()))
                 group.create_task(self._do(fault))
@@ -147,32 +156,56 @@ class Faults:
             await self._cluster.start_name_server(fault.target)
 
     async def _promote(self, fault: Fault) -> None:
-        """The master is lost; the slave that has most of its log takes its place, and it comes back as a slave."""
+        """The master is lost; the slave that has most of its log takes its place, and it comes back as a slave.
+
+        A former master that has not copied from its successor yet has a tail of its own: its log may be the longest and is not
+        the one that was acknowledged. Without any other slave nobody is promoted.
+        """
         async with AsyncExitStack() as stack:
             for node in self._cluster.nodes:
                 await stack.enter_async_context(node.busy)
             master = self._cluster.master
+            heirs = [slave for slave in self._cluster.slaves if not slave.tail_is_its_own]
+            if not heirs:
+                return
             await stack.enter_async_context(self._noted(fault.kind, master.name))
             self._note_crash(master)
             if fault.seed % 2:
                 await asyncio.to_thread(master.cut_power, fault.seed)
             else:
                 master.kill()
-            ends = [(await self._log_end(slave), slave) for slave in self._cluster.slaves]
+            ends = [(await self._log_end(slave), slave) for slave in heirs]
             chosen = max(ends, key=lambda end: end[0])[1]
             chosen.kill()
             await asyncio.sleep(fault.seconds)
             master.broker_id, chosen.broker_id = chosen.broker_id, 0
             self.promotions.append(self._timeline.now())
             self.on_forgetting(UNCOPIED_SECONDS)
+            master.tail_is_its_own = True
             await self._cluster.start(chosen)
             await self._cluster.start(master)
+            assert self._group is not None
+            self._group.create_task(self._until_it_copies(master))
+
+    async def _until_it_copies(self, former: Node) -> None:
+        """As an operator does, by `mqadmin haStatus`."""
+        deadline = self._timeline.now() + _COPIES_WITHIN_SECONDS  # the checkers say so if it never does
+        while former.tail_is_its_own and self._timeline.now() < deadline:
+            with contextlib.suppress(OrbitError, OSError):
+                answer = await self._ask(former, RequestCode.GET_BROKER_HA_STATUS)
+                seen = HaStatus.from_json(answer.body).ha_client_runtime_info
+                master = self._cluster.master
+                if seen.activated and seen.master_addr == str(Address(master.host, master.port + 1)):
+                    former.tail_is_its_own = False
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def _log_end(self, node: Node) -> int:
+        answer = await self._ask(node, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return int(json.loads(answer.body)["table"]["commitLogMaxOffset"])
+
+    async def _ask(self, node: Node, code: RequestCode) -> Command:
         pool = Pool()
         try:
-            request = new_request(RequestCode.GET_BROKER_RUNTIME_INFO)
-            answer = await pool.call(node.own_address, request, _ASK_SECONDS)
-            return int(json.loads(answer.body)["table"]["commitLogMaxOffset"])
+            return await pool.call(node.own_address, new_request(code), _ASK_SECONDS)
         finally:
             await pool.close()

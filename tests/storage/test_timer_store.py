@@ -257,3 +257,29 @@ def test_a_killed_process_goes_on_where_it_was_and_a_power_cut_where_it_was_safe
         fired += [unit.commit_log_offset for unit in units if unit is not None]
         reopened.fired(due)
     assert fired == again
+
+
+@pytest.mark.parametrize("last_exit", [LastExit.KILLED, LastExit.CRASHED])
+def test_a_former_master_goes_on_from_where_its_log_was_cut(tmp_path: Path, last_exit: LastExit) -> None:
+    """What it delivered since then is lost with the log, and the numbers of the timer topic are given to others."""
+    timers = opened(tmp_path)
+    for offset in range(6):
+        put(timers, offset, seconds=40)
+    assert fire(timers, NOW_MS + 60_000) == [0, 1, 2, 3, 4, 5]
+    timers.note(0)
+    timers.save(timers.mark(), NOW_MS + 60_000)
+
+    timers.log_was_cut(log_end=4, queue_end=4, since_ms=NOW_MS + 50_000)
+    timers.save(timers.mark(), NOW_MS + 60_000)
+
+    reopened = opened(tmp_path, NOW_MS + 70_000, last_exit)
+    assert reopened.queue_offset == 4
+    assert fire(reopened, NOW_MS + 70_000)[:4] == [0, 1, 2, 3]
+
+
+def test_a_slave_says_when_its_master_has_fired_less_than_it_has_itself(tmp_path: Path) -> None:
+    timers = opened(tmp_path)
+    put(timers, 0)
+    assert fire(timers, NOW_MS + 60_000) == [0]
+    assert timers.follow_to(NOW_MS + 2000)
+    assert not timers.follow_to(NOW_MS + 3000)

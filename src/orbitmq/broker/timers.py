@@ -112,7 +112,9 @@ class Timers:
         self._recalled: dict[str, RawRecord] = {}  # in the slot that fires
         self._goals: dict[bytes, tuple[str, int]] = {}  # topics that messages are for, and Java's hashes of them
         low, high = store.queue_range(names.TIMER_TOPIC, QUEUE)
-        wheel.queue_offset = min(max(wheel.queue_offset, low), high)
+        if wheel.queue_offset > high:  # killed when the log was cut, before the wheel was told
+            wheel.log_was_cut(store.log.end, high, store.log.last_stored_at_ms)
+        wheel.queue_offset = max(wheel.queue_offset, low)
 
     # ---- for others
 
@@ -204,13 +206,13 @@ class Timers:
                 return  # no room: what is missing is put when this broker is the master
             wheel.queue_offset += len(entries) if entries else most
             await asyncio.sleep(0)
-        wheel.follow_to(master.read_until_ms)
+        if wheel.follow_to(master.read_until_ms):
+            await self.save()
 
-    def log_was_cut(self) -> None:
+    def log_was_cut(self, since_ms: int) -> None:
         """What was on the wheel behind its end is no timer any more. A start must not find it there either, so that is saved."""
         high = self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset
-        self.wheel.queue_offset = min(self.wheel.queue_offset, high)
-        self.wheel.forget_behind(self._store.log.end)
+        self.wheel.log_was_cut(self._store.log.end, high, since_ms)
         self._save(self.wheel.mark())
 
     def take_over(self, table: TimerCountTable) -> None:

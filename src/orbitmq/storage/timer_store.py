@@ -48,6 +48,7 @@ _PROGRESS: Final = struct.Struct(
     "i"  # units of that slot that have fired
 )
 _PROGRESS_MAGIC: Final = 0x4F524254
+_MAY_BE_LATE_MS: Final = 30_000  # how long after its time a slot may fire on a busy broker
 _SPARE_SLOTS: Final = 60  # of a turn of the wheel, kept free before its end
 _TURN: Final = SLOTS // 2
 
@@ -201,14 +202,28 @@ class TimerStore:
         self._pass_to(due.slot.tick + 1)
         self.note(0)
 
-    def follow_to(self, read_until_ms: int) -> None:
-        """On a slave: its master has fired all slots before that moment, and no other, whatever this wheel did as a master."""
-        self.read_tick = self._closed_to = read_until_ms // self.precision_ms
-        self.note(0)
+    def follow_to(self, read_until_ms: int) -> bool:
+        """On a slave: its master has fired all slots before that moment, and no other, whatever this wheel did as a master.
 
-    def forget_behind(self, log_end: int) -> None:
-        """On a slave: its log was cut back to there. Other messages will come to where those were that are on the wheel."""
+        Whether it did more: then that has to be saved, or a start would believe what was saved before.
+        """
+        tick = read_until_ms // self.precision_ms
+        goes_back = tick < self.read_tick
+        self.read_tick = self._closed_to = tick
+        self.note(0)
+        return goes_back
+
+    def log_was_cut(self, log_end: int, queue_end: int, since_ms: int) -> None:
+        """On a slave: its log was cut back to there, and its timer topic. What it lost was stored since then.
+
+        Other messages will come to where those were that are on the wheel. What slots delivered since then may be lost with the log,
+        so they fire again unless the master says that it has fired them. A killed process must not go on from before the cut.
+        """
         self._known = {offset for offset in self._known if offset < log_end}
+        self.queue_offset = min(self.queue_offset, queue_end)
+        self.read_tick = self._closed_to = min(self.read_tick, (since_ms - _MAY_BE_LATE_MS) // self.precision_ms)
+        self._fired_units = 0
+        self._write_progress()
 
     def _pass_to(self, tick: int) -> None:
         self.read_tick = self._closed_to = max(self.read_tick, tick)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 from orbitmq.broker.replication.agreement import agreement, master_log, master_record
 from orbitmq.broker.replication.wire import CHALLENGE_BYTES, REPORT, Pieces, hello, proof
 from orbitmq.errors import OrbitError, StorageError
+from orbitmq.message.record import stored_at_ms
 from orbitmq.protocol.signing import SigningKey
 from orbitmq.tasks import set_within
 from orbitmq.transport.network import TcpNetwork, TlsNetwork
@@ -49,7 +50,9 @@ class Copying:
         self.ha_address: Address | None = None  # where it sends its log from
         self.bytes_per_second = 0
         self.on_lost: Callable[[], None] = lambda: None  # the master may have come back elsewhere: ask for it
-        self.on_cut: Callable[[], None] = lambda: None  # the log here lost what the master's has not
+        self.on_cut: Callable[[int], None] = lambda since_ms: (
+            None
+        )  # the log here lost what the master's has not, stored since then
         self.before_copying: Callable[[], Awaitable[None]] = _nothing_to_do  # topics come before their messages
         self._store = store
         self._replica = store.follow()
@@ -173,6 +176,8 @@ class Copying:
             if agreed.end < self._replica.end:
                 self._replica.cut(agreed.end)
             return
+        first = self._store.record_at(agreed.end)
+        since_ms = stored_at_ms(first) if first is not None else self._clock.now_ms()
         kept = self._store.config.directory / "diverged" / str(self._clock.now_ms())
         logger.error(
             "this slave's log differs from its master's from %d on; %d bytes are cut off and kept in %s",
@@ -180,7 +185,7 @@ class Copying:
         )  # fmt: skip
         self._replica.cut(agreed.end, kept)
         self._store.flush()  # a power cut must not bring back index entries of what is cut off
-        self.on_cut()
+        self.on_cut(since_ms)
 
     async def _begin(self, master: Address) -> None:
         """The first record of an empty slave."""
