@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orbitmq.client.consumer import Consumer
     from orbitmq.client.fetching import Fetched
     from orbitmq.client.filters import Sql
-    from orbitmq.client.hooks import ConsumeHook, Consuming, SendHook, Sending, TransactionEnd
+    from orbitmq.client.hooks import ConsumeHook, Consuming, Recall, SendHook, Sending, TransactionEnd
     from orbitmq.client.lease_consumer import LeaseConsumer
     from orbitmq.client.leased import LeasedMessage
     from orbitmq.client.producer import Producer
@@ -58,6 +58,7 @@ _HOMES = {
     "Sql": "orbitmq.client.filters",
     "ConsumeHook": "orbitmq.client.hooks",
     "Consuming": "orbitmq.client.hooks",
+    "Recall": "orbitmq.client.hooks",
     "SendHook": "orbitmq.client.hooks",
     "Sending": "orbitmq.client.hooks",
     "TransactionEnd": "orbitmq.client.hooks",
@@ -111,6 +112,7 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "QueueRef",
+    "Recall",
     "Receipt",
     "ReceivedMessage",
     "RequestFailed",

@@ -22,7 +22,7 @@ def test_the_public_names_are_these() -> None:
     assert sorted(orbitmq.__all__) == sorted([
         "AlreadyClosed", "App", "CallTimeout", "Client", "Codec", "ConfigError", "ConnectFailed", "ConnectionLost",
         "ConsumeHook", "Consumer", "Consuming", "Credentials", "Fetched", "JsonCodec", "LeaseConsumer", "LeasedMessage", "Message", "MessageError",
-        "OpenTelemetry", "OrbitError", "Producer", "PullConsumer", "QueueRef", "Receipt", "ReceivedMessage",
+        "OpenTelemetry", "OrbitError", "Producer", "PullConsumer", "QueueRef", "Recall", "Receipt", "ReceivedMessage",
         "RequestFailed", "RetryLater", "SendHook", "SendStatus", "Sending", "Sql", "Tracer", "Transaction",
         "TransactionEnd", "TransactionProducer", "TransportError", "__version__", "connect",
     ])  # fmt: skip

@@ -1,7 +1,8 @@
 """Looking over a producer's or consumer's shoulder: what tracing and metrics build on.
 
 A hook sees every message before and after; it may add properties before a send. It runs on the event loop, so it must be
-quick, and what it raises is the caller's to see. Java: SendMessageHook, EndTransactionHook, ConsumeMessageHook
+quick, and what it raises is the caller's to see. Java: SendMessageHook, EndTransactionHook, ConsumeMessageHook,
+DefaultRecallMessageTraceHook
 """
 
 from __future__ import annotations
@@ -58,6 +59,19 @@ class TransactionEnd:
         self.from_check = from_check
 
 
+class Recall:
+    """A delayed message that was to be taken back, and whether it was."""
+
+    __slots__ = ("error", "group", "message_id", "region", "topic")
+
+    def __init__(self, group: str, topic: str, message_id: str, region: str, error: OrbitError | None) -> None:
+        self.group = group
+        self.topic = topic
+        self.message_id = message_id
+        self.region = region  # of the broker; empty when it refused
+        self.error = error
+
+
 class Consuming:
     """One call of a handler: the messages it got, and how it ended."""
 
@@ -82,6 +96,9 @@ class SendHook:
 
     def after_transaction(self, end: TransactionEnd) -> None:
         """The transaction is decided, and its broker is about to hear of it."""
+
+    def after_recall(self, recall: Recall) -> None:
+        """The broker has answered."""
 
 
 class ConsumeHook:

@@ -19,17 +19,16 @@ from orbitmq.client.hooks import Sending
 from orbitmq.client.names import TEMPLATE_TOPIC, check_group, check_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.outgoing import Compression, check_body, check_user_properties, keys_text, properties_text
+from orbitmq.client.recalls import take_back
 from orbitmq.client.receipts import Receipt, batch_receipts_of, receipt_of
 from orbitmq.client.requests import no_reply, reply_to
 from orbitmq.client.stats import ProducerStats
-from orbitmq.errors import AlreadyClosed, MessageError, OrbitError, TransportError
+from orbitmq.errors import AlreadyClosed, MessageError, OrbitError
 from orbitmq.message import Message, QueueRef
 from orbitmq.message import properties as names
 from orbitmq.message.sysflags import TRANSACTION_PREPARED
 from orbitmq.protocol.codes import RequestCode
-from orbitmq.protocol.command import request
-from orbitmq.protocol.headers.send import MessageRecalled, RecallMessage, SendMessageV2
-from orbitmq.protocol.recall_handles import read_handle
+from orbitmq.protocol.headers.send import SendMessageV2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -277,19 +276,15 @@ class Producer:
         """
         delivery, instance = self._running(), self._instance
         assert instance is not None
-        broker_name = read_handle(handle).broker_name
-        wire_topic = wrapped(self._config.namespace, topic)
         deadline = asyncio.get_running_loop().time() + self._timeout(timeout)
+        wire_topic = wrapped(self._config.namespace, topic)
         await delivery.until(deadline, delivery.route(wire_topic), topic)
-        address = instance.cluster.master(broker_name)
-        if address is None:
-            raise TransportError(f"broker {broker_name!r} has no master now", hint="only it can take the message back")
-        header = RecallMessage(producer_group=self.group, topic=wire_topic, recall_handle=handle)
-        command = request(RequestCode.RECALL_MESSAGE, header)
-        answer = await instance.cluster.ask(
-            instance.cluster.vip(address), command, deadline - asyncio.get_running_loop().time()
-        )
-        return answer.read(MessageRecalled).msg_id
+        recall, message_id = await take_back(instance.cluster, self.group, wire_topic, handle, deadline)
+        for hook in self._hooks:
+            hook.after_recall(recall)
+        if recall.error is not None:
+            raise recall.error
+        return message_id
 
     # ---- asking and answering
 

@@ -4,10 +4,12 @@
     SubBefore  ␁time␁region␁group␁request␁id␁retries␁keys␂
     SubAfter   ␁request␁id␁cost␁success␁keys␁code␁time␁group␂
     EndTransaction  ␁time␁region␁group␁topic␁id␁tag␁keys␁broker␁type␁id␁decision␁asked␂
+    Recall     ␁time␁region␁group␁topic␁id␁success␂
 
 Ask for it with `Tracer(client)` in a producer's or consumer's hooks; tools such as `mqadmin queryMsgTraceById` read it.
 
-Java: AsyncTraceDispatcher, TraceDataEncoder, SendMessageTraceHookImpl, EndTransactionTraceHookImpl, ConsumeMessageTraceHookImpl
+Java: AsyncTraceDispatcher, TraceDataEncoder, SendMessageTraceHookImpl, EndTransactionTraceHookImpl, ConsumeMessageTraceHookImpl,
+DefaultRecallMessageTraceHook (which Java leaves off unless a system property says otherwise)
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from orbitmq.client.delays import is_delayed
-from orbitmq.client.hooks import ConsumeHook, Consuming, SendHook, Sending, TransactionEnd
+from orbitmq.client.hooks import ConsumeHook, Consuming, Recall, SendHook, Sending, TransactionEnd
 from orbitmq.client.names import TRACE_TOPIC
 from orbitmq.client.namespaces import unwrapped
 from orbitmq.errors import OrbitError, RetryLater
@@ -100,6 +102,20 @@ def ended_trace(end: TransactionEnd, namespace: str, now_ms: int) -> Trace:
         end.from_check,
     )
     return Trace(text, [end.message_id, *keys.split()])
+
+
+def recalled_trace(recall: Recall, namespace: str, now_ms: int) -> Trace:
+    """What a producer tells of a delayed message that it took back, or tried to."""
+    text = _record(
+        "Recall",
+        now_ms,
+        recall.region or _DEFAULT_REGION,
+        unwrapped(namespace, recall.group),
+        unwrapped(namespace, recall.topic),
+        recall.message_id,
+        recall.error is None,
+    )
+    return Trace(text, [recall.message_id])
 
 
 def before_traces(consuming: Consuming, group: str, request_id: str, now_ms: int) -> list[Trace]:
@@ -213,6 +229,9 @@ class Tracer(SendHook, ConsumeHook):
 
     def after_transaction(self, end: TransactionEnd) -> None:
         self._keep([ended_trace(end, self._namespace, self._clock.now_ms())])
+
+    def after_recall(self, recall: Recall) -> None:
+        self._keep([recalled_trace(recall, self._namespace, self._clock.now_ms())])
 
     def before_consume(self, consuming: Consuming) -> None:
         request_id = f"{self._clock.now_ms():X}{id(consuming):X}"
