@@ -215,12 +215,13 @@ async def test_java_reads_what_python_commits_and_delays(
         async with payer.begin(topic, "rolled back") as other:
             other.roll_back()
         await producer.send(topic, "delayed", delay=timedelta(seconds=1))
+        await producer.send(topic, "of a level", delay_level=1)
         await producer.send(topic, "grouped", message_group="user-7")
         java = java_client(False)
         await asyncio.to_thread(java.open_push_consumer, "all", name_server, topic)
-        received = await asyncio.to_thread(java.received, "all", 3)
+        received = await asyncio.to_thread(java.received, "all", 4)
     by_text = {message.body.decode(): message for message in received}
-    assert set(by_text) == {"committed é", "delayed", "grouped"}
+    assert set(by_text) == {"committed é", "delayed", "of a level", "grouped"}
     committed = by_text["committed é"]
     assert (committed.tag, committed.keys, committed.id) == ("pay", "k1", transaction.receipt.message_id)
 

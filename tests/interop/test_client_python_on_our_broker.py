@@ -2,10 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
 
 import pytest
 
-from orbitmq import Client, connect
+from orbitmq import Client, Tracer, connect
+from orbitmq.admin.session import Session
+from orbitmq.admin.traces import trace_events
+from orbitmq.errors import RequestFailed
 from tests.client.suite import until_routed
 from tests.client.test_on_our_broker import Servers
 from tests.interop.both_clients import (  # noqa: F401 - what must hold wherever the two clients meet
@@ -59,6 +63,37 @@ async def topic(servers: Servers, client: Client, request: pytest.FixtureRequest
     await servers.create_topic(name)
     await until_routed(client, name)
     return name
+
+
+async def test_traces_of_either_client_are_found_by_the_id_of_a_message(
+    name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    """By `orbitmq msg trace`'s own question, and by the one of `mqadmin queryMsgTraceById`."""
+    java = java_client(False)
+    await asyncio.to_thread(java.open_producer, "traced", name_server, trace=True)
+    [receipt] = await asyncio.to_thread(java.send, "traced", topic, [{"text": "by Java"}])
+    async with Tracer(client, every_seconds=0.1) as tracer, client.producer("Traced", hooks=[tracer]) as producer:
+        later = await producer.send(topic, "by Python", delay=timedelta(hours=1))
+        assert await producer.recall(topic, later.recall_handle) == later.message_id
+        with pytest.raises(RequestFailed):
+            await producer.recall("Other", later.recall_handle)
+    async with Session(client.config) as session, asyncio.timeout(60):
+        while not (sent := await trace_events(session, receipt["id"])):
+            await asyncio.sleep(0.2)  # Java sends them a little later
+        told = await trace_events(session, later.message_id)
+    assert [(event.kind, event.outcome, event.group) for event in sent] == [("sent", "success", "P_traced")]
+    assert [(event.kind, event.outcome) for event in told] == [
+        ("sent", "success"), ("recalled", "success"), ("recalled", "failed")
+    ]  # fmt: skip
+    await asyncio.to_thread(java.open_admin_tool, "admin", name_server)
+    found = await asyncio.to_thread(
+        java.ask, "admin", "queryMessage", "RMQ_SYS_TRACE_TOPIC", later.message_id, 64, 0, 2**62
+    )
+    text = "".join(bytes(byte & 0xFF for byte in message["body"]).decode() for message in found["messageList"])
+    records = await asyncio.to_thread(java.call, "ReadTraces", text=text)
+    assert {(record["kind"], record["id"], record["topic"]) for record in records} >= {
+        ("Pub", later.message_id, topic), ("Recall", later.message_id, topic), ("Recall", later.message_id, "Other")
+    }  # fmt: skip
 
 
 async def test_python_leases_what_java_sends_and_delays(

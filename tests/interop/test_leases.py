@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from orbitmq.sync import connect
 from tests.interop import apache, orbit, wire
 from tests.interop.apache import Broker, BrokerPlan
 from tests.interop.conftest import StartNameServer
@@ -261,7 +262,7 @@ def test_ordered_leases_are_the_same_on_both_brokers(two: Two) -> None:
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-def test_apaches_push_consumer_leases_from_our_broker(two: Two, orderly: bool) -> None:
+def test_apaches_push_consumer_leases_what_either_client_sends_to_our_broker(two: Two, orderly: bool) -> None:
     kind = "Orderly" if orderly else "Concurrent"
     topic, group, total = f"Pushed{kind}", f"PopGroup{kind}", 40
     make_topic(two, two.ours, topic, queues=4)
@@ -270,7 +271,10 @@ def test_apaches_push_consumer_leases_from_our_broker(two: Two, orderly: bool) -
     for name in names:
         two.client.open_push_consumer(name, two.name_server, topic, group=group, orderly=orderly, clientRebalance=False)
     try:
-        send(two, topic, [f"m{number}" for number in range(total)])
+        send(two, topic, [f"m{number}" for number in range(total // 2)])
+        with connect(two.name_server) as ours, ours.producer("PythonProducer") as producer:
+            for number in range(total // 2, total):
+                producer.send(topic, f"m{number}")
         received: list[str] = []
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(set(received)) < total and time.monotonic() < deadline:

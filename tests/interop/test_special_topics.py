@@ -4,6 +4,7 @@ Inner batches are also sent and consumed by Apache's own client. Light queues ha
 the wire.
 """
 
+import asyncio
 import json
 import socket
 import struct
@@ -16,9 +17,12 @@ from typing import Any, Final
 
 import pytest
 
+from orbitmq import Client, ReceivedMessage, RequestFailed, connect
+from tests.client.scripted import eventually as until_seen
+from tests.client.suite import collecting, until_routed
 from tests.interop import apache, orbit, wire
 from tests.interop.apache import Broker, BrokerPlan
-from tests.interop.drivers import JavaClient, Received
+from tests.interop.drivers import ClientError, JavaClient, Received
 from tests.interop.java import build
 from tests.interop.marks import INTEROP
 from tests.interop.processes import eventually
@@ -40,7 +44,7 @@ SETTINGS: Final[dict[str, str | int]] = {
     "compactionScheduleInternal": 500,
 }
 CREATE_TOPIC, SEND, SEND_BATCH, PULL, QUERY_OFFSET, UPDATE_OFFSET, MAX_OFFSET = 17, 310, 320, 11, 14, 15, 30
-HEART_BEAT: Final = 34
+HEART_BEAT, ILLEGAL = 34, 13
 Ask = Callable[..., wire.Command]
 
 
@@ -211,6 +215,27 @@ def test_apaches_client_unwraps_inner_batches(sides: dict[str, Side], client: Ja
     assert sorted(message.offset - first for message in received) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("whose", ["ours", "Apache's"])
+async def test_both_clients_exchange_inner_batches(sides: dict[str, Side], client: JavaClient, whose: str) -> None:
+    side, topic = sides[whose], f"Exchanged{time.time_ns()}"
+    side.create(topic, "+queue.type=BatchCQ")
+    await asyncio.to_thread(client.open_producer, "producer", side.name_server)
+    await asyncio.to_thread(client.open_push_consumer, "consumer", side.name_server, topic)
+    seen: list[ReceivedMessage] = []
+    async with connect(side.name_server) as ours, ours.producer("PythonProducer") as producer:
+        await until_routed(ours, topic)
+        async with ours.consumer(topic, group=f"Ours{topic}", start="earliest", handler=collecting(seen)):
+            receipts = await producer.send_batch(topic, ["p0", "p1", "p2"], keys="k")
+            await asyncio.to_thread(client.send, "producer", topic, [{"text": f"j{i}"} for i in range(2)], mode="batch")
+            await producer.send(topic, "single")
+            await until_seen(lambda: len(seen) == 6, 30)
+    received = await asyncio.to_thread(client.received, "consumer", 6)
+    expected = [(0, b"p0"), (1, b"p1"), (2, b"p2"), (3, b"j0"), (4, b"j1"), (5, b"single")]
+    assert sorted((message.queue_offset, message.body) for message in seen) == expected
+    assert sorted((message.offset, message.body) for message in received) == expected
+    assert [receipt.queue_offset for receipt in receipts] == [0, 1, 2]
+
+
 # ---- light queues
 
 
@@ -267,6 +292,31 @@ def test_compacted_topics_keep_the_same_messages_in_the_same_files(sides: dict[s
     told_to_both(sides, story)
 
 
+@pytest.mark.parametrize("whose", ["ours", "Apache's"])
+async def test_both_clients_read_back_the_latest_of_each_key(
+    sides: dict[str, Side], client: JavaClient, whose: str
+) -> None:
+    side, topic = sides[whose], f"Values{time.time_ns()}"
+    side.create(topic, "+cleanup.policy=COMPACTION")
+    await asyncio.to_thread(client.open_producer, "producer", side.name_server)
+    async with connect(side.name_server) as ours, ours.producer("PythonProducer") as producer:
+        await until_routed(ours, topic)
+        for number in range(23):
+            await producer.send(topic, f"p{number}", keys=f"key-{number % 4}")
+        values = [{"text": f"j{number}", "keys": f"key-{number % 4}"} for number in range(22)]
+        await asyncio.to_thread(client.send, "producer", topic, values)
+        # The last of each key in the files that are full, and the file that is being written to.
+        kept = [f"j{number}".encode() for number in range(13, 22)]
+        async with ours.pull_consumer(f"Ours{topic}") as reader:
+            [queue] = await reader.queues(topic)
+            async with asyncio.timeout(60):
+                while [message.body for message in await reader.fetch(queue, offset=0, max=64)] != kept:
+                    await asyncio.sleep(0.2)
+    await asyncio.to_thread(client.open_pull_consumer, "reader", side.name_server, topic)
+    read = await asyncio.to_thread(client.poll, "reader", len(kept))
+    assert [message.body for message in read] == kept
+
+
 def entries(side: Side, topic: str) -> dict[str, list[tuple[int, ...]]]:
     """By file: where each record is, its size, tag hash and queue offset."""
     (queue,) = side.broker.folder.glob(f"**/compactionCq/{topic}/0")
@@ -274,6 +324,96 @@ def entries(side: Side, topic: str) -> dict[str, list[tuple[int, ...]]]:
     for file in sorted(queue.glob("0*")):
         fields = [entry for entry in struct.iter_unpack(">qiqqqhii", file.read_bytes()) if entry[1] > 0]
         found[file.name] = [(*entry[:3], *entry[4:]) for entry in fields]
+    return found
+
+
+# ---- topics of one kind
+
+
+async def test_a_topic_of_one_kind_takes_it_from_either_client_and_nothing_else(
+    sides: dict[str, Side], client: JavaClient
+) -> None:
+    """Apache checks it in its proxy; these clients do not come that way."""
+    side, attempt = sides["ours"], time.time_ns()
+    topics = {kind: f"Only{kind}{attempt}" for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")}
+    for kind, topic in topics.items():
+        side.create(topic, f"+message.type={kind}")
+    all_kinds = ["plain", "grouped", "delayed", "half"]
+    taken = {
+        "NORMAL": ["plain"], "FIFO": ["plain", "grouped"], "DELAY": ["delayed"], "TRANSACTION": ["half"], "MIXED": all_kinds,
+    }  # fmt: skip
+    await asyncio.to_thread(client.open_producer, "producer", side.name_server)
+    await asyncio.to_thread(
+        client.call,
+        "OpenTransactionProducer",
+        name="payer",
+        nameServer=side.name_server,
+        group="JavaPayers",
+        options={},
+    )
+    async with connect(side.name_server) as ours:
+        for kind, topic in topics.items():
+            await until_routed(ours, topic)
+            assert await taken_from_python(ours, topic) == taken[kind], kind
+            assert await asyncio.to_thread(taken_from_java, client, topic) == taken[kind], kind
+        seen: list[ReceivedMessage] = []
+        topic = topics["MIXED"]
+        async with ours.consumer(topic, group=f"Mixed{attempt}", start="earliest", handler=collecting(seen)):
+            await until_seen(lambda: len(seen) == 8, 30)
+    await asyncio.to_thread(client.open_push_consumer, "consumer", side.name_server, topic, group=f"JavaMixed{attempt}")
+    received = await asyncio.to_thread(client.received, "consumer", 8)
+    assert sorted(message.body.decode() for message in received) == sorted(all_kinds * 2)
+    assert sorted(message.body.decode() for message in seen) == sorted(all_kinds * 2)
+
+
+async def taken_from_python(ours: Client, topic: str) -> list[str]:
+    async def check(message: ReceivedMessage) -> bool | None:
+        return None
+
+    async def half() -> None:
+        async with payer.begin(topic, "half") as transaction:
+            transaction.commit()
+
+    found = []
+    async with (
+        ours.producer("PythonProducer") as producer,
+        ours.transaction_producer("PythonPayers", check=check) as payer,
+    ):
+        sends = {
+            "plain": lambda: producer.send(topic, "plain"),
+            "grouped": lambda: producer.send(topic, "grouped", message_group="user-7"),
+            "delayed": lambda: producer.send(topic, "delayed", delay_level=1),
+            "half": half,
+        }
+        for kind, send in sends.items():
+            try:
+                await send()
+                found.append(kind)
+            except RequestFailed as refused:
+                if refused.code != ILLEGAL:
+                    raise
+    return found
+
+
+def taken_from_java(client: JavaClient, topic: str) -> list[str]:
+    messages: list[dict[str, object]] = [
+        {"text": "plain"},
+        {"text": "grouped", "properties": {"__SHARDINGKEY": "user-7"}},
+        {"text": "delayed", "delayLevel": 1},
+    ]
+    answers = client.call("Send", name="producer", topic=topic, messages=messages, mode="sync", orderKey=None)
+    half: dict[str, object] = {"text": "half", "properties": {"local": "COMMIT_MESSAGE", "check": "UNKNOW"}}
+    try:
+        answers += client.call("SendInTransaction", name="payer", topic=topic, messages=[half])
+    except ClientError as refused:
+        # That is all it says of what the broker said.
+        answers.append({"error": {"code": ILLEGAL if "send message Exception" in str(refused) else refused.code}})
+    found = []
+    for message, answer in zip([*messages, half], answers, strict=True):
+        if "error" in answer:
+            assert answer["error"]["code"] == ILLEGAL, answer
+        else:
+            found.append(str(message["text"]))
     return found
 
 
