@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 SWITCH: Final = "ORBITMQ_ACCELERATOR"
 MODULES: Final = ("sends", "indexes", "reads", *(("sockets",) if sys.platform == "linux" else ()))
-INTERFACE: Final = 3  # what the two expect of each other; to be changed in both, together
+INTERFACE: Final = 4  # what the two expect of each other; to be changed in both, together
 
 
 def compiled(module: str) -> Any | None:

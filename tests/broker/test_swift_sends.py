@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from orbitmq.accelerated import SWITCH, compiled
 from orbitmq.clock import ManualClock
+from orbitmq.message.batch import BatchMember, encode_batch
+from orbitmq.message.properties import encode_properties
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
-from tests.broker.kit import SEND_V2, running, send_header, wire
+from tests.broker.kit import SEND_BATCH, SEND_V2, running, send_header, wire
 from tests.line import connected
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 REQUESTS = 400
@@ -54,6 +56,63 @@ def some_send(number: int, chance: random.Random) -> bytes:
     return commands.encode(Command(code, opaque=number, fields=header.to_fields(), body=body), codec)
 
 
+def waiting(number: int, chance: random.Random) -> bytes:
+    """Messages that ask for more than to be stored: as every client asks, and in ways that few do or that are refused."""
+    unique = {"UNIQ_KEY": f"7F0000010001{number:020X}", "TAGS": "a", "WAIT": "true"}
+    level = chance.choice(("1", "18", "19", "0", "-1", "03", "many"))
+    moment = str(ManualClock().now_ms() + chance.randrange(-1000, 5000))
+    wishes: list[dict[str, str]] = [
+        {"DELAY": "2"},
+        {"DELAY": level},
+        {"TIMER_DELAY_SEC": str(chance.randrange(1, 9))},
+        {"TIMER_DELAY_MS": chance.choice(("1", "999", "1000", "300000000", "+5"))},
+        {"TIMER_DELIVER_MS": moment},
+        {"TRAN_MSG": "true", "PGROUP": "P"},
+        {"TRAN_MSG": "True", "PGROUP": "P"},
+        {"TRAN_MSG": "true", "PGROUP": "P", "DELAY": level},
+        {"DELAY": "1", "TIMER_DELAY_SEC": "3"},
+        {"MYDELAY": "1"},
+        {"TIMER_OF_MINE": "1"},
+        {"DELAY": "1", "CLUSTER": "said by the client as well"},
+        {"DELAY": "1", "REAL_QID": "7"},
+    ]
+    changes = {"sys_flag": chance.choice((0, 0, 0, 4, 12))}
+    header = send_header(chance.choice(TOPICS), chance.randrange(4), unique | chance.choice(wishes), changes)
+    if chance.random() < 0.1:
+        header.properties += chance.choice(("DELAY\x01", "DELAY\x012\x02DELAY\x013", "odd"))
+    codec = chance.choice((CODEC_JSON, CODEC_BINARY))
+    return commands.encode(Command(SEND_V2, opaque=number, fields=header.to_fields(), body=chance.randbytes(99)), codec)
+
+
+def batch(number: int, chance: random.Random) -> bytes:
+    members = [
+        BatchMember(
+            chance.randbytes(chance.choice((0, 1, 300))),
+            encode_properties({"UNIQ_KEY": f"{number:X}B{index}", "TAGS": chance.choice("ab")}),
+            chance.randrange(-2, 2),
+        )
+        for index in range(chance.choice((1, 5, 20)))
+    ]
+    odd = chance.random()
+    if odd < 0.1:
+        members[0].properties = members[0].properties[:-1]  # as Java ends them
+    elif odd < 0.2:
+        members[-1].properties = chance.choice((b"", b"INNER_NUM\x012\x02", b"K\x01" + b"x" * 32_700))
+    outer = {"UNIQ_KEY": f"7F0000010009{number:020X}"} | chance.choice(({}, {}, {}, {"DELAY": "1"}))
+    changes = {"batch": True, "sys_flag": chance.choice((0, 0, 0, 4, 8))}
+    header = send_header(chance.choice(TOPICS), chance.randrange(4), outer if odd < 0.95 else {}, changes)
+    body = encode_batch(members)
+    if 0.2 < odd < 0.25:
+        body = body[: chance.randrange(1, len(body))]
+    codec = chance.choice((CODEC_JSON, CODEC_BINARY))
+    code = SEND_BATCH if odd > 0.05 else SEND_V2
+    return commands.encode(Command(code, opaque=number, fields=header.to_fields(), body=body), codec)
+
+
+def some_request(number: int, chance: random.Random) -> bytes:
+    return chance.choice((some_send, some_send, waiting, batch))(number, chance)
+
+
 def cut(data: bytes, chance: random.Random) -> list[bytes]:
     """As reads come: many frames, one, or a part of one."""
     reads = []
@@ -64,11 +123,20 @@ def cut(data: bytes, chance: random.Random) -> list[bytes]:
     return reads
 
 
-async def story(directory: Path, seed: int) -> tuple[list[tuple[int, int, Mapping[str, str]]], dict[str, bytes]]:
-    """The answers, and every file with messages or indexes in it."""
+class Told(NamedTuple):
+    """What a story ends with."""
+
+    answers: list[tuple[int, int, Mapping[str, str]]]
+    files: dict[str, bytes]  # with messages or indexes in them
+    undecided: Mapping[str, int]  # half messages by topic
+    counted: int
+
+
+async def story(directory: Path, seed: int, request: Callable[[int, random.Random], bytes], **settings: object) -> Told:
     chance = random.Random(seed)
-    reads = cut(b"".join(some_send(number, chance) for number in range(REQUESTS)), chance)
-    async with running(directory, clock=ManualClock(), mappedFileSizeCommitLog=128 << 10, maxIndexNum=300) as broker:
+    reads = cut(b"".join(request(number, chance) for number in range(REQUESTS)), chance)
+    small: dict[str, Any] = {"mappedFileSizeCommitLog": 128 << 10, "maxIndexNum": 300}
+    async with running(directory, clock=ManualClock(), **small | settings) as broker:
         broker.state.store.settle_at(bytes(8))  # each has a port of its own
         broker.state.receipts.settle_at(bytes(8))
         connection, line = connected(broker._servers[0])
@@ -76,25 +144,35 @@ async def story(directory: Path, seed: int) -> tuple[list[tuple[int, int, Mappin
             connection.data_received(read)
         answers = [commands.decode(frame) for frame in FrameDecoder().feed(bytes(line.written))]
         connection.connection_lost(None)
+        undecided, counted = broker.state.half_messages.by_topic(), broker.state.sending.all_puts.value
     files = {
         str(file.relative_to(directory)): file.read_bytes()
         for folder in ("commitlog", "consumequeue", "index")
         for file in sorted((directory / folder).rglob("*"))
         if file.is_file()
     }
-    return [(answer.opaque, answer.code, answer.fields) for answer in answers], files
+    return Told([(answer.opaque, answer.code, answer.fields) for answer in answers], files, undecided, counted)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("request_of", [some_send, some_request])
+@pytest.mark.parametrize("seed", range(3))
 async def test_a_story_leaves_the_same_bytes_both_ways(
-    tmp_path: Path, seed: int, accelerator: pytest.MonkeyPatch
+    tmp_path: Path, seed: int, request_of: Callable[[int, random.Random], bytes], accelerator: pytest.MonkeyPatch
 ) -> None:
-    compiled_story = await story(tmp_path / "compiled", seed)
+    compiled_story = await story(tmp_path / "compiled", seed, request_of)
     accelerator.setenv(SWITCH, "0")
-    assert compiled_story == await story(tmp_path / "python", seed)
-    answers, files = compiled_story
-    assert len(answers) == REQUESTS
-    assert len([name for name in files if name.startswith("commitlog")]) > 2
+    assert compiled_story == await story(tmp_path / "python", seed, request_of)
+    assert len(compiled_story.answers) == REQUESTS
+    assert len([name for name in compiled_story.files if name.startswith("commitlog")]) > 2
+
+
+@pytest.mark.parametrize("settings", [{"rejectTransactionMessage": "true"}, {"timerWheelEnable": "false"}])
+async def test_what_a_broker_does_not_take_is_refused_both_ways(
+    tmp_path: Path, settings: dict[str, Any], accelerator: pytest.MonkeyPatch
+) -> None:
+    compiled_story = await story(tmp_path / "compiled", 7, waiting, **settings)
+    accelerator.setenv(SWITCH, "0")
+    assert compiled_story == await story(tmp_path / "python", 7, waiting, **settings)
 
 
 async def test_a_run_ends_before_what_is_unusual(tmp_path: Path, accelerator: pytest.MonkeyPatch) -> None:
@@ -103,7 +181,7 @@ async def test_a_run_ends_before_what_is_unusual(tmp_path: Path, accelerator: py
         swift = broker._servers[0]._swift
         assert swift is not None
         usual = send_header("T", 1, {"UNIQ_KEY": "A1"})
-        delayed = send_header("T", 1, {"UNIQ_KEY": "A2", "DELAY": "1"})
+        delayed = send_header("T", 1, {"UNIQ_KEY": "A2", "DELAY": "99"})
         frames = [
             commands.encode(Command(SEND_V2, opaque=number, fields=header.to_fields(), body=b"body"))
             for number, header in enumerate((usual, usual, delayed, usual))
@@ -114,4 +192,36 @@ async def test_a_run_ends_before_what_is_unusual(tmp_path: Path, accelerator: py
         assert taken == len(frames[0]) + len(frames[1])
         assert [commands.decode(frame).opaque for frame in FrameDecoder().feed(answers)] == [0, 1]
         assert swift(connection, frames[3][:-1]) == (0, b"")  # half a frame
+        connection.connection_lost(None)
+
+
+async def test_a_run_holds_every_kind(tmp_path: Path, accelerator: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path / "store", clock=ManualClock()) as broker, wire(broker) as client:
+        kinds: list[dict[str, Any]] = [
+            {},
+            {"DELAY": "3"},
+            {"TIMER_DELAY_SEC": "5"},
+            {"TRAN_MSG": "true", "PGROUP": "P"},
+        ]
+        for kind in kinds:  # the topics that they wait in are there afterwards
+            await client.send("T", b"body", **kind)
+        headers = [send_header("T", 1, {"UNIQ_KEY": f"A{at}"} | kind) for at, kind in enumerate(kinds)]
+        sends = [
+            commands.encode(Command(SEND_V2, opaque=at, fields=header.to_fields(), body=b"body"))
+            for at, header in enumerate(headers)
+        ]
+        members = encode_batch([BatchMember(b"one"), BatchMember(b"two")])
+        fields = send_header("T", 1, {"UNIQ_KEY": "B"}, {"batch": True}).to_fields()
+        everything = b"".join(sends) + commands.encode(Command(SEND_BATCH, opaque=9, fields=fields, body=members))
+        connection, _ = connected(broker._servers[0])
+        swift = broker._servers[0]._swift
+        assert swift is not None
+        taken, answers = swift(connection, everything)
+
+        assert taken == len(everything)
+        receipts = [commands.decode(frame) for frame in FrameDecoder().feed(answers)]
+        assert [receipt.opaque for receipt in receipts] == [0, 1, 2, 3, 9]
+        assert receipts[2].fields["recallHandle"]
+        assert receipts[4].fields["msgId"].count(",") == 1
+        assert broker.state.half_messages.by_topic() == {"T": 2}
         connection.connection_lost(None)

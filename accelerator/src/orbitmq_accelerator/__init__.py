@@ -9,4 +9,4 @@ Each does what a function of `orbitmq`, or the event loop, does, byte for byte, 
 whether they are used.
 """
 
-INTERFACE = 3  # as in `orbitmq.accelerated`
+INTERFACE = 4  # as in `orbitmq.accelerated`

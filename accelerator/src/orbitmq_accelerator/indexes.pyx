@@ -1,6 +1,6 @@
 """Entering records into their queues and into the key index.
 
-`usual_entries` is the loop of `orbitmq.storage.indexer.Indexer` for records like those before them, `put_keys` that of
+`usual_entries` is the loop of `orbitmq.storage.indexer.Indexer` for records of known queues and tags, `put_keys` that of
 `orbitmq.storage.key_index.KeyIndex` for keys in ASCII. Both leave the rest to them.
 """
 
@@ -8,7 +8,7 @@ from cpython.buffer cimport PyBUF_CONTIG, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.string cimport memchr, memcmp
+from libc.string cimport memchr, memcmp, memset
 
 from orbitmq_accelerator.byte_order cimport load32, store32, store64
 
@@ -38,52 +38,89 @@ cdef class Run:
         self.packed = bytearray()
 
 
-cdef class Likeness:
-    """What is known of properties of one length: see `indexer._Likeness`, which it is made of."""
-
-    cdef Py_ssize_t start, end
-    cdef bytes before, after
-    cdef int64_t code
-    cdef object keys
-
-    def __init__(self, before, after, start, end, code, keys):
-        self.before = before
-        self.after = after
-        self.start = start
-        self.end = end
-        self.code = code
-        self.keys = keys
+# What a record is indexed by: where its values stand in its properties. Of two with one name the later counts.
+cdef struct Found:
+    const char *unique_key
+    Py_ssize_t unique_key_bytes
+    const char *keys
+    Py_ssize_t keys_bytes
+    const char *tags
+    Py_ssize_t tags_bytes
+    const char *delay
+    Py_ssize_t delay_bytes
 
 
-def usual_entries(list batch, dict likenesses, dict queues, queue_type, str delay_topic, list waiting_keys):
-    """How many records at the front of the batch are usual, and their runs. `waiting_keys` gets their keys, unless it is None."""
+cdef inline bint is_named(const char *entry, Py_ssize_t length, const char *name, Py_ssize_t name_bytes) noexcept nogil:
+    """`name` ends with the separator. An entry without a value is none."""
+    return length > name_bytes and memcmp(entry, name, name_bytes) == 0
+
+
+cdef void look_through(const char *text, Py_ssize_t length, Found *found) noexcept nogil:
+    cdef const char *end = text + length
+    cdef const char *stop
+    memset(found, 0, sizeof(Found))
+    while text < end:
+        stop = <const char *>memchr(text, VALUE_END, end - text)
+        if stop == NULL:
+            stop = end
+        if is_named(text, stop - text, b"UNIQ_KEY\x01", 9):
+            found.unique_key, found.unique_key_bytes = text + 9, stop - text - 9
+        elif is_named(text, stop - text, b"TAGS\x01", 5):
+            found.tags, found.tags_bytes = text + 5, stop - text - 5
+        elif is_named(text, stop - text, b"KEYS\x01", 5):
+            found.keys, found.keys_bytes = text + 5, stop - text - 5
+        elif is_named(text, stop - text, b"DELAY\x01", 6):
+            found.delay, found.delay_bytes = text + 6, stop - text - 6
+        text = stop + 1
+
+
+cdef int64_t level_of(const Found *found) noexcept nogil:
+    """The delay level, 0 for none; -1 for one that is no small number."""
+    cdef int64_t level = 0
+    cdef Py_ssize_t at
+    if found.delay_bytes > 9:
+        return -1
+    for at in range(found.delay_bytes):
+        if not c"0" <= found.delay[at] <= c"9":
+            return -1
+        level = 10 * level + (found.delay[at] - c"0")
+    return level
+
+
+cdef object value_or_none(const char *value, Py_ssize_t length):
+    return None if value == NULL else PyBytes_FromStringAndSize(value, length)
+
+
+def usual_entries(
+    list batch, Py_ssize_t start, dict tag_codes, dict queues, queue_type, str delay_topic, tuple delay_levels_ms,
+    list waiting_keys,
+):
+    """How many records from `start` on are usual, and their runs. `waiting_keys` gets their keys, unless it is None."""
     cdef dict runs = {}
-    cdef Py_ssize_t done = 0, length
+    cdef Py_ssize_t at = start, length
     cdef tuple entry, queue
     cdef bytes properties
-    cdef Likeness like
+    cdef Found found
     cdef Run run
-    cdef const char *text
-    cdef int64_t offset, size, queue_offset
+    cdef int64_t offset, size, queue_offset, code, level
     cdef uint8_t *out
-    for item in batch:
-        entry = <tuple>item
+    while at < len(batch):
+        entry = <tuple>batch[at]
         queue = <tuple>entry[0]
         properties = <bytes>entry[6]
-        length = PyBytes_GET_SIZE(properties)
-        found = likenesses.get(length)
-        if found is None:
+        if <int64_t>entry[4] & NO_QUEUE_ENTRY:
             break
-        like = <Likeness>found
-        text = PyBytes_AS_STRING(properties)
-        if (
-            memcmp(text, PyBytes_AS_STRING(like.before), like.start)
-            or memcmp(text + like.end, PyBytes_AS_STRING(like.after), length - like.end)
-            or memchr(text + like.start, VALUE_END, like.end - like.start) != NULL
-            or <int64_t>entry[4] & NO_QUEUE_ENTRY
-            or queue[0] == delay_topic
-        ):
+        look_through(PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), &found)
+        level = level_of(&found) if queue[0] == delay_topic else 0
+        if level < 0:
             break
+        if level:
+            code = <int64_t>entry[5] + <int64_t>delay_levels_ms[min(level, len(delay_levels_ms)) - 1]
+        else:
+            known = tag_codes.get(value_or_none(found.tags, found.tags_bytes))
+            if known is None:
+                break
+            code = known
         offset, size, queue_offset = entry[1], entry[2], entry[3]
         known = runs.get(queue)
         if known is None:
@@ -101,14 +138,16 @@ def usual_entries(list batch, dict likenesses, dict queues, queue_type, str dela
         out = <uint8_t *>PyByteArray_AS_STRING(run.packed) + length
         store64(out, offset)
         store32(out + 8, <uint32_t>size)
-        store64(out + 12, like.code)
+        store64(out + 12, code)
         run.end = offset + size
         run.next = queue_offset + 1
-        if waiting_keys is not None:
-            key = PyBytes_FromStringAndSize(text + like.start, like.end - like.start)
-            waiting_keys.append((offset, entry[5], queue[0], key, like.keys))
-        done += 1
-    return done, list(runs.values())
+        if waiting_keys is not None and (found.unique_key != NULL or found.keys != NULL):
+            waiting_keys.append((
+                offset, entry[5], queue[0], value_or_none(found.unique_key, found.unique_key_bytes),
+                value_or_none(found.keys, found.keys_bytes),
+            ))
+        at += 1
+    return at - start, list(runs.values())
 
 
 cdef uint32_t hashed(uint32_t value, const uint8_t *text, Py_ssize_t length) noexcept nogil:

@@ -13,7 +13,9 @@ cdef extern from "string.h" nogil:
 
 cdef enum:
     FIXED_BYTES = 21  # of a binary header
-    SPECIAL_FLAGS = 0x4 | 0x10 | 0x20 | 0x80  # prepared or rolled back, IPv6 hosts, inner batch
+    SPECIAL_FLAGS = 0x10 | 0x20 | 0x80  # IPv6 hosts, inner batch
+    PREPARED_FLAG = 0x4  # or rolled back
+    COMMITTED_FLAG = 0x8
     LETTERS = 14  # a to n
     # Where the fields of a signature stand among a send's; `seen` has a bit for each.
     ACCESS_KEY = LETTERS
@@ -40,6 +42,7 @@ cdef struct Send:
     uint8_t *properties  # in a buffer of their own
     Py_ssize_t properties_bytes
     uint32_t seen  # a bit for each field
+    bint is_batch
 
 
 cdef inline bint read_number(const uint8_t *text, Py_ssize_t length, int64_t low, int64_t high, int64_t *number) noexcept nogil:
@@ -97,7 +100,8 @@ cdef inline bint take_field(Send *send, uint8_t letter, const uint8_t *value, Py
     if letter == c"d" or letter == c"l":
         return read_number(value, length, -0x7FFFFFFF, 0x7FFFFFFF, &unused)
     if letter == c"m":
-        return is_text(value, length, b"false", 5)
+        send.is_batch = is_text(value, length, b"true", 4)
+        return send.is_batch or is_text(value, length, b"false", 5)
     if letter == c"k":
         return is_text(value, length, b"false", 5) or is_text(value, length, b"true", 4)
     return is_plain(value, length)

@@ -2,8 +2,10 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
+from orbitmq_accelerator.record cimport Record
 from orbitmq_accelerator.send_header cimport Send, Text
 from orbitmq_accelerator.signatures cimport KeyStates
+from orbitmq_accelerator.waiting cimport Wish
 
 
 cdef class Key:
@@ -12,9 +14,24 @@ cdef class Key:
     cdef str topic
 
 
+cdef class Place:
+    cdef str topic
+    cdef bytes field
+    cdef int64_t magic
+    cdef list queue_keys
+    cdef int64_t records, record_bytes  # that came in this run
+
+
 cdef class SwiftSends:
-    cdef object sending, store, log, durability, receipts, now_ms, served, note_record
+    cdef object sending, store, log, durability, receipts, now_ms, served, served_batch, note_record
     cdef dict next_offsets
+
+    # For what has to wait.
+    cdef Place delayed, timers, halves
+    cdef object terms  # what the numbers below are of
+    cdef int64_t delay_levels, longest_timer_ms, timer_precision_ms
+    cdef bint takes_halves, takes_timers
+    cdef bytes broker_name
 
     cdef object door  # an ExpressDoor, or None where sends need no signature
     cdef object generation  # of the door, that the keys belong to
@@ -25,7 +42,7 @@ cdef class SwiftSends:
     cdef bint immediate  # receipts do not wait for disk or slaves
     cdef uint8_t *memory  # of the log file that is written
     cdef int64_t memory_start, prepared_to, at, stored_at_ms, most_body
-    cdef Py_ssize_t appended
+    cdef Py_ssize_t appended, batches  # requests
     cdef bytes store_host, suffix
     cdef object topic  # a PlainTopic
     cdef list queue_keys
@@ -39,6 +56,7 @@ cdef class SwiftSends:
     cdef object source
     cdef Key key  # of the message before
     cdef Py_ssize_t frames
+    cdef int64_t code, first_code  # of the request that is being taken, and of the first
     cdef uint8_t *answers
     cdef Py_ssize_t answers_room, answered
 
@@ -60,12 +78,37 @@ cdef class SwiftSends:
     cdef bint enter(self, connection) except -1
     cdef bint is_rightly_signed(self, Send *send, const uint8_t *body, Py_ssize_t body_bytes) except -1
     cdef bint choose_key(self, Text user) except -1
-    cdef bytes write_record(
-        self, Send *send, int64_t queue_offset, const uint8_t *body, Py_ssize_t body_bytes, Py_ssize_t properties_bytes,
-        Py_ssize_t size,
-    )
+    cdef bint take_waiting(
+        self, Send *send, Record *record, const uint8_t *unique_key, Py_ssize_t key_bytes
+    ) except -1
+    cdef int learn_terms(self) except -1
+    cdef int64_t due_ms(self, const Wish *wish) noexcept nogil
+    cdef Py_ssize_t write_handle(
+        self, uint8_t *handle, int64_t at_ms, const uint8_t *unique_key, Py_ssize_t key_bytes
+    ) noexcept
+    cdef int say_goal(self, Send *send, int64_t due_ms, const uint8_t *transaction, Py_ssize_t transaction_bytes) except -1
+    cdef bint find_field(self, Place place) except -1
+    cdef int count_place(self, Place place) except -1
+    cdef bint take_batch(
+        self, Send *send, const uint8_t *body, Py_ssize_t body_bytes, const uint8_t *unique_key, Py_ssize_t key_bytes
+    ) except -1
+    cdef Py_ssize_t check_members(self, const Send *send, const uint8_t *at, Py_ssize_t length, Py_ssize_t *total) except -1
+    cdef void begin_record(self, Record *record, const Send *send) noexcept
+    cdef bint place_record(self, Record *record, const Send *send, bytes field, int64_t magic) noexcept
+    cdef int64_t next_offset(self, tuple queue) except -1
+    cdef int add_record(self, const Record *record, tuple queue) except -1
     cdef int write_receipt(
-        self, Send *send, int64_t queue_offset, const uint8_t *unique_key, Py_ssize_t key_bytes
+        self, const Send *send, const Record *record, const uint8_t *unique_key, Py_ssize_t key_bytes, const uint8_t *handle,
+        Py_ssize_t handle_bytes,
+    ) except -1
+    cdef int write_batch_receipt(
+        self, const Send *send, int64_t first, Py_ssize_t members, const uint8_t *body, Py_ssize_t body_bytes,
+        const uint8_t *unique_key, Py_ssize_t key_bytes,
+    ) except -1
+    cdef uint8_t *begin_receipt(self, Py_ssize_t own_bytes) except NULL
+    cdef int end_receipt(
+        self, uint8_t *frame, uint8_t *out, const Send *send, int64_t queue_offset, const uint8_t *unique_key,
+        Py_ssize_t key_bytes, const uint8_t *handle, Py_ssize_t handle_bytes,
     ) except -1
     cdef int make_room(self, Py_ssize_t more) except -1
 

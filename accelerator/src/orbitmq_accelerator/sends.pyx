@@ -1,49 +1,51 @@
 """The usual sends of one read: frames in, records into the log, receipts out.
 
 What `orbitmq.broker.handlers.send_express` does for one request at a time, for a run of them, without making an object of anything
-but what the indexes need. A run ends before the first frame that is unusual in any way: another code, an option, a character
-beyond ASCII, a property with a meaning, a full log file. That frame and what follows it go the ordinary way, which knows all
-of this better. Nothing has changed for it then.
+but what the indexes need: single messages, batches, and what has to wait (delay levels, timers, halves of transactions). A run
+ends before the first frame that is unusual in any way: another code, an option, a character beyond ASCII, a property with
+another meaning, a full log file. That frame and what follows it go the ordinary way, which knows all of this better. Nothing
+has changed for it then.
 
 Behind access control the same is done for sends that are signed, by users who may (`orbitmq.access.express`). A signature that is not
 right is unusual as well: the ordinary way refuses it, and says why.
-
-A record is written as `CommitLog.append` writes it: the eight bytes that make it a record are stored last.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_CONTIG, PyBuffer_Release, PyObject_GetBuffer
 from cpython.unicode cimport PyUnicode_DecodeASCII
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
-cdef extern from *:
-    """
-    #define KEEP_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
-    """
-    void KEEP_ORDER() noexcept nogil
-
-from orbitmq_accelerator.byte_order cimport load32, store32, store64
+from orbitmq_accelerator.byte_order cimport load32, store32
+from orbitmq_accelerator.record cimport BLANK_BYTES, HEAD_BYTES, MOST_PROPERTIES, Record, record_bytes, write_record
 from orbitmq_accelerator.send_header cimport (
-    ACCESS_KEY, LETTERS, SECURITY_TOKEN, SIGNATURE, Send, Text, contains, find_unique_key, memmem, read_binary, read_json
+    ACCESS_KEY, COMMITTED_FLAG, LETTERS, PREPARED_FLAG, SECURITY_TOKEN, SIGNATURE, Send, Text, contains, find_unique_key, memmem,
+    read_binary, read_json,
 )
 from orbitmq_accelerator.signatures cimport (
     SIGNATURE_CHARACTERS, finish, is_same, prepare, sha1_add, sha1_choose, sha1_go_on, sha1_pieces
 )
+from orbitmq_accelerator.text cimport write_base64, write_hex, write_number, write_text
+from orbitmq_accelerator.waiting cimport (
+    DELAY_LEVEL, HALF_MESSAGE, TIMER_MOMENT, TIMER_SECONDS, Wish, read_wish,
+)
 
+from orbitmq.broker import names
 from orbitmq.broker.handlers.send_express import pay_run
 from orbitmq.broker.sending import packed_host
 from orbitmq.errors import OrbitError
+from orbitmq.storage.commit_log import Appended
 
 cdef enum:
     PREFIX_BYTES = 8  # of a frame
-    HEAD_BYTES = 88  # of a record, before its body
-    BLANK_BYTES = 8
-    MOST_PROPERTIES = 32767
+    MEMBER_BYTES = 20  # of a batch's member, before its body
     MOST_NUMBERS = 160  # bytes of a receipt that are not text of its own: the prefix, names, numbers
+    MOST_HANDLE = 1024
+    MOST_ADDED = 1024  # bytes of the properties of what waits
     SEPARATOR = 2  # behind each property
     SEND_MESSAGE_V2 = 310
+    SEND_BATCH_MESSAGE = 320
     TOPIC = 1  # the letter b
     # The letters a to h: what a send must say.
     NEEDED = 0xFF
@@ -52,7 +54,6 @@ cdef enum:
 
 cdef uint32_t CRC[8][256]
 cdef tuple NOTHING = (0, b"")
-cdef const char *HEX = b"0123456789ABCDEF"
 
 
 cdef void make_crc_tables() noexcept:
@@ -98,39 +99,6 @@ cdef uint32_t crc31(const uint8_t *data, Py_ssize_t length) noexcept nogil:
     return ~value & 0x7FFFFFFFu
 
 
-cdef uint8_t *write_text(uint8_t *out, bytes text) noexcept:
-    memcpy(out, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
-    return out + PyBytes_GET_SIZE(text)
-
-
-cdef uint8_t *write_number(uint8_t *out, int64_t value) noexcept nogil:
-    cdef uint8_t digits[20]
-    cdef int count = 0
-    if value < 0:
-        out[0] = c"-"
-        out += 1
-        value = -value
-    while True:
-        digits[count] = c"0" + value % 10
-        count += 1
-        value //= 10
-        if value == 0:
-            break
-    while count:
-        count -= 1
-        out[0] = digits[count]
-        out += 1
-    return out
-
-
-cdef uint8_t *write_hex(uint8_t *out, uint64_t value) noexcept nogil:
-    cdef int shift
-    for shift in range(60, -4, -4):
-        out[0] = HEX[(value >> shift) & 15]
-        out += 1
-    return out
-
-
 cdef class Key:
     """What one user signs sends to one topic with, from an address where that is allowed."""
 
@@ -141,6 +109,14 @@ cdef class Key:
         prepare(
             &self.states, <const uint8_t *>PyBytes_AS_STRING(inner), <const uint8_t *>PyBytes_AS_STRING(outer)
         )
+
+
+cdef class Place:
+    """A topic of the broker's own, in which messages wait."""
+
+    def __init__(self, topic, queues):
+        self.topic = topic
+        self.queue_keys = [(topic, queue_id) for queue_id in range(queues)]
 
 
 cdef class SwiftSends:
@@ -158,7 +134,7 @@ cdef class SwiftSends:
         free(self.answers)
         free(self.properties)
 
-    def __init__(self, sending, durability, receipts, now_ms, served, door=None):
+    def __init__(self, sending, durability, receipts, now_ms, served, served_batch, door=None):
         self.sending = sending
         self.store = sending.store
         self.log = sending.store.log
@@ -166,11 +142,15 @@ cdef class SwiftSends:
         self.receipts = receipts
         self.now_ms = now_ms
         self.served = served
+        self.served_batch = served_batch
         self.next_offsets = self.log.next_queue_offsets
         self.note_record = self.log.recent.append
         self.topic_name = b""
         self.door = door
         self.keys = {}
+        self.delayed = Place(names.DELAY_TOPIC, 0)
+        self.timers = Place(names.TIMER_TOPIC, 1)
+        self.halves = Place(names.HALF_TOPIC, 1)
 
     def __call__(self, connection, bytes data):
         cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
@@ -209,7 +189,7 @@ cdef class SwiftSends:
         self.suffix = self.sending.suffix
         self.stored_at_ms = self.now_ms()
         self.topic = None
-        self.appended = 0
+        self.appended = self.batches = 0
         PyObject_GetBuffer(log.memory, &self.view, PyBUF_CONTIG)
         self.memory = <uint8_t *>self.view.buf
         return True
@@ -223,7 +203,7 @@ cdef class SwiftSends:
         cdef uint32_t word
         cdef const uint8_t *frame
         self.born_host = born_host
-        self.answered = self.frames = 0
+        self.answered = self.frames = self.first_code = 0
         if self.door is not None and not self.enter(connection):
             return 0
         while length - taken >= PREFIX_BYTES:
@@ -242,6 +222,9 @@ cdef class SwiftSends:
             taken += frame_bytes
             self.frames += 1
             self.appended += 1
+            self.batches += self.code == SEND_BATCH_MESSAGE
+            if self.frames == 1:
+                self.first_code = self.code
         return taken
 
     cdef int close_run(self) except -1:
@@ -252,11 +235,12 @@ cdef class SwiftSends:
         self.log.end = self.at
         self.log.last_stored_at_ms = self.stored_at_ms
         self.count_topic()
+        for place in (self.delayed, self.timers, self.halves):
+            self.count_place(place)
         self.store.appended(self.appended)
         if self.immediate:
-            if not self.served.fresh:
-                self.served.unsettled.append(self.served)
-            self.served.fresh += self.appended
+            note_served(self.served, self.appended - self.batches)
+            note_served(self.served_batch, self.batches)
         return 0
 
     cdef bytes receipts_so_far(self):
@@ -264,7 +248,7 @@ cdef class SwiftSends:
 
     cdef int pay_later(self, connection) except -1:
         """The receipts leave when the disk, or slaves, have the messages."""
-        pay_run(connection, self.durability, self.at, self.receipts_so_far(), self.frames)
+        pay_run(connection, self.durability, self.at, self.receipts_so_far(), self.frames, self.first_code)
         return 0
 
     cdef bint take(
@@ -272,47 +256,280 @@ cdef class SwiftSends:
     ) except -1:
         """One request: false, and nothing done, if it is unusual."""
         cdef Send send
-        cdef Py_ssize_t properties_bytes, size, key_bytes = 0
+        cdef Record record
+        cdef Py_ssize_t key_bytes = 0
         cdef const uint8_t *unique_key
-        cdef int64_t queue_offset
-        if not 0 < body_bytes <= self.most_body or header_bytes >= self.properties_room:
+        cdef tuple queue
+        if not 0 < body_bytes or header_bytes + PyBytes_GET_SIZE(self.suffix) + MOST_ADDED >= self.properties_room:
             return False
-        send.properties = self.properties
+        self.properties[0] = SEPARATOR
+        send.properties = self.properties + 1
         send.properties_bytes = send.seen = 0
         send.code = send.opaque = send.command_flag = send.reconsume_times = 0
+        send.is_batch = False
         if not (
             read_json(&send, header, header_bytes) if codec == 0
             else codec == 1 and read_binary(&send, header, header_bytes)
         ):
             return False
-        if send.code != SEND_MESSAGE_V2 or send.command_flag != 0 or send.seen & NEEDED != NEEDED:
+        if not (send.code == SEND_MESSAGE_V2 or send.code == SEND_BATCH_MESSAGE):
             return False
+        if send.command_flag != 0 or send.seen & NEEDED != NEEDED:
+            return False
+        if not self.immediate and self.first_code and self.first_code != send.code:
+            return False  # receipts that wait are paid together, as those of one code
+        self.code = send.code
         if send.properties_bytes and send.properties[send.properties_bytes - 1] != SEPARATOR:
             send.properties[send.properties_bytes] = SEPARATOR
             send.properties_bytes += 1
-        if has_meaning(&send, self.immediate):
+        if not self.immediate and may_not_wait(&send):
             return False
         unique_key = find_unique_key(&send, &key_bytes)
-        properties_bytes = send.properties_bytes + PyBytes_GET_SIZE(self.suffix)
-        if unique_key == NULL or properties_bytes > MOST_PROPERTIES or not self.choose_topic(&send):
+        if unique_key == NULL or not self.choose_topic(&send) or send.queue_id >= len(self.queue_keys):
             return False
         if self.door is not None and not self.is_rightly_signed(&send, header + header_bytes, body_bytes):
             return False
-        size = HEAD_BYTES + body_bytes + PyBytes_GET_SIZE(self.topic_field) + 2 + properties_bytes
-        if send.queue_id >= len(self.queue_keys) or self.at + size + BLANK_BYTES > self.prepared_to:
+        write_text(send.properties + send.properties_bytes, self.suffix)
+        send.properties_bytes += PyBytes_GET_SIZE(self.suffix)
+        if send.is_batch:
+            return self.topic_field is not None and self.take_batch(&send, header + header_bytes, body_bytes, unique_key, key_bytes)
+        if body_bytes > self.most_body:
             return False
-
-        queue = self.queue_keys[send.queue_id]
-        known = self.next_offsets.get(queue)
-        queue_offset = 0 if known is None else known
-        self.write_receipt(&send, queue_offset, unique_key, key_bytes)
-        properties = self.write_record(&send, queue_offset, header + header_bytes, body_bytes, properties_bytes, size)
-        self.note_record((queue, self.at, size, queue_offset, send.sys_flag, self.stored_at_ms, properties))
-        self.next_offsets[queue] = queue_offset + 1
+        self.begin_record(&record, &send)
+        record.body = header + header_bytes
+        record.body_bytes = body_bytes
+        if send.sys_flag & PREPARED_FLAG or has_meaning(&send):
+            return self.take_waiting(&send, &record, unique_key, key_bytes)
+        if self.topic_field is None or not self.place_record(&record, &send, self.topic_field, self.topic_magic):
+            return False
+        queue = <tuple>self.queue_keys[send.queue_id]
+        record.queue_offset = self.next_offset(queue)
+        self.write_receipt(&send, &record, unique_key, key_bytes, NULL, 0)
+        self.add_record(&record, queue)
         self.topic_records += 1
-        self.topic_record_bytes += size
-        self.at += size
+        self.topic_record_bytes += record.size
         return True
+
+    # ---- what has to wait
+
+    cdef bint take_waiting(
+        self, Send *send, Record *record, const uint8_t *unique_key, Py_ssize_t key_bytes
+    ) except -1:
+        """`Sending._special`: into a topic of the broker's own, with what says where it belongs."""
+        cdef Wish wish
+        cdef Place place
+        cdef tuple queue
+        cdef int64_t due_ms = 0
+        cdef uint8_t handle[MOST_HANDLE]
+        cdef Py_ssize_t handle_bytes = 0
+        if not read_wish(send.properties, send.properties_bytes, &wish):
+            return False
+        self.learn_terms()
+        record.queue_id = 0
+        if wish.kind == HALF_MESSAGE:
+            if not self.takes_halves:
+                return False
+            place = self.halves
+            record.sys_flag &= ~(PREPARED_FLAG | COMMITTED_FLAG)
+        elif send.sys_flag & PREPARED_FLAG:
+            return False
+        elif wish.kind == DELAY_LEVEL:
+            if wish.number > self.delay_levels:
+                return False
+            place = self.delayed
+            record.queue_id = wish.number - 1
+        else:
+            place = self.timers
+            due_ms = self.due_ms(&wish)
+            if not due_ms or self.sending.is_moment_full(due_ms):
+                return False
+            handle_bytes = self.write_handle(handle, due_ms + 1, unique_key, key_bytes)
+            if not handle_bytes:
+                return False
+        if not self.find_field(place):
+            return False
+        self.say_goal(send, due_ms, unique_key if wish.kind == HALF_MESSAGE else NULL, key_bytes)
+        if not self.place_record(record, send, place.field, place.magic):
+            return False
+        queue = <tuple>place.queue_keys[record.queue_id]
+        record.queue_offset = self.next_offset(queue)
+        self.write_receipt(send, record, unique_key, key_bytes, handle, handle_bytes)
+        self.add_record(record, queue)
+        place.records += 1
+        place.record_bytes += record.size
+        if wish.kind == HALF_MESSAGE:
+            appended = Appended(record.offset, self.at, record.queue_offset, self.stored_at_ms)
+            self.sending.on_half_message(appended, self.topic_text)
+        return True
+
+    cdef int learn_terms(self) except -1:
+        terms = self.sending.waiting_terms()
+        if terms is not self.terms:
+            self.delay_levels = terms.delay_levels
+            self.takes_halves = terms.takes_halves
+            self.takes_timers = terms.takes_timers
+            self.longest_timer_ms = terms.longest_timer_ms
+            self.timer_precision_ms = terms.timer_precision_ms
+            self.broker_name = terms.broker_name.encode()
+            self.delayed.queue_keys = [(self.delayed.topic, queue_id) for queue_id in range(self.delay_levels)]
+            self.terms = terms
+        return 0
+
+    cdef int64_t due_ms(self, const Wish *wish) noexcept nogil:
+        """`timer_requests.park_timer`: the slot, 0 if that has more to say."""
+        cdef int64_t asked_ms = wish.number
+        if wish.kind != TIMER_MOMENT:
+            asked_ms = self.stored_at_ms + (1000 * wish.number if wish.kind == TIMER_SECONDS else wish.number)
+        if not self.takes_timers or not 0 < asked_ms - self.stored_at_ms <= self.longest_timer_ms:
+            return 0
+        return (asked_ms - 1) // self.timer_precision_ms * self.timer_precision_ms
+
+    cdef Py_ssize_t write_handle(
+        self, uint8_t *handle, int64_t at_ms, const uint8_t *unique_key, Py_ssize_t key_bytes
+    ) noexcept:
+        """`RecallHandle.text`; 0 if it is too long."""
+        cdef uint8_t plain[MOST_HANDLE]
+        cdef uint8_t *out
+        if 4 * (PyBytes_GET_SIZE(self.topic_name) + PyBytes_GET_SIZE(self.broker_name) + key_bytes + 40) > 3 * MOST_HANDLE:
+            return 0
+        out = write_text(plain, b"v1 ")
+        out = write_text(out, self.topic_name)
+        out = write_text(out, b" ")
+        out = write_text(out, self.broker_name)
+        out = write_text(out, b" ")
+        out = write_number(out, at_ms)
+        out = write_text(out, b" ")
+        memcpy(out, unique_key, key_bytes)
+        return write_base64(handle, plain, out + key_bytes - plain) - handle
+
+    cdef int say_goal(self, Send *send, int64_t due_ms, const uint8_t *transaction, Py_ssize_t transaction_bytes) except -1:
+        """Behind the properties: there is room for it, as a topic has no more than 255 bytes and a key is in the header."""
+        cdef uint8_t *out = send.properties + send.properties_bytes
+        if due_ms:
+            out = write_number(write_text(out, b"TIMER_OUT_MS\x01"), due_ms)
+            out = write_text(out, b"\x02")
+        out = write_text(write_text(out, b"REAL_TOPIC\x01"), self.topic_name)
+        out = write_number(write_text(out, b"\x02REAL_QID\x01"), send.queue_id)
+        out = write_text(out, b"\x02")
+        if transaction != NULL:
+            out = write_text(out, b"__transactionId__\x01")
+            memcpy(out, transaction, transaction_bytes)
+            out = write_text(out + transaction_bytes, b"\x02")
+        send.properties_bytes = out - send.properties
+        return 0
+
+    cdef bint find_field(self, Place place) except -1:
+        """A topic may have been forgotten since it was last sent to."""
+        field = self.log.topic_fields.get(place.topic)
+        if field is None:
+            return False
+        place.field = field.data
+        place.magic = field.magic
+        return True
+
+    cdef int count_place(self, Place place) except -1:
+        if place.records:
+            self.sending.count(place.topic, place.records, place.record_bytes)
+            place.records = place.record_bytes = 0
+        return 0
+
+    # ---- many in one request
+
+    cdef bint take_batch(
+        self, Send *send, const uint8_t *body, Py_ssize_t body_bytes, const uint8_t *unique_key, Py_ssize_t key_bytes
+    ) except -1:
+        """`send._put_members`: each member as a record of its own, or none of them."""
+        cdef Record record
+        cdef Py_ssize_t members, total = 0
+        cdef const uint8_t *at = body
+        cdef const uint8_t *end = body + body_bytes
+        cdef tuple queue
+        cdef int64_t first
+        if send.sys_flag & (PREPARED_FLAG | COMMITTED_FLAG) or has_meaning(send):
+            return False
+        members = self.check_members(send, body, body_bytes, &total)
+        if not members or self.at + total + BLANK_BYTES > self.prepared_to:
+            return False
+        queue = <tuple>self.queue_keys[send.queue_id]
+        first = self.next_offset(queue)
+        self.write_batch_receipt(send, first, members, body, body_bytes, unique_key, key_bytes)
+        self.begin_record(&record, send)
+        record.topic = <const uint8_t *>PyBytes_AS_STRING(self.topic_field)
+        record.topic_bytes = PyBytes_GET_SIZE(self.topic_field)
+        record.magic = <uint32_t>self.topic_magic
+        record.queue_offset = first
+        while at < end:
+            at = read_member(at, end, send, &record)
+            record.offset = self.at
+            record.size = record_bytes(&record)
+            record.body_crc = crc31(record.body, record.body_bytes)
+            self.add_record(&record, queue)
+            record.queue_offset += 1
+        self.topic_records += members
+        self.topic_record_bytes += total
+        return True
+
+    cdef Py_ssize_t check_members(self, const Send *send, const uint8_t *at, Py_ssize_t length, Py_ssize_t *total) except -1:
+        """How many there are, and the bytes of their records; 0 if one is unusual."""
+        cdef const uint8_t *end = at + length
+        cdef Record record
+        cdef Py_ssize_t members = 0, bodies = 0
+        record.topic_bytes = PyBytes_GET_SIZE(self.topic_field)
+        while at < end:
+            at = read_member(at, end, send, &record)
+            if at == NULL:
+                return 0
+            if (
+                record.properties_bytes + record.more_properties_bytes > MOST_PROPERTIES
+                or memmem(record.properties, record.properties_bytes, b"INNER_NUM\x01", 10) != NULL
+            ):
+                return 0
+            members += 1
+            bodies += record.body_bytes
+            total[0] += record_bytes(&record)
+        return members if bodies <= self.most_body else 0
+
+    # ---- records
+
+    cdef void begin_record(self, Record *record, const Send *send) noexcept:
+        record.queue_id = send.queue_id
+        record.flag = send.flag
+        record.sys_flag = send.sys_flag
+        record.born_at_ms = send.born_at_ms
+        record.born_host = <const uint8_t *>PyBytes_AS_STRING(self.born_host)
+        record.stored_at_ms = self.stored_at_ms
+        record.store_host = <const uint8_t *>PyBytes_AS_STRING(self.store_host)
+        record.reconsume_times = send.reconsume_times
+        record.prepared_offset = 0
+        record.more_properties_bytes = 0
+
+    cdef bint place_record(self, Record *record, const Send *send, bytes field, int64_t magic) noexcept:
+        """At the end of the log, if there is room."""
+        record.topic = <const uint8_t *>PyBytes_AS_STRING(field)
+        record.topic_bytes = PyBytes_GET_SIZE(field)
+        record.magic = <uint32_t>magic
+        record.properties = send.properties
+        record.properties_bytes = send.properties_bytes
+        record.offset = self.at
+        record.size = record_bytes(record)
+        record.body_crc = crc31(record.body, record.body_bytes)
+        return record.properties_bytes <= MOST_PROPERTIES and self.at + record.size + BLANK_BYTES <= self.prepared_to
+
+    cdef int64_t next_offset(self, tuple queue) except -1:
+        known = self.next_offsets.get(queue)
+        return 0 if known is None else <int64_t>known
+
+    cdef int add_record(self, const Record *record, tuple queue) except -1:
+        cdef uint8_t *at = write_record(self.memory + (self.at - self.memory_start), record)
+        properties = PyBytes_FromStringAndSize(
+            <const char *>at, record.properties_bytes + record.more_properties_bytes
+        )
+        self.note_record(
+            (queue, self.at, record.size, record.queue_offset, record.sys_flag, self.stored_at_ms, properties)
+        )
+        self.next_offsets[queue] = record.queue_offset + 1
+        self.at += record.size
+        return 0
 
     cdef bint choose_topic(self, Send *send) except -1:
         """Nearly always that of the message before. False if it is not one for plain messages."""
@@ -325,13 +542,12 @@ cdef class SwiftSends:
             self.topic_name = PyBytes_FromStringAndSize(<const char *>name.start, name.length)
             self.topic_text = PyUnicode_DecodeASCII(<const char *>name.start, name.length, NULL)
         self.topic = self.sending.plain_topic(self.topic_text)
-        field = self.log.topic_fields.get(self.topic_text)
-        if self.topic is None or field is None:
-            self.topic = None
+        if self.topic is None:
             return False
         self.queue_keys = self.topic.queue_keys
-        self.topic_field = field.data
-        self.topic_magic = field.magic
+        field = self.log.topic_fields.get(self.topic_text)
+        self.topic_field = None if field is None else field.data  # nothing was stored in it yet
+        self.topic_magic = 0 if field is None else field.magic
         return True
 
     cdef bint enter(self, connection) except -1:
@@ -355,7 +571,8 @@ cdef class SwiftSends:
         cdef Text *value = send.values
         cdef int letter
         if (
-            send.seen & SIGNED != SIGNED
+            send.code != SEND_MESSAGE_V2
+            or send.seen & SIGNED != SIGNED
             or value[SIGNATURE].length != SIGNATURE_CHARACTERS
             or not self.choose_key(value[ACCESS_KEY])
         ):
@@ -396,61 +613,62 @@ cdef class SwiftSends:
         self.topic_records = self.topic_record_bytes = 0
         return 0
 
-    cdef bytes write_record(
-        self, Send *send, int64_t queue_offset, const uint8_t *body, Py_ssize_t body_bytes, Py_ssize_t properties_bytes,
-        Py_ssize_t size,
-    ):
-        """At the end of the log, with what makes it a record last. Its properties."""
-        cdef uint8_t *record = self.memory + (self.at - self.memory_start)
-        cdef uint8_t *out
-        store32(record + 8, crc31(body, body_bytes))
-        store32(record + 12, <uint32_t>send.queue_id)
-        store32(record + 16, <uint32_t>send.flag)
-        store64(record + 20, queue_offset)
-        store64(record + 28, self.at)
-        store32(record + 36, <uint32_t>send.sys_flag)
-        store64(record + 40, send.born_at_ms)
-        memcpy(record + 48, PyBytes_AS_STRING(self.born_host), 8)
-        store64(record + 56, self.stored_at_ms)
-        memcpy(record + 64, PyBytes_AS_STRING(self.store_host), 8)
-        store32(record + 72, <uint32_t>send.reconsume_times)
-        store64(record + 76, 0)  # of a prepared transaction
-        store32(record + 84, <uint32_t>body_bytes)
-        memcpy(record + HEAD_BYTES, body, body_bytes)
-        out = write_text(record + HEAD_BYTES + body_bytes, self.topic_field)
-        out[0] = properties_bytes >> 8
-        out[1] = properties_bytes & 0xFF
-        memcpy(out + 2, send.properties, send.properties_bytes)
-        write_text(out + 2 + send.properties_bytes, self.suffix)
-        properties = PyBytes_FromStringAndSize(<const char *>out + 2, properties_bytes)
-        KEEP_ORDER()
-        store32(record + 4, <uint32_t>self.topic_magic)
-        store32(record, <uint32_t>size)
-        return properties
+    # ---- receipts
 
     cdef int write_receipt(
-        self, Send *send, int64_t queue_offset, const uint8_t *unique_key, Py_ssize_t key_bytes
+        self, const Send *send, const Record *record, const uint8_t *unique_key, Py_ssize_t key_bytes, const uint8_t *handle,
+        Py_ssize_t handle_bytes,
     ) except -1:
-        cdef bytes before_id = self.receipts.before_id, behind_key = self.receipts.behind_key
-        cdef bytes behind_opaque = self.receipts.behind_opaque
         cdef uint8_t *frame
         cdef uint8_t *out
+        frame = self.begin_receipt(key_bytes + handle_bytes)
+        out = write_hex(write_text(frame + PREFIX_BYTES, self.receipts.before_id), self.at)
+        self.end_receipt(frame, out, send, record.queue_offset, unique_key, key_bytes, handle, handle_bytes)
+        return 0
+
+    cdef int write_batch_receipt(
+        self, const Send *send, int64_t first, Py_ssize_t members, const uint8_t *body, Py_ssize_t body_bytes,
+        const uint8_t *unique_key, Py_ssize_t key_bytes,
+    ) except -1:
+        """The ids of all members, with commas between them."""
+        cdef bytes host = self.receipts.host_hex
+        cdef uint8_t *frame = self.begin_receipt(key_bytes + members * (PyBytes_GET_SIZE(host) + 17))
+        cdef uint8_t *out = write_hex(write_text(frame + PREFIX_BYTES, self.receipts.before_id), self.at)
+        cdef const uint8_t *end = body + body_bytes
+        cdef Record record
+        cdef int64_t at = self.at
+        record.topic_bytes = PyBytes_GET_SIZE(self.topic_field)
+        body = read_member(body, end, send, &record)
+        while body < end:
+            at += record_bytes(&record)
+            out = write_hex(write_text(write_text(out, b","), host), at)
+            body = read_member(body, end, send, &record)
+        self.end_receipt(frame, out, send, first, unique_key, key_bytes, NULL, 0)
+        return 0
+
+    cdef uint8_t *begin_receipt(self, Py_ssize_t own_bytes) except NULL:
+        """Room for what they all have, and so many bytes."""
         self.make_room(
-            PyBytes_GET_SIZE(before_id) + key_bytes + PyBytes_GET_SIZE(behind_key) + PyBytes_GET_SIZE(behind_opaque) + MOST_NUMBERS
+            PyBytes_GET_SIZE(self.receipts.before_id) + PyBytes_GET_SIZE(self.receipts.behind_key)
+            + PyBytes_GET_SIZE(self.receipts.behind_opaque) + MOST_NUMBERS + own_bytes
         )
-        frame = self.answers + self.answered
-        out = write_text(frame + PREFIX_BYTES, before_id)
-        out = write_hex(out, self.at)
-        out = write_text(out, b'","queueId":"')
-        out = write_number(out, send.queue_id)
-        out = write_text(out, b'","queueOffset":"')
-        out = write_number(out, queue_offset)
+        return self.answers + self.answered
+
+    cdef int end_receipt(
+        self, uint8_t *frame, uint8_t *out, const Send *send, int64_t queue_offset, const uint8_t *unique_key,
+        Py_ssize_t key_bytes, const uint8_t *handle, Py_ssize_t handle_bytes,
+    ) except -1:
+        out = write_number(write_text(out, b'","queueId":"'), send.queue_id)
+        out = write_number(write_text(out, b'","queueOffset":"'), queue_offset)
         out = write_text(out, b'","transactionId":"')
         memcpy(out, unique_key, key_bytes)
-        out[key_bytes] = c'"'
-        out = write_text(out + key_bytes + 1, behind_key)
-        out = write_number(out, send.opaque)
-        out = write_text(out, behind_opaque)
+        out += key_bytes
+        if handle_bytes:
+            out = write_text(out, b'","recallHandle":"')
+            memcpy(out, handle, handle_bytes)
+            out += handle_bytes
+        out = write_text(write_text(out, b'"'), self.receipts.behind_key)
+        out = write_text(write_number(out, send.opaque), self.receipts.behind_opaque)
         store32(frame, <uint32_t>(out - frame - 4))
         store32(frame + 4, <uint32_t>(out - frame - PREFIX_BYTES))
         self.answered += out - frame
@@ -471,12 +689,50 @@ cdef inline bint is_text_of(Text text, bytes known) noexcept:
     return text.length == PyBytes_GET_SIZE(known) and memcmp(text.start, PyBytes_AS_STRING(known), text.length) == 0
 
 
-cdef bint has_meaning(Send *send, bint immediate) noexcept nogil:
+cdef const uint8_t *read_member(
+    const uint8_t *at, const uint8_t *end, const Send *send, Record *record
+) noexcept nogil:
+    """`decode_batch` for one member, with the batch's properties behind its own: where it ends, NULL if it does not fit."""
+    cdef const uint8_t *start = at
+    cdef int64_t body_bytes, properties_bytes
+    if end - at < MEMBER_BYTES + 2:
+        return NULL
+    body_bytes = <int32_t>load32(at + 16)
+    record.flag = <int32_t>load32(at + 12)
+    at += MEMBER_BYTES
+    if body_bytes < 0 or body_bytes + 2 > end - at:
+        return NULL
+    record.body = at
+    record.body_bytes = body_bytes
+    at += body_bytes
+    properties_bytes = at[0] << 8 | at[1]
+    at += 2
+    if properties_bytes > MOST_PROPERTIES or properties_bytes > end - at:
+        return NULL
+    record.properties = at
+    record.properties_bytes = properties_bytes
+    at += properties_bytes
+    record.more_properties = send.properties
+    record.more_properties_bytes = send.properties_bytes
+    if properties_bytes and (at - 1)[0] != SEPARATOR:
+        record.more_properties -= 1  # where a separator stands
+        record.more_properties_bytes += 1
+    return at if at - start == <int32_t>load32(start) else NULL
+
+
+cdef int note_served(served, int64_t count) except -1:
+    if count:
+        if not served.fresh:
+            served.unsettled.append(served)
+        served.fresh += count
+    return 0
+
+
+cdef bint has_meaning(const Send *send) noexcept nogil:
     """Whether properties ask for more than to be stored."""
     return (
         contains(send, b"DELAY\x01", 6) or contains(send, b"TIMER_", 6) or contains(send, b"TRAN_MSG\x01", 9)
         or contains(send, b"INNER_NUM\x01", 10)
-        or (not immediate and may_not_wait(send))
     )
 
 
@@ -505,5 +761,5 @@ cdef bint begins_with_a_send(const uint8_t *data, Py_ssize_t length) noexcept no
     if length < 24:
         return False
     if data[4] == 0:
-        return memcmp(data + 8, b'{"code":310', 11) == 0
-    return data[4] == 1 and data[8] == 1 and data[9] == 0x36
+        return memcmp(data + 8, b'{"code":310', 11) == 0 or memcmp(data + 8, b'{"code":320', 11) == 0
+    return data[4] == 1 and data[8] == 1 and (data[9] == 0x36 or data[9] == 0x40)

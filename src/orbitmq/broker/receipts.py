@@ -21,7 +21,7 @@ class Receipts:
 
     def __init__(self, region: str, *, trace_on: bool) -> None:
         self.store_host = b""
-        self._host_hex = b""
+        self.host_hex = b""
         self._region = region
         self._trace_on = "true" if trace_on else "false"
         self._tail = b',"MSG_REGION":%b,"TRACE_ON":"%b"}' % (msgspec.json.encode(region), self._trace_on.encode())
@@ -34,8 +34,8 @@ class Receipts:
     def settle_at(self, store_host: bytes) -> None:
         """Message ids begin with the broker's address."""
         self.store_host = store_host
-        self._host_hex = store_host.hex().upper().encode()
-        self.before_id = b'{"code":0,"extFields":{"msgId":"%b' % self._host_hex
+        self.host_hex = store_host.hex().upper().encode()
+        self.before_id = b'{"code":0,"extFields":{"msgId":"%b' % self.host_hex
         self._header = b'%b%%016X","queueId":"%%d","queueOffset":"%%d","transactionId":%%b%b%%d%b' % (
             self.before_id,
             self.behind_key.replace(b"%", b"%%"),
@@ -64,7 +64,7 @@ class Receipts:
         return ok_with_raw_fields(
             b'{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":%b%b'
             % (
-                self._host_hex,
+                self.host_hex,
                 commit_log_offset,
                 queue_id,
                 queue_offset,
@@ -77,7 +77,7 @@ class Receipts:
         self, offsets: list[int], queue_id: int, queue_offset: int, unique_key: str | None, *, is_whole: bool = False
     ) -> Command:
         """`is_whole`: as one record, so the producer gets one id for all."""
-        host = self._host_hex.decode()
+        host = self.host_hex.decode()
         header = SendReceipt(
             msg_id=",".join(f"{host}{offset:016X}" for offset in offsets),
             queue_id=queue_id,

@@ -100,12 +100,14 @@ def build_swift(state: State) -> SwiftHandler | None:
     if sends is None or state.copying is not None:
         return None
     served = state.times.of(Kind(RequestCode.SEND_MESSAGE_V2))
+    served_batch = state.times.of(Kind(RequestCode.SEND_BATCH_MESSAGE))
     handler: SwiftHandler = sends.SwiftSends(
         state.sending,
         state.durability,
         state.receipts,
         state.clock.now_ms,
         served,
+        served_batch,
         None if state.gate is None else ExpressDoor(state.gate),
     )
     return handler

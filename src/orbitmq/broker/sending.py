@@ -65,6 +65,17 @@ class TopicCounters(NamedTuple):
     spread: MessageSizes
 
 
+class WaitingTerms(NamedTuple):
+    """What this broker grants messages that have to wait."""
+
+    delay_levels: int
+    takes_halves: bool  # of transactions
+    takes_timers: bool
+    longest_timer_ms: int
+    timer_precision_ms: int
+    broker_name: str
+
+
 class PlainTopic:
     """A topic that takes plain messages without further questions, and what counts them."""
 
@@ -133,6 +144,7 @@ class Sending:
         self.is_moment_full: Callable[[int], bool] = lambda due_ms: False  # whether no more timers are taken for it
         self._puts: dict[str, TopicCounters] = {}
         self._plain: dict[str, PlainTopic] = {}
+        self._terms_as_of: tuple[object, object] = (None, None)  # settings and levels that `_terms` was made of
         self._plain_as_of: tuple[object, object] = (None, None)  # topics and settings that `_plain` was made of
         settings = configuration.settings
         self.all_puts = stats.counter(statistics.BROKER_PUT_NUMS, settings.broker_cluster_name)
@@ -219,6 +231,22 @@ class Sending:
         queues = max(config.write_queue_nums, config.read_queue_nums)
         plain = self._plain[topic] = PlainTopic(topic, queues, self._counters(topic), self.all_puts)
         return plain
+
+    def waiting_terms(self) -> WaitingTerms:
+        """The same object until they change."""
+        settings, levels_ms = self._configuration.settings, self.store.delay_levels_ms
+        known_settings, known_levels = self._terms_as_of
+        if known_settings is not settings or known_levels is not levels_ms:
+            self._terms = WaitingTerms(
+                delay_levels=len(levels_ms),
+                takes_halves=not settings.reject_transaction_message,
+                takes_timers=settings.timer_wheel_enable,
+                longest_timer_ms=settings.timer_max_delay_sec * 1000,
+                timer_precision_ms=settings.timer_precision_ms,
+                broker_name=settings.broker_name,
+            )
+            self._terms_as_of = (settings, levels_ms)
+        return self._terms
 
     def queue_for(self, header: SendMessage | SendMessageV2, topic: TopicConfig) -> int:
         queue_id = header.queue_id

@@ -119,7 +119,6 @@ class Indexer:
         loops = compiled("indexes")
         # Extensions and light queues ask more of each entry than the compiled loop knows.
         self._loops = None if config.light_queues or config.queue_extensions else loops
-        self._compiled_likenesses: dict[int, Any] = {}
 
     def catch_up(self, confirmed: int) -> None:
         """Index what was appended up to the log offset `confirmed`, then wake whoever waits for its queues."""
@@ -185,65 +184,79 @@ class Indexer:
 
     def _enter_queues(self, batch: list[LogEntry]) -> list[AnyQueue]:
         """Their queues, and their keys among those that wait. Nearly every message comes by here."""
-        runs: dict[tuple[str, int], QueueRun] = {}
         others: dict[AnyQueue, None] = {}
-        known, known_queues, waiting_keys = self._likenesses, self._queues.queues, self._waiting_keys
-        has_keys, light_queues = self._keys is not None, self._config.light_queues
-        extends = self._config.queue_extensions
         with self._queues.lock:
-            done = self._enter_usual(batch, others) if self._loops is not None else 0
-            for entry in batch[done:] if done else batch:
-                queue, offset, size, queue_offset, sys_flag, stored_at_ms, properties = entry
-                like = known.get(len(properties))
-                if (
-                    like is not None
-                    and properties[: like.start] == like.before
-                    and properties[like.end :] == like.after
-                    and _VALUE_END not in (unique_key := properties[like.start : like.end])
-                    and not sys_flag & NO_QUEUE_ENTRY
-                    and queue[0] != DELAY_TOPIC
-                ):
-                    code = like.code
-                    if has_keys:
-                        waiting_keys.append((offset, stored_at_ms, queue[0], unique_key, like.keys))
-                else:
-                    code = self._look_up(entry)
-                    if sys_flag & NO_QUEUE_ENTRY:
-                        continue
-                run = runs.get(queue)
-                if run is None:
-                    opened = known_queues.get(queue) or self._queues.open(*queue)
-                    if type(opened) is not QueueIndex:
-                        self._put_batch(opened, entry, code)
-                        others[opened] = None
-                        continue
-                    run = runs[queue] = QueueRun(opened, queue_offset)
-                if run.next != queue_offset:
-                    run.enter()
-                kept = code
-                if extends and queue_offset >= run.queue.next_offset:
-                    kept = self._extended(run.queue, stored_at_ms, properties, code)
-                run.places.append((offset, size, kept))
-                run.next = queue_offset + 1
-                if light_queues and _MULTI_QUEUE_OFFSET in properties:
-                    for begun in runs.values():
-                        begun.enter()  # a light queue may be among them
-                    others.update(dict.fromkeys(self._put_light(entry, code)))
-            for run in runs.values():
-                run.enter()
-                others[run.queue] = None
+            if self._loops is None:
+                self._enter_all(batch, others)
+            else:
+                done = 0
+                while (done := done + self._enter_usual(self._loops, batch, done, others)) < len(batch):
+                    self._enter_all(batch[done : done + 1], others)  # of a new queue, with a new tag
+                    done += 1
             touched = list(others)
             self._queues.touched(touched)
             self.indexed_to = _end(batch[-1])
             self.last_stored_at_ms = batch[-1][5]
         return touched
 
-    def _enter_usual(self, batch: list[LogEntry], touched: dict[AnyQueue, None]) -> int:
-        """What the compiled loop enters, from the front of the batch; how many records that were."""
-        assert self._loops is not None
+    def _enter_all(self, batch: list[LogEntry], touched: dict[AnyQueue, None]) -> None:
+        runs: dict[tuple[str, int], QueueRun] = {}
+        known, known_queues, waiting_keys = self._likenesses, self._queues.queues, self._waiting_keys
+        has_keys, light_queues = self._keys is not None, self._config.light_queues
+        extends = self._config.queue_extensions
+        for entry in batch:
+            queue, offset, size, queue_offset, sys_flag, stored_at_ms, properties = entry
+            like = known.get(len(properties))
+            if (
+                like is not None
+                and properties[: like.start] == like.before
+                and properties[like.end :] == like.after
+                and _VALUE_END not in (unique_key := properties[like.start : like.end])
+                and not sys_flag & NO_QUEUE_ENTRY
+                and queue[0] != DELAY_TOPIC
+            ):
+                code = like.code
+                if has_keys:
+                    waiting_keys.append((offset, stored_at_ms, queue[0], unique_key, like.keys))
+            else:
+                code = self._look_up(entry)
+                if sys_flag & NO_QUEUE_ENTRY:
+                    continue
+            run = runs.get(queue)
+            if run is None:
+                opened = known_queues.get(queue) or self._queues.open(*queue)
+                if type(opened) is not QueueIndex:
+                    self._put_batch(opened, entry, code)
+                    touched[opened] = None
+                    continue
+                run = runs[queue] = QueueRun(opened, queue_offset)
+            if run.next != queue_offset:
+                run.enter()
+            kept = code
+            if extends and queue_offset >= run.queue.next_offset:
+                kept = self._extended(run.queue, stored_at_ms, properties, code)
+            run.places.append((offset, size, kept))
+            run.next = queue_offset + 1
+            if light_queues and _MULTI_QUEUE_OFFSET in properties:
+                for begun in runs.values():
+                    begun.enter()  # a light queue may be among them
+                touched.update(dict.fromkeys(self._put_light(entry, code)))
+        for run in runs.values():
+            run.enter()
+            touched[run.queue] = None
+
+    def _enter_usual(self, loops: Any, batch: list[LogEntry], start: int, touched: dict[AnyQueue, None]) -> int:
+        """What the compiled loop enters from `start` on; how many records that were."""
         waiting_keys = self._waiting_keys if self._keys is not None else None
-        done, runs = self._loops.usual_entries(
-            batch, self._compiled_likenesses, self._queues.queues, QueueIndex, DELAY_TOPIC, waiting_keys
+        done, runs = loops.usual_entries(
+            batch,
+            start,
+            self._tag_codes,
+            self._queues.queues,
+            QueueIndex,
+            DELAY_TOPIC,
+            self.delay_levels_ms,
+            waiting_keys,
         )
         for run in runs:
             run.queue.put_packed(run.first, run.packed, run.start, run.end)
@@ -290,12 +303,7 @@ class Indexer:
     def _remember(self, like: _Likeness, length: int) -> None:
         if len(self._likenesses) >= _REMEMBERED:
             self._likenesses.clear()
-            self._compiled_likenesses.clear()
         self._likenesses[length] = like
-        if self._loops is not None:
-            self._compiled_likenesses[length] = self._loops.Likeness(
-                like.before, like.after, like.start, like.end, like.code, like.keys
-            )
 
     def _put_waiting_keys(self) -> None:
         with self._entering_keys:

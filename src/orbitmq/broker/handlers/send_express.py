@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.broker.sending import is_special, packed_host, wants_to_wait
 from orbitmq.errors import OrbitError
 from orbitmq.message.sysflags import INNER_BATCH
-from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.frame import frame_prefix, whole_frames
 from orbitmq.protocol.headers.send import SignedSendV2
 from orbitmq.protocol.whole_request import UNREADABLE
@@ -132,14 +132,16 @@ class SendExpress:
         connection.pay(receipt if verdict is ResponseCode.SUCCESS else _with_code(receipt, verdict))
 
 
-def pay_run(connection: Connection, durability: Durability, end: int, receipts: bytes, count: int) -> None:
+def pay_run(connection: Connection, durability: Durability, end: int, receipts: bytes, count: int, code: int) -> None:
     """Answer a run of sends at once, when the last of them is as safe as promised."""
     connection.owe(count)
-    durability.tell(end, partial(_pay_run, connection, receipts, count, connection.last_activity), count)
+    durability.tell(end, partial(_pay_run, connection, receipts, count, code, connection.last_activity), count)
 
 
-def _pay_run(connection: Connection, receipts: bytes, count: int, arrived: float, verdict: ResponseCode) -> None:
-    connection.note_paid(RequestCode.SEND_MESSAGE_V2, verdict, arrived, count)
+def _pay_run(
+    connection: Connection, receipts: bytes, count: int, code: int, arrived: float, verdict: ResponseCode
+) -> None:
+    connection.note_paid(code, verdict, arrived, count)
     if verdict is not ResponseCode.SUCCESS:
         receipts = b"".join(_with_code(receipt, verdict) for receipt in whole_frames(receipts))
     connection.pay(receipts, count)
