@@ -19,8 +19,19 @@ import orbitmq as mq
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.permissions import NEEDS
 from orbitmq.broker.routes import build_routes
+from orbitmq.client.filters import subscription
+from orbitmq.client.incoming import Incoming
+from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.compression import plain_body
-from orbitmq.message.sysflags import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from orbitmq.message.record import crc31, encode_record, topic_field
+from orbitmq.message.sysflags import (
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+    INNER_BATCH,
+    NEED_UNWRAP,
+)
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.signing import Credentials, sign
@@ -245,6 +256,58 @@ async def test_bombs_for_consumers_and_readers_of_traces(tmp_path: Path, topic: 
                 async with little_memory():
                     fetched = [message for at in range(3) for message in await consumer.fetch(queue, offset=at, max=1)]
                 assert [message.body == bomb() for message in fetched] == [True] * 3  # given as it is stored
+
+
+@pytest.mark.parametrize("kind", ["fetched", "polled", "leased"])
+async def test_many_that_just_pass_the_limit_take_no_room_together(tmp_path: Path, kind: str) -> None:
+    size, count = 23 << 20, 8
+    packed = zlib.compress(bytes(size), 9)
+    async with running_name_server(tmp_path / "names") as names:
+        more = {"namesrvAddr": str(names.address), "mappedFileSizeCommitLog": 4 << 20}
+        async with a_broker(tmp_path / "store", guarded=False, **more) as broker:
+            changes = {"sys_flag": COMPRESSED | COMPRESSION_ZLIB}
+            for _ in range(count):
+                request = Command(SEND_V2, fields=send_header("T", 0, None, changes).to_fields(), body=packed)
+                assert (await ask(broker.address, request, None)).code == 0
+            got: list[mq.ReceivedMessage | mq.LeasedMessage] = []
+            async with mq.connect(str(names.address)) as client, asyncio.timeout(PATIENCE_SECONDS), little_memory():
+                if kind == "leased":
+                    async with client.lease_consumer("T", group="G", start="earliest") as leases:
+                        while len(got) < count:
+                            got += await leases.fetch()
+                elif kind == "fetched":
+                    async with client.pull_consumer(group="G") as consumer:
+                        queue = next(queue for queue in await consumer.queues("T") if queue.queue_id == 0)
+                        got += await consumer.fetch(queue, offset=0, max=count)
+                else:
+                    async with client.pull_consumer(group="G", start="earliest") as consumer:
+                        await consumer.subscribe("T")
+                        while len(got) < count:
+                            got += await consumer.poll()
+                assert [len(message.body) for message in got] == [size] * count
+
+
+async def test_a_batch_that_is_a_bomb_is_given_as_it_is_stored() -> None:
+    """No broker of ours stores one, and no client sends one; a consumer reads what others' brokers have."""
+
+    def record(body: bytes, queue_offset: int) -> bytes:
+        sys_flag = COMPRESSED | COMPRESSION_ZLIB | NEED_UNWRAP | INNER_BATCH
+        host = bytes(8)
+        return encode_record(
+            topic_field("T"), 0, 0, queue_offset, 0, sys_flag, 0, host, 0, host, 0, 0, body, crc31(body), b""
+        )
+
+    fine = zlib.compress(encode_batch([BatchMember(b"one"), BatchMember(b"two")]))
+    many = zlib.compress(encode_batch([BatchMember(bytes(3 << 20))]))
+    bodies = (bomb(), many, many, fine, b"no zlib")
+    answer = b"".join(record(body, 10 * number) for number, body in enumerate(bodies))
+    async with little_memory():
+        wanted = subscription("T", None, 0)
+        got = Incoming("", "%RETRY%G").messages(answer, mq.QueueRef("T", "b", 0), wanted, None)
+        plain = [(message.body, message.queue_offset) for message in got]
+    assert plain == [
+        (bomb(), 0), (bytes(3 << 20), 10), (many, 20), (b"one", 30), (b"two", 31), (b"no zlib", 40)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("compression", [COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD])

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from orbitmq.client.compressed import CompressedMessage, inflated
 from orbitmq.client.namespaces import unwrapped, wrapped
 from orbitmq.client.received import ReceivedMessage, received_briefly
 from orbitmq.errors import MessageError
 from orbitmq.message import StoredMessage
 from orbitmq.message import properties as names
 from orbitmq.message.batch import decode_batch
-from orbitmq.message.compression import plain_body
 from orbitmq.message.properties import decode_properties, property_finder
 from orbitmq.message.record import decode_briefly
 from orbitmq.message.sysflags import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from orbitmq.client.filters import Subscription
     from orbitmq.client.process_queue import ProcessQueue
     from orbitmq.message import QueueRef
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BATCH: Final = NEED_UNWRAP | INNER_BATCH
+# Of all compressed batches in one answer: no client compresses batches, and none that brokers take by default is larger plain.
+_MOST_BATCH_BYTES: Final = 4 << 20
 _find_tag: Final = property_finder(names.TAGS)
 
 
@@ -50,6 +50,7 @@ class Incoming:
         usual: list[BriefRecord] = []
         received: list[ReceivedMessage] = []
         tags = subscription.tags
+        batch_bytes_left = _MOST_BATCH_BYTES
         for record in decode_briefly(body, self._wire_topic(queue.topic)):
             if type(record) is tuple:
                 if not tags or _tag(record[-1]) in tags:
@@ -59,7 +60,10 @@ class Incoming:
             usual = []
             assert isinstance(record, StoredMessage)
             if record.sys_flag & _BATCH == _BATCH:
-                received += [self.message(one, queue, holder) for one in _unwrapped(record) if subscription.wants(one)]
+                members = _unwrapped(record, batch_bytes_left)
+                if record.sys_flag & COMPRESSED:
+                    batch_bytes_left = max(0, batch_bytes_left - sum(len(one.body) for one in members))
+                received += [self.message(one, queue, holder) for one in members if subscription.wants(one)]
             elif not tags or subscription.wants(record):
                 received.append(self.message(record, queue, holder))
         return received + received_briefly(body, usual, queue.topic, queue, holder)
@@ -78,27 +82,25 @@ class Incoming:
             topic = stored.properties.get(names.RETRY_TOPIC, topic)
         if self._namespace:
             topic = unwrapped(self._namespace, topic)
-        body = _inflated(stored) if stored.sys_flag & COMPRESSED else stored.body
-        return ReceivedMessage(stored, topic, body, queue, holder)
+        if stored.sys_flag & COMPRESSED:
+            return CompressedMessage(stored, topic, queue, holder)
+        return ReceivedMessage(stored, topic, stored.body, queue, holder)
 
 
 def _tag(raw_properties: bytes) -> str:
     return (_find_tag(raw_properties) or b"").decode("utf-8", "replace")
 
 
-def _inflated(stored: StoredMessage) -> bytes:
+def _unwrapped(stored: StoredMessage, limit_bytes: int) -> list[StoredMessage]:
+    """The members of a batch that is stored as one record, each with its own place in the queue; itself if it cannot be read."""
+    body = inflated(stored, limit_bytes) if stored.sys_flag & COMPRESSED else stored.body
     try:
-        return plain_body(stored.body, stored.sys_flag)
+        members = decode_batch(body)
     except MessageError as error:
-        # The handler must decide: dropping it here would lose it, failing here would stop the whole queue.
-        logger.error("message %s is given as it is stored: %s", stored.message_id, error)
-        return stored.body
-
-
-def _unwrapped(stored: StoredMessage) -> Iterator[StoredMessage]:
-    """The members of a batch that is stored as one record, each with its own place in the queue."""
-    for number, member in enumerate(decode_batch(_inflated(stored))):
-        yield msgspec.structs.replace(
+        logger.error("batch %s is given as it is stored: %s", stored.message_id, error)
+        return [msgspec.structs.replace(stored, sys_flag=stored.sys_flag & ~(_BATCH | COMPRESSED))]
+    return [
+        msgspec.structs.replace(
             stored,
             body=member.body,
             flag=member.flag,
@@ -107,3 +109,5 @@ def _unwrapped(stored: StoredMessage) -> Iterator[StoredMessage]:
             queue_offset=stored.queue_offset + number,
             sys_flag=stored.sys_flag & ~(_BATCH | COMPRESSED),
         )
+        for number, member in enumerate(members)
+    ]

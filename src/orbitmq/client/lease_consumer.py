@@ -274,9 +274,9 @@ class LeaseConsumer:
             queue = QueueRef(self._topic, handle.broker_name, handle.queue_id)
             received = self._incoming.message(stored, queue, None)
             self._leaser.leased(handle, ends_at)
-            self._here.append((ends_at, LeasedMessage(stored, self._topic, received.body, queue, handle, self)))
+            self._here.append((ends_at, LeasedMessage(received, self._topic, handle, self)))
             self.stats.received += 1
-            self.stats.received_bytes += len(received.body)
+            self.stats.received_bytes += len(stored.body)
         if unwanted:
             await self._running().ack_many(unwanted)
 

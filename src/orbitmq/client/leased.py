@@ -6,12 +6,14 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from orbitmq.message import Message, QueueRef, StoredMessage
+from orbitmq.message import Message
 
 if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
 
+    from orbitmq.client.received import ReceivedMessage
+    from orbitmq.message import StoredMessage
     from orbitmq.protocol.lease_texts import Handle
 
 logger = logging.getLogger(__name__)
@@ -28,21 +30,29 @@ class Landlord(Protocol):
 class LeasedMessage(Message):
     """A message that nobody else gets before its lease ends. Unless it is acked by then, it comes again, perhaps elsewhere."""
 
-    __slots__ = ("_landlord", "attempt", "handle", "queue", "queue_offset", "stored")
+    __slots__ = ("_landlord", "_received", "attempt", "handle", "queue", "queue_offset", "stored")
 
-    def __init__(
-        self, stored: StoredMessage, topic: str, body: bytes, queue: QueueRef, handle: Handle, landlord: Landlord
-    ) -> None:
+    def __init__(self, received: ReceivedMessage, topic: str, handle: Handle, landlord: Landlord) -> None:
+        stored = received.stored
         self.topic = topic
-        self.body = body
         self.flag = stored.flag
         self.properties = stored.properties
-        self.queue = queue
+        self.queue = received.queue
         self.queue_offset = stored.queue_offset
-        self.stored = stored
+        self.stored: StoredMessage = stored
+        self._received = received
         self.attempt = stored.reconsume_times + 1
         self.handle = handle  # what the broker wants to see; another one after each extension
         self._landlord = landlord
+
+    @property
+    def body(self) -> bytes:
+        """As its producer gave it. Stored compressed it is inflated here, each time if it is large."""
+        return self._received.body
+
+    @body.setter
+    def body(self, body: bytes) -> None:
+        self._received.body = body
 
     @property
     def message_id(self) -> str:

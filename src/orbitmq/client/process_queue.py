@@ -14,11 +14,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from orbitmq.client.figures import TopicFigures
+from orbitmq.client.received import ReceivedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from orbitmq.client.received import ReceivedMessage, Settler
+    from orbitmq.client.received import Settler
     from orbitmq.message import QueueRef
 
 
@@ -119,7 +120,12 @@ class ProcessQueue:
             held[place] = message
             place += 1
         self._next_place = place
-        self.bytes += sum([len(message.body) for message in messages])
+        self.bytes += sum(
+            [
+                len(message.body) if message.__class__ is ReceivedMessage else len(message.stored.body)
+                for message in messages
+            ]
+        )
         if messages:
             self._last_held = messages[-1].queue_offset
             self.last_offset = max(self.last_offset, self._last_held)
@@ -136,7 +142,7 @@ class ProcessQueue:
         for message in messages:
             if message.holder is self and message.place in held:
                 del held[message.place]
-                freed += len(message.body)
+                freed += len(message.body) if message.__class__ is ReceivedMessage else len(message.stored.body)
         self.bytes -= freed
         first, end = self._first_place, self._next_place
         while first < end and first not in held:

@@ -29,7 +29,6 @@ class _HandedOut(Message, Generic[Inner]):
 
     def __init__(self, inner: Inner, entered: Portal) -> None:
         self.topic = inner.topic
-        self.body = inner.body
         self.flag = inner.flag
         self.properties = inner.properties
         self.queue: QueueRef = inner.queue
@@ -37,6 +36,15 @@ class _HandedOut(Message, Generic[Inner]):
         self.attempt = inner.attempt
         self.inner = inner
         self._portal = entered
+
+    @property
+    def body(self) -> bytes:
+        """As its producer gave it. Stored compressed it is inflated here, each time if it is large."""
+        return self.inner.body
+
+    @body.setter
+    def body(self, body: bytes) -> None:
+        self.inner.body = body
 
     @property
     def stored(self) -> StoredMessage:
