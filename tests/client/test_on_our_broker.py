@@ -60,7 +60,8 @@ class Servers:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.name_server = orbit.start_name_server(folder / "nameserver", port=free_port())
+        settings = {"orderMessageEnable": "true"}
+        self.name_server = orbit.start_name_server(folder / "nameserver", settings, port=free_port())
         self._broker_port = free_port(*_BESIDE)
         self.start_broker()
 

@@ -6,11 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from orbitmq import Client, Tracer, connect
+from orbitmq import Client, ReceivedMessage, Tracer, connect
 from orbitmq.admin.session import Session
 from orbitmq.admin.traces import trace_events
 from orbitmq.errors import RequestFailed
-from tests.client.suite import until_routed
+from tests.client.scripted import eventually
+from tests.client.suite import collecting, until_routed
 from tests.client.test_on_our_broker import Servers
 from tests.interop.both_clients import (  # noqa: F401 - what must hold wherever the two clients meet
     test_a_mixed_group_shares_the_queues,
@@ -63,6 +64,30 @@ async def topic(servers: Servers, client: Client, request: pytest.FixtureRequest
     await servers.create_topic(name)
     await until_routed(client, name)
     return name
+
+
+async def test_both_clients_keep_to_the_queues_of_an_ordered_topic(
+    name_server: str, client: Client, topic: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    """The topic has eight queues; its `orderTopicConf` says that three are for messages in order."""
+    java = java_client(False)
+    await asyncio.to_thread(java.open_admin_tool, "admin", name_server)
+    await asyncio.to_thread(java.ask, "admin", "createAndUpdateKvConfig", "ORDER_TOPIC_CONFIG", topic, "orbit-a:3")
+    await asyncio.to_thread(java.open_producer, "producer", name_server)
+    received: list[ReceivedMessage] = []
+    async with connect(name_server) as fresh, fresh.producer("PythonProducer") as producer:
+        assert [queue.queue_id for queue in await producer.queues(topic)] == [0, 1, 2]
+        for number in range(24):
+            key, text = f"user-{number % 6}", f"{number % 6} {number}"
+            [theirs] = await asyncio.to_thread(java.send, "producer", topic, [{"text": text}], order_key=key)
+            ours = await producer.send(topic, text, order_key=key)
+            assert ours.queue.queue_id == theirs["queue"] < 3
+        handler = collecting(received)
+        async with fresh.consumer(topic, group=f"InOrder{topic}", orderly=True, start="earliest", handler=handler):
+            await eventually(lambda: len(received) == 48, 60)
+    for user in range(6):
+        numbers = [int(body[1]) for body in (message.body.split() for message in received) if body[0] == b"%d" % user]
+        assert numbers == [number for number in range(user, 24, 6) for _ in range(2)]
 
 
 async def test_traces_of_either_client_are_found_by_the_id_of_a_message(

@@ -27,6 +27,7 @@ pytestmark = INTEROP
 GROUP: Final = "LeaseGroup"
 PATIENCE_SECONDS: Final = 60.0
 POP, ACK, CHANGE_INVISIBLE, NOTIFICATION, POLLING_INFO, PEEK = 200050, 200051, 200053, 200054, 200055, 200052
+UPDATE_BROKER_CONFIG, MAX_OFFSET = 25, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,39 @@ def test_apaches_client_sees_the_same_on_both_brokers(two: Two) -> None:
     for number, (their, our) in enumerate(zip(theirs, ours, strict=True)):
         assert their == our, f"step {number}"
     assert theirs[-4] == [(text, tag, 1, "1") for text, tag in (("m1", "B"), ("m6", "A"))]
+
+
+def revive_under_both_names(two: Two, consumer: Consumer) -> list[object]:
+    """One message comes back by the retry topic of the older name, the next by that of the newer one."""
+    topic, broker = f"Renamed{consumer.broker.name}", consumer.broker.address
+    make_topic(two, consumer, topic)
+    send(two, topic, ["older", "newer"])
+    older, newer = consumer.pop(topic, 2)[2]
+    consumer.extend(older, 1000)
+    place = {"topic": f"%RETRY%{GROUP}_{topic}", "queueId": "0"}
+    eventually(
+        lambda: wire.ask(broker, MAX_OFFSET, place).fields.get("offset"),
+        lambda end: end == "1",
+        30.0,
+        "the message back",
+    )
+    assert wire.ask(broker, UPDATE_BROKER_CONFIG, body=b"enableRetryTopicV2=true").code == 0
+    try:
+        consumer.extend(newer, 1000)
+        again = consumer.pop_until(topic, 2)
+        seen: list[object] = [sorted((leased.text, leased.attempt, leased.parts[4]) for leased in again)]
+        seen.append([consumer.ack(leased) for leased in again])
+        seen.append(consumer.pop(topic)[0])
+    finally:
+        assert wire.ask(broker, UPDATE_BROKER_CONFIG, body=b"enableRetryTopicV2=false").code == 0
+    return seen
+
+
+def test_retry_topics_of_both_names_are_read_alike(two: Two) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        theirs, ours = threads.map(partial(revive_under_both_names, two), two.both())
+    assert ours == theirs
+    assert ours[0] == [("newer", 1, "2"), ("older", 1, "1")]
 
 
 def in_order(two: Two, consumer: Consumer) -> list[object]:
