@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Final
 
 NAMES: Final = (
-    "broker", "broker_scale", "catch_up", "client", "flapping", "kinds", "nameserver", "overload", "signed", "spark", "store",
+    "broker", "broker_scale", "catch_up", "client", "cores", "growth", "flapping", "kinds", "nameserver", "overload", "signed", "spark", "store",
     "timers", "transactions",
 )  # fmt: skip
 

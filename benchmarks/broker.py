@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -40,7 +41,7 @@ from tests.interop.apache import write_properties
 from tests.interop.processes import Process, free_port, killed_on_failure
 from tests.interop.wire import register_now
 
-from benchmarks.machine import about, compile_c, memory_mb, processor_seconds
+from benchmarks.machine import about, compile_bytecode, compile_c, memory_mb, processor_seconds
 from benchmarks.plot import bar_chart
 from orbitmq.accelerated import SWITCH, compiled
 from orbitmq.message.record import decode_records
@@ -126,14 +127,18 @@ class Contender:
 class Load:
     """The load generator, one run of it."""
 
-    def __init__(self, program: Path) -> None:
-        self._program = program
+    def __init__(self, program: Path, *before: str) -> None:
+        """`before`: a command that runs it, such as taskset."""
+        self._command = [*before, str(program)]
 
-    def run(self, mode: str, address: Address, *arguments: object, behind: tuple[str, ...] = ()) -> dict[str, float]:
+    def run(
+        self, mode: str, address: Address, *arguments: object, behind: tuple[str, ...] = (), settle: float = 0.0
+    ) -> dict[str, float]:
         """What it printed: msgs, errors, rate, p50, p99 and more. A busy broker may refuse some messages."""
         words = (address.port, *arguments)
-        command = [str(self._program), mode, address.host, *map(str, words), BROKER_NAME, *behind]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [*self._command, mode, address.host, *map(str, words), BROKER_NAME, *behind]
+        environment = {**os.environ, "SETTLE": str(settle)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         printed = {key: float(value) for key, value in re.findall(r"(\w+)=([0-9.]+)", done.stdout)}
         if not printed.get("msgs"):
             raise SystemExit(f"the load generator failed: {' '.join(command)}: {done.stdout}{done.stderr}")
@@ -201,12 +206,12 @@ def _stopped(process: Process) -> Iterator[None]:
         process.stop()
 
 
-def create_topic(address: Address, topic: str) -> None:
+def create_topic(address: Address, topic: str, queues: int = QUEUES) -> None:
     header = CreateTopic(
         topic=topic,
         default_topic="TBW102",
-        read_queue_nums=QUEUES,
-        write_queue_nums=QUEUES,
+        read_queue_nums=queues,
+        write_queue_nums=queues,
         perm=6,
         topic_filter_type="SINGLE_TAG",
     )
@@ -441,6 +446,7 @@ def run(argv: list[str]) -> None:
     head = about(
         java=f"-Xms{options.heap} -Xmx{options.heap} -XX:+UseG1GC", rounds=options.rounds, seconds=options.seconds
     )
+    compile_bytecode()
     starters: list[Starter] = []
     if compiled("sends") is not None:
         starters.append(start_ours)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import re
+import resource
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,18 @@ def compile_c(folder: Path, name: str) -> Path:
     program = folder / name
     subprocess.run(["cc", "-O2", "-o", str(program), str(Path(__file__).with_name(f"{name}.c"))], check=True)
     return program
+
+
+def compile_bytecode() -> None:
+    """As pip does when it installs: a start is not to be measured with the compiling of every module in it."""
+    package = Path(__file__).parent.parent / "src" / "orbitmq"
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(package)], check=True)
+
+
+def children_seconds() -> float:
+    """User and system time of all children that have ended: a load generator's, before and after it ran."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def processor_seconds(pid: int) -> float:
