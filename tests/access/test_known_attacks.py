@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import tracemalloc
@@ -171,22 +170,6 @@ async def test_from_a_white_address_every_code_passes_and_from_elsewhere_none(tm
         for code in build_routes(white.state):
             with pytest.raises(mq.RequestFailed, match="No accessKey is configured"):
                 gate.check(_of(code), "10.1.1.1", NEEDS[code])
-
-
-async def test_what_was_signed_with_a_former_password_is_of_no_use_to_who_kept_it(tmp_path: Path) -> None:
-    """A replay is a request like any other as long as its key is in force: the signature has no time in it."""
-    async with a_broker(tmp_path, guarded=True) as broker:
-        kept = {code: _of(code) for code in build_routes(broker.state)}
-        for request in kept.values():
-            sign(request, ROOT)
-        look = kept[RequestCode.GET_BROKER_RUNTIME_INFO]
-        assert [(await ask(broker.address, look, None)).code for _ in range(2)] == [0, 0]
-        new = json.dumps({"password": "another-secret"}).encode()
-        change = Command(RequestCode.AUTH_UPDATE_USER, fields={"username": "root"}, body=new)
-        assert (await ask(broker.address, change, ROOT)).code == 0
-        for code, request in kept.items():
-            answer = await ask(broker.address, request, None)
-            assert (answer.code, answer.remark) == (16, "check signature failed."), RequestCode(code).name
 
 
 def _of(code: int) -> Command:

@@ -42,6 +42,9 @@ GUARDED: Final = {
     "initAuthenticationUser": '{"username":"root","password":"root-secret"}',
 }
 
+ELSEWHERE: Final = "10.0.0.0/8"
+SOURCES: Final = {"": "from anywhere", "127.0.0.0/8": "from a white-listed address", ELSEWHERE: "from another address"}
+
 # Fields that name what a request touches, and bodies where they stand there; the rest of a request does not matter to the gate.
 FIELDS: Final = {
     "topic": "T", "b": "T", "consumerGroup": "G", "group": "G", "groupName": "G", "destGroup": "G", "srcGroup": "S", "originTopic": "T",
@@ -78,8 +81,8 @@ class Asker:
 
 
 @asynccontextmanager
-async def guarded_broker(tmp_path: Path) -> AsyncIterator[tuple[Asker, Users, set[int]]]:
-    async with Broker(configuration(tmp_path / "broker", GUARDED)) as broker:
+async def guarded_broker(tmp_path: Path, **more: str) -> AsyncIterator[tuple[Asker, Users, set[int]]]:
+    async with Broker(configuration(tmp_path / "broker", {**GUARDED, **more})) as broker:
         assert broker.address is not None
         asker = Asker(broker.address)
         yield asker, broker.state.users, set(build_routes(broker.state))
@@ -87,8 +90,8 @@ async def guarded_broker(tmp_path: Path) -> AsyncIterator[tuple[Asker, Users, se
 
 
 @asynccontextmanager
-async def guarded_name_server(tmp_path: Path) -> AsyncIterator[tuple[Asker, Users, set[int]]]:
-    async with running_name_server(tmp_path / "names", clock=None, **GUARDED) as server:
+async def guarded_name_server(tmp_path: Path, **more: str) -> AsyncIterator[tuple[Asker, Users, set[int]]]:
+    async with running_name_server(tmp_path / "names", clock=None, **GUARDED, **more) as server:
         assert server.address is not None
         asker = Asker(server.address)
         yield asker, server.users, set(NAMESERVER_NEEDS)
@@ -107,6 +110,7 @@ async def test_every_code_for_everyone(tmp_path: Path, server: str) -> None:
     async with start(tmp_path) as (asker, users, codes):
         for who, status in ((NOBODY, "enable"), (MEMBER, "enable"), (GONE, "disable")):
             users.create(User(username=who.access_key, password=who.secret_key, user_status=status))
+        sharing: dict[str, tuple[list[Any], list[int]]] = {}  # codes by what they need
         for code in sorted(codes):
             request = Command(code, fields=dict(FIELDS), body=BODIES.get(RequestCode(code), b""))
             needed = needs[code](request, cluster)
@@ -119,9 +123,38 @@ async def test_every_code_for_everyone(tmp_path: Path, server: str) -> None:
             assert not await asker.is_refused(code, ROOT), f"{name} of a super user"
             assert await asker.is_refused(code, NOBODY) == bool(needed), f"{name} without the right"
             if needed:
-                grant(users, needed)
-                assert not await asker.is_refused(code, MEMBER), f"{name} with the right"
+                sharing.setdefault(str(needed), (needed, []))[1].append(code)
+        for needed, alike in sharing.values():
+            for source, where in SOURCES.items():
+                grant(users, needed, source)
+                for code in alike:
+                    is_refused = await asker.is_refused(code, MEMBER)
+                    assert is_refused == (source == ELSEWHERE), f"{RequestCode(code).name} with the right {where}"
                 users.delete_acl("User:member", None, None)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_every_code_replayed(tmp_path: Path, server: str) -> None:
+    """A replay is a request like any other as long as its key is in force: the signature has no time in it. Then it is of no use."""
+    start, _, _ = SERVERS[server]
+    async with start(tmp_path) as (asker, users, codes):
+        users.create(User(username="spare", password="spare-secret", user_type="Super"))
+        spare = Credentials("spare", "spare-secret")
+        for code in sorted(codes):
+            assert [await asker.is_refused(code, spare) for _ in range(2)] == [False, False], RequestCode(code).name
+        users.update(User(username="spare", password="another-secret"))
+        for code in sorted(codes):
+            answer = await asker.ask(code, spare)
+            assert (answer.code, answer.remark) == (16, "check signature failed."), RequestCode(code).name
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_every_code_can_be_let_through_by_its_number(tmp_path: Path, server: str) -> None:
+    start, needs, _ = SERVERS[server]
+    every = ",".join(str(int(code)) for code in needs)
+    async with start(tmp_path, authenticationWhitelist=every, authorizationWhitelist=every) as (asker, _, codes):
+        for code in sorted(codes):
+            assert not await asker.is_refused(code), RequestCode(code).name
 
 
 NOT_FOR_OPERATORS: Final = frozenset(  # what brokers and clients say of themselves
@@ -166,9 +199,15 @@ async def test_operators_leave_a_line_and_refusals_do(tmp_path: Path, caplog: py
     assert "root-secret" not in caplog.text
 
 
-def grant(users: Users, needed: list[Any]) -> None:
+def grant(users: Users, needed: list[Any], source: str) -> None:
     entries = [
-        PolicyEntry(resource=f"{need.kind}:{need.name}", actions=[need.actions[0]], decision="Allow") for need in needed
+        PolicyEntry(
+            resource=f"{need.kind}:{need.name}",
+            actions=[need.actions[0]],
+            source_ips=[source] if source else [],
+            decision="Allow",
+        )
+        for need in needed
     ]
     users.create_acl(Acl(subject="User:member", policies=[Policy(entries=entries)]))
 
