@@ -185,16 +185,20 @@ async def test_a_producer_that_does_not_decide_is_asked(tmp_path: Path) -> None:
         await producer.close()
 
 
-async def test_a_message_can_ask_for_more_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seconds", "left_alone", "asked_after"), [("60", 30, 31), ("1", 1, 1), ("many", 5, 2)])
+async def test_a_message_says_how_long_it_is_left_alone(
+    tmp_path: Path, seconds: str, left_alone: int, asked_after: int
+) -> None:
+    """Longer or shorter than `transactionTimeOut`, six seconds; which counts where the message says nothing to the point."""
     clock = ManualClock()
     async with running(tmp_path / "store", clock=clock) as broker, wire(broker) as client:
         producer = _Asked(broker)
         await producer.join()
-        await _begin(client, CHECK_IMMUNITY_TIME_IN_SECONDS="60")
-        clock.advance(seconds=30)
+        await _begin(client, CHECK_IMMUNITY_TIME_IN_SECONDS=seconds)
+        clock.advance(seconds=left_alone)
         await broker.state.half_messages.check_round()
         assert producer.questions.empty()
-        clock.advance(seconds=31)
+        clock.advance(seconds=asked_after)
         await broker.state.half_messages.check_round()
         await asyncio.wait_for(producer.questions.get(), PATIENCE_SECONDS)
         await producer.close()

@@ -63,7 +63,7 @@ _LONGEST_ROUND_SECONDS: Final = 60.0  # Java's too; the next round goes on
 class HalfMessage:
     """What must be known of an undecided message without reading it."""
 
-    __slots__ = ("checks", "commit_log_offset", "group", "size", "stored_at_ms", "topic")
+    __slots__ = ("checks", "commit_log_offset", "group", "immune_ms", "size", "stored_at_ms", "topic")
 
     def __init__(self, topic: str, commit_log_offset: int, size: int, stored_at_ms: int, checks: int = 0) -> None:
         self.topic = sys.intern(topic)  # where it will go
@@ -72,6 +72,7 @@ class HalfMessage:
         self.stored_at_ms = stored_at_ms
         self.checks = checks
         self.group: str | None = None  # of producers; known once the message was looked at
+        self.immune_ms: int | None = None  # how long it wants to be left alone; None: as long as the broker says
 
 
 class HalfMessages:
@@ -228,26 +229,18 @@ class HalfMessages:
 
     def _check(self, queue_offset: int, half: HalfMessage) -> bool:
         """False: its producer has enough to read for now."""
+        message = self._look_at(queue_offset, half) if half.group is None else None
+        if half.group is None:
+            return True
         settings = self._configuration.settings
-        age_ms = self._clock.now_ms() - half.stored_at_ms
-        if 0 <= age_ms <= settings.transaction_time_out:
+        patience_ms = settings.transaction_time_out if half.immune_ms is None else half.immune_ms
+        if 0 <= self._clock.now_ms() - half.stored_at_ms <= patience_ms:
             return True
         gives_up = half.checks >= settings.transaction_check_max
-        if half.group is not None and not gives_up and not self._clients.producers(half.group):
+        if not gives_up and not self._clients.producers(half.group):
             return True  # nobody to ask, so nothing to look up
-        record = self._store.record_at(half.commit_log_offset)
-        if record is None:
-            del self._undecided[queue_offset]  # its file has expired
-            return True
-        try:
-            message = decode_record(record)
-        except MessageError as error:
-            logger.error("gave up the half message at %d, which cannot be read: %s", half.commit_log_offset, error)
-            del self._undecided[queue_offset]
-            return True
-        half.group = sys.intern(message.properties.get(keys.PRODUCER_GROUP, ""))
-        immunity = message.properties.get(keys.CHECK_IMMUNITY_SECONDS, "")
-        if immunity.isdigit() and age_ms <= int(immunity) * 1000:
+        message = message or self._look_at(queue_offset, half)
+        if message is None:
             return True
         if gives_up:
             self._discard(queue_offset, message)
@@ -259,6 +252,23 @@ class HalfMessages:
             half.checks += 1
             self._ask(producer, message)
         return True
+
+    def _look_at(self, queue_offset: int, half: HalfMessage) -> StoredMessage | None:
+        """None when it is not there any more; then it is undecided no more."""
+        record = self._store.record_at(half.commit_log_offset)
+        if record is None:
+            del self._undecided[queue_offset]  # its file has expired
+            return None
+        try:
+            message = decode_record(record)
+        except MessageError as error:
+            logger.error("gave up the half message at %d, which cannot be read: %s", half.commit_log_offset, error)
+            del self._undecided[queue_offset]
+            return None
+        half.group = sys.intern(message.properties.get(keys.PRODUCER_GROUP, ""))
+        immunity = message.properties.get(keys.CHECK_IMMUNITY_SECONDS, "")
+        half.immune_ms = int(immunity) * 1000 if immunity.isdecimal() else None
+        return message
 
     def _discard(self, queue_offset: int, message: StoredMessage) -> None:
         """Nobody would decide: keep it where operators find it. Java: DefaultTransactionalMessageCheckListener"""
