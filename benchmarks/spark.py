@@ -1,13 +1,15 @@
 """The pipeline on Spark: `python -m benchmarks spark [--quick] [--messages N] [--bodies 1024,100] [--without-kafka] [--only TEXT]`.
 
+    make setup && .venv/bin/python -m benchmarks spark      the whole: about 20 minutes on two quiet cores, 13 GB below $TMPDIR
+
     generator           rows made inside the JVM, with the same columns: the ceiling, -> noop and -> Parquet
     source              format("rocketmq") from our broker, -> noop and -> Parquet through the JVM
     availableNow        the same as a stream, in micro-batches of a quarter, -> noop
     archive             topics into Parquet, written in the workers
     store scan          format("rocketmq-store") over the broker's directory, -> noop and -> Parquet through the JVM
     export-store        the same into Parquet, written in the workers
-    sink                rows of the generator into a topic
-    Kafka ...           the same jobs with Spark's own Kafka source and sink, as it comes and with a short fetch.max.wait.ms
+    sink                rows of the generator into a topic, half as many: what is written stays on the disk
+    Kafka ...           the same jobs with Spark's own Kafka source and sink, with a short fetch.max.wait.ms (one also as it comes)
     latency             micro-batches at 200 messages a second, ours and Kafka's
 
 8 queues, 5 properties a message, `local[2]`; brokers, Spark and its workers share the machine. Each figure is the best of the
@@ -19,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,10 +34,14 @@ from benchmarks import spark_kafka
 from benchmarks.machine import about
 from benchmarks.spark_latency import micro_batches
 from benchmarks.spark_measure import Bench
+from benchmarks.spark_table import LATENCY, table
+from orbitmq.admin.session import open_session
+from orbitmq.admin.topics import TopicPlan, create_topic
 from orbitmq.clock import SystemClock
+from orbitmq.spark.access import close_links
 from orbitmq.spark.archive import Archive
 from orbitmq.spark.registration import register
-from orbitmq.spark.session import start_session
+from orbitmq.spark.session import parse_conf, start_session
 from orbitmq.spark.source_options import source_options, source_schema
 from orbitmq.spark.store_export import export_store
 from orbitmq.spark.store_options import parse_options
@@ -52,7 +59,16 @@ RESULTS: Final = Path(__file__).parent / "results" / "spark.json"
 QUEUES: Final = 8
 BATCH: Final = 200
 QUICK_MESSAGES: Final = 200_000
-PROPERTIES: Final = {"region": "eu-central-1", "shop": "berlin-mitte", "version": "17"}
+PROPERTIES: Final = {"region": "eu-central-1", "shop": "berlin-mitte"}
+
+
+async def create_topics(name_server: str, *topics: str) -> None:
+    """Beforehand: one that sending makes has four queues."""
+    async with open_session(name_server) as session:
+        for topic in topics:
+            await create_topic(
+                session, TopicPlan(topic=topic, read_queues=QUEUES, write_queues=QUEUES), broker="orbit-a"
+            )
 
 
 async def fill(name_server: str, topic: str, count: int, body: bytes) -> None:
@@ -122,7 +138,7 @@ def measure_ours(bench: Bench, spark: SparkSession, name_server: str, store: Pat
 
     def sink(_: Path) -> None:
         to = {"nameServer": name_server, "topic": f"{topic}Sink"}
-        rows = generated(spark, bench.count, body_bytes).drop("topic")
+        rows = generated(spark, bench.count // 2, body_bytes).drop("topic")
         rows.write.format("rocketmq").options(**to).mode("append").save()
 
     def export(scratch: Path) -> None:
@@ -140,7 +156,7 @@ def measure_ours(bench: Bench, spark: SparkSession, name_server: str, store: Pat
     bench.measure(f"{body_bytes} B store scan -> noop", noop(scan))
     bench.measure(f"{body_bytes} B store scan -> parquet", to_parquet(scan))
     bench.measure(f"{body_bytes} B export-store", export)
-    bench.measure(f"{body_bytes} B sink", sink)
+    bench.measure(f"{body_bytes} B sink", sink, bench.count // 2)
 
 
 def measure_kafka(bench: Bench, spark: SparkSession, kafka: Kafka, body_bytes: int) -> None:
@@ -158,9 +174,15 @@ def measure_kafka(bench: Bench, spark: SparkSession, kafka: Kafka, body_bytes: i
         in_quarters = {"maxOffsetsPerTrigger": str(max(1, bench.count // 4))}
         stream = spark.readStream.format("kafka").options(**options, **in_quarters).load()
         bench.measure(f"{body_bytes} B {how} source -> noop", noop(source))
+        if not tuned:
+            continue
         bench.measure(f"{body_bytes} B {how} source, map -> parquet", to_parquet(spark_kafka.with_map(source)))
         bench.measure(f"{body_bytes} B {how} availableNow -> noop", available_now(stream))
-    bench.measure(f"{body_bytes} B Kafka: sink", lambda _: spark_kafka.write(rows, kafka, f"{topic}Sink"))
+    half = generated(spark, bench.count // 2, body_bytes)
+    bench.measure(
+        f"{body_bytes} B Kafka: sink", lambda _: spark_kafka.write(half, kafka, f"{topic}Sink"), bench.count // 2
+    )
+    spark_kafka.delete_topics(spark, kafka, topic, f"{topic}Sink")
 
 
 def measure_latency(
@@ -169,6 +191,7 @@ def measure_latency(
     topic, body = "Latency", b"x" * 1024
     found: dict[str, Any] = {}
     with connect(name_server) as client, client.producer("bench-latency") as producer:
+        run_loop(create_topics(name_server, topic))
         producer.send(topic, body)
         options = {"nameServer": name_server, "subscribe": topic, "startingOffsets": "latest"}
         frame = spark.readStream.format("rocketmq").options(**options).load()
@@ -190,10 +213,42 @@ def measure_latency(
     return found
 
 
+def measure_bodies(
+    spark: SparkSession,
+    name_server: str,
+    kafka: Kafka | None,
+    folder: Path,
+    wanted: argparse.Namespace,
+    body_bytes: int,
+) -> dict[str, Any]:
+    """All jobs with bodies of one size, on a broker of their own: its files go when they are done."""
+    jvm: Any = spark.sparkContext._gateway
+    settings: dict[str, str | int] = {"mappedFileSizeCommitLog": 256 << 20}
+    broker = orbit.start_broker(folder / f"broker-{body_bytes}", name_server, settings=settings)
+    try:
+        brokers = {"broker": broker.process.pid} | ({"Kafka": kafka.process.pid} if kafka is not None else {})
+        bench = Bench(folder, wanted.messages, wanted.runs, wanted.only, jvm.proc.pid, brokers)
+        topic = f"Bench{body_bytes}"
+        print(f"{bench.count:,} messages of {body_bytes} bytes", flush=True)
+        measure_generator(bench, spark, body_bytes)
+        run_loop(create_topics(name_server, topic, f"{topic}Sink"))
+        run_loop(fill(name_server, topic, bench.count, b"x" * body_bytes))
+        measure_ours(bench, spark, name_server, folder / f"broker-{body_bytes}" / "store", body_bytes)
+        if kafka is not None:
+            measure_kafka(bench, spark, kafka, body_bytes)
+        return bench.figures
+    finally:
+        close_links()
+        broker.process.stop()
+        shutil.rmtree(folder / f"broker-{body_bytes}", ignore_errors=True)
+
+
 def run(argv: list[str]) -> None:
     wanted = _arguments(argv)
-    count, runs = (QUICK_MESSAGES, 2) if wanted.quick else (wanted.messages, wanted.runs)
-    head = about(messages=count, queues=QUEUES, runs=runs)
+    if wanted.quick:
+        wanted.messages, wanted.runs = QUICK_MESSAGES, 2
+    bodies = [int(size) for size in wanted.bodies.split(",") if size]
+    head = about(messages=wanted.messages, queues=QUEUES, runs=wanted.runs)
     figures: dict[str, Any] = {}
     conf = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "10000"}
     if not wanted.without_kafka:
@@ -202,31 +257,20 @@ def run(argv: list[str]) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orbitmq-bench-spark-")))
         name_server = orbit.start_name_server(folder / "namesrv")
         stack.callback(name_server.process.stop)
-        settings: dict[str, str | int] = {"mappedFileSizeCommitLog": 256 << 20, "defaultTopicQueueNums": QUEUES}
-        broker = orbit.start_broker(folder / "broker", name_server.address, settings=settings)
-        stack.callback(broker.process.stop)
-        brokers = {"broker": broker.process.pid}
         kafka: Kafka | None = None
         if not wanted.without_kafka:
             kafka = spark_kafka.start_kafka(folder / "kafka", QUEUES)
             stack.callback(kafka.process.stop)
-            brokers["Kafka"] = kafka.process.pid
-        spark = start_session("orbitmq bench", master=wanted.master, conf=conf)
+        spark = start_session("orbitmq bench", master=wanted.master, conf=conf | parse_conf(tuple(wanted.conf)))
         stack.callback(spark.stop)
         register(spark)
-        jvm: Any = spark.sparkContext._gateway
-        for body_bytes in map(int, wanted.bodies.split(",") if wanted.bodies else ()):
-            print(f"{count:,} messages of {body_bytes} bytes", flush=True)
-            bench = Bench(folder, count, runs, wanted.only, jvm.proc.pid, brokers)
-            measure_generator(bench, spark, body_bytes)
-            run_loop(fill(name_server.address, f"Bench{body_bytes}", count, b"x" * body_bytes))
-            measure_ours(bench, spark, name_server.address, folder / "broker" / "store", body_bytes)
-            if kafka is not None:
-                measure_kafka(bench, spark, kafka, body_bytes)
-            figures |= bench.figures
+        for body_bytes in bodies:
+            figures |= measure_bodies(spark, name_server.address, kafka, folder, wanted, body_bytes)
         if wanted.latency_seconds:
-            found = measure_latency(spark, name_server.address, kafka, folder, wanted.latency_seconds)
-            figures["latency at 200 messages a second"] = found
+            broker = orbit.start_broker(folder / "broker-latency", name_server.address)
+            stack.callback(broker.process.stop)
+            figures[LATENCY] = measure_latency(spark, name_server.address, kafka, folder, wanted.latency_seconds)
+    print("\n".join(["", *table(figures, bodies)]), flush=True)
     if not wanted.quick and not wanted.only:
         RESULTS.write_text(json.dumps({**head, "figures": figures}, indent=2) + "\n")
 
@@ -238,6 +282,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--bodies", default="1024,100", help="sizes of bodies, separated by commas; empty for none")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting for Spark")
     parser.add_argument("--without-kafka", action="store_true", help="no Maven, no Kafka")
     parser.add_argument("--only", default="", help="only jobs whose name holds this text; nothing is kept")
     parser.add_argument("--latency-seconds", type=float, default=30.0, help="0: no measurement of latency")

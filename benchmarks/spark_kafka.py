@@ -57,6 +57,7 @@ def start_kafka(folder: Path, partitions: int) -> Kafka:
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
+        "file.delete.delay.ms": "1000",
     }
     file = folder / "server.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -84,6 +85,18 @@ def create_topic(spark: SparkSession, kafka: Kafka, topic: str, partitions: int)
     admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
     new = jvm.org.apache.kafka.clients.admin.NewTopic(topic, _optional(jvm, partitions), jvm.java.util.Optional.empty())
     admin.createTopics(jvm.java.util.List.of(new)).all().get()
+    admin.close()
+
+
+def delete_topics(spark: SparkSession, kafka: Kafka, *topics: str) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    settings = jvm.java.util.HashMap()
+    settings["bootstrap.servers"] = kafka.address
+    admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+    names = jvm.java.util.ArrayList()
+    for topic in topics:
+        names.add(topic)
+    admin.deleteTopics(names).all().get()
     admin.close()
 
 

@@ -170,6 +170,27 @@ def test_properties_are_split_as_apache_splits_them(texts: list[bytes]) -> None:
         assert batch.column(column).to_pylist() == [decode_properties(text).get(name) for text in texts]
 
 
+NAMES = st.sampled_from(
+    ["TAGS", "KEYS", "a", "eight888", "a longer name than eight", "a longer name than eighx", "blå"]
+)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=5), st.lists(st.lists(st.text("xyå", min_size=1), min_size=5, max_size=5)))
+def test_records_with_the_same_names_are_split_as_any(names: list[str], values: list[list[str]]) -> None:
+    def text(names: list[str], values: list[str]) -> bytes:
+        pairs = zip(names, values, strict=False)
+        return "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
+
+    same_names = [text(names, of_record) for of_record in values]
+    others = [text([*names[:-1], "a longer name than eighx"], of_record) for of_record in values[-1:]]
+    for texts in (same_names, same_names + others):
+        batch = decoded(b"".join(encode_stored(stored(raw_properties=one)) for one in texts))
+        want = [decode_properties(one) for one in texts]
+        assert [dict(pairs) for pairs in batch.column("properties").to_pylist()] == want
+        assert batch.column("tags").to_pylist() == [properties.get("TAGS") for properties in want]
+        assert batch.column("keys").to_pylist() == [properties.get("KEYS") for properties in want]
+
+
 @pytest.mark.parametrize("compression", [COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD, 0])
 def test_compressed_bodies_come_as_their_producers_gave_them(compression: int) -> None:
     packed = stored(body=compress(b"x" * 5000, compression), sys_flag=COMPRESSED | compression)

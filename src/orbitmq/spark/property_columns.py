@@ -2,13 +2,14 @@ r"""The properties of many records as columns: the whole map, or single ones suc
 
 The texts (`name \x01 value \x02` repeated) lie one behind the other in one buffer. Every \x02 in it ends an entry, and so does
 the end of a text whose last \x02 is missing; the first \x01 behind an entry's start ends its name. All of that is found by
-comparing the buffer with two numbers. What is rare (one name twice in a record, text that is not UTF-8) is left to the plain
+comparing the buffer with two numbers. Messages of one producer mostly have the same names in the same order; where all records do,
+their names need not be looked at one by one again, and the column of names is one that was made before. What is rare (one name twice in a record, text that is not UTF-8) is left to the plain
 decoder in message/properties.py, which also says what the rules are.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +19,8 @@ from orbitmq.message.properties import decode_properties
 from orbitmq.spark.byte_ranges import as_text, binary_column, bytes_and_offsets, text_column
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from orbitmq.spark.record_fields import Bytes, Mask, Numbers
 
 _NAME_END: Final = 1
@@ -47,6 +50,13 @@ class PropertyColumns:
 
     def single(self, name: bytes) -> pa.StringArray:
         """The value of one property; null where a record has none."""
+        alike = self._names_alike
+        if alike is not None:
+            if name not in alike:
+                return pa.nulls(len(self), pa.string())
+            last = len(alike) - 1 - alike[::-1].index(name)  # of two with one name the later counts
+            each = slice(last, None, len(alike))
+            return text_column(self._data, self._name_ends[each] + 1, self._ends[each])
         found = np.flatnonzero(self._named(name))
         if not len(found):
             return pa.nulls(len(self), pa.string())
@@ -63,19 +73,52 @@ class PropertyColumns:
 
     def map(self, kind: pa.DataType = _MAP) -> pa.MapArray:
         """All of them, of the map type `kind`."""
+        try:
+            columns = self._names(kind)
+            if columns is None:
+                return self._plain_map(kind)
+            offsets, names = columns
+            values = binary_column(self._data, self._name_ends + 1, self._ends).cast(kind.item_type)
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            return self._plain_map(kind)
+        return pa.MapArray.from_arrays(pa.array(offsets), names, values, type=kind)
+
+    def _names(self, kind: pa.DataType) -> tuple[npt.NDArray[np.int32], pa.Array] | None:
+        """Where the entries of each record begin, and the names of all entries. None if some record has one twice."""
+        alike = self._names_alike
+        if alike is not None:
+            if len(set(alike)) < len(alike):
+                return None
+            offsets = np.arange(0, len(self._starts) + 1, len(alike), dtype=np.int32)
+            return offsets, _repeated(alike, len(self), kind.key_type)
         names = binary_column(self._data, self._starts, self._name_ends)
         if self._has_repeats(names):
-            return self._plain_map(kind)
-        values = binary_column(self._data, self._name_ends + 1, self._ends)
-        try:
-            name_texts, value_texts = names.cast(kind.key_type), values.cast(kind.item_type)
-        except pa.ArrowInvalid:
-            return self._plain_map(kind)
+            return None
         offsets = np.searchsorted(self._starts, self._offsets, "left").astype(np.int32)
-        return pa.MapArray.from_arrays(pa.array(offsets), name_texts, value_texts, type=kind)
+        return offsets, names.cast(kind.key_type)
 
     def _plain_map(self, kind: pa.DataType) -> pa.MapArray:
         return pa.array([list(decode_properties(text).items()) for text in self._raw.to_pylist()], kind)
+
+    @cached_property
+    def _names_alike(self) -> tuple[bytes, ...] | None:
+        """The names of every record, if all records have the same ones in the same order."""
+        count = len(self)
+        each = len(self._starts) // count if count else 0
+        if not each or len(self._starts) != each * count or (self._starts[::each] != self._offsets[:-1]).any():
+            return None
+        starts, name_ends = self._starts.reshape(count, each), self._name_ends.reshape(count, each)
+        lengths = name_ends - starts
+        if (lengths != lengths[0]).any():
+            return None
+        words = np.ndarray((len(self._data) - _WORD_BYTES + 1,), "<u8", self._data, strides=(1,))
+        for column, length in enumerate(lengths[0].tolist()):
+            for begin in range(0, length, _WORD_BYTES):
+                found = words[starts[:, column] + begin]
+                mask = np.uint64((1 << 8 * min(_WORD_BYTES, length - begin)) - 1)
+                if ((found ^ found[0]) & mask).any():
+                    return None
+        return tuple(self._data[at:end].tobytes() for at, end in zip(starts[0], name_ends[0], strict=True))
 
     @cached_property
     def _records(self) -> Numbers:
@@ -107,6 +150,18 @@ class PropertyColumns:
         if len(self) * kinds <= _MANY_CELLS:
             return bool(np.bincount(cells).max() > 1)
         return len(np.unique(cells)) < len(cells)
+
+
+def _repeated(names: tuple[bytes, ...], times: int, kind: pa.DataType) -> pa.Array:
+    """The names, over and over."""
+    power = max(times - 1, 1).bit_length()
+    return _many(names, power, kind).slice(0, len(names) * times)
+
+
+@lru_cache(maxsize=8)  # one for each kind of message that is read at a time
+def _many(names: tuple[bytes, ...], power: int, kind: pa.DataType) -> pa.Array:
+    few = pa.array([name.decode() for name in names], kind)
+    return few.take(pa.array(np.tile(np.arange(len(names)), 1 << power)))
 
 
 def _entries(data: Bytes, offsets: Numbers) -> tuple[Numbers, Numbers, Numbers]:
