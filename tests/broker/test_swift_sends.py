@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,8 +13,10 @@ from orbitmq.clock import ManualClock
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.properties import encode_properties
 from orbitmq.protocol import command as commands
+from orbitmq.protocol.codes import FLAG_ONEWAY
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
+from orbitmq.protocol.headers.transactions import COMMIT, ROLLBACK, UNKNOWN, EndTransaction
 from tests.broker.kit import SEND_BATCH, SEND_V2, running, send_header, wire
 from tests.line import connected
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REQUESTS = 400
+END_TRANSACTION = 37
 TOPICS = ("Orders", "Payments", "T" * 127)
 
 
@@ -145,13 +149,18 @@ async def story(directory: Path, seed: int, request: Callable[[int, random.Rando
         answers = [commands.decode(frame) for frame in FrameDecoder().feed(bytes(line.written))]
         connection.connection_lost(None)
         undecided, counted = broker.state.half_messages.by_topic(), broker.state.sending.all_puts.value
-    files = {
+    return Told(
+        [(answer.opaque, answer.code, answer.fields) for answer in answers], stored_in(directory), undecided, counted
+    )
+
+
+def stored_in(directory: Path) -> dict[str, bytes]:
+    return {
         str(file.relative_to(directory)): file.read_bytes()
         for folder in ("commitlog", "consumequeue", "index")
         for file in sorted((directory / folder).rglob("*"))
         if file.is_file()
     }
-    return Told([(answer.opaque, answer.code, answer.fields) for answer in answers], files, undecided, counted)
 
 
 @pytest.mark.parametrize("request_of", [some_send, some_request])
@@ -164,6 +173,60 @@ async def test_a_story_leaves_the_same_bytes_both_ways(
     assert compiled_story == await story(tmp_path / "python", seed, request_of)
     assert len(compiled_story.answers) == REQUESTS
     assert len([name for name in compiled_story.files if name.startswith("commitlog")]) > 2
+
+
+async def transactions(directory: Path, seed: int) -> Told:
+    """Half messages and what is decided about those before, in the same reads; some decisions are forged."""
+    chance = random.Random(seed)
+    answers: list[tuple[int, int, Mapping[str, str]]] = []
+    async with running(directory, clock=ManualClock(), mappedFileSizeCommitLog=32 << 10) as broker:
+        broker.state.store.settle_at(bytes(8))
+        broker.state.receipts.settle_at(bytes(8))
+        broker.state.half_messages.settle_at(bytes(8))
+        connection, line = connected(broker._servers[0])
+        ends: list[bytes] = []
+        for turn in range(12):
+            halves = [half_message(turn * 20 + number, chance) for number in range(20)]
+            requests = halves + ends
+            chance.shuffle(requests)
+            line.written.clear()
+            connection.data_received(b"".join(requests))
+            told = [commands.decode(frame) for frame in FrameDecoder().feed(bytes(line.written))]
+            answers += [(answer.opaque, answer.code, answer.fields) for answer in told]
+            ends = [end_of(receipt.fields, chance) for receipt in told if "msgId" in receipt.fields]
+            await asyncio.sleep(0)  # what was decided is written down
+        connection.connection_lost(None)
+        undecided, counted = broker.state.half_messages.by_topic(), broker.state.sending.all_puts.value
+    return Told(answers, stored_in(directory), undecided, counted)
+
+
+def half_message(number: int, chance: random.Random) -> bytes:
+    kind = {"TRAN_MSG": "true", "PGROUP": "P"} if chance.random() < 0.9 else {}
+    header = send_header("Orders", chance.randrange(4), {"UNIQ_KEY": f"7F0000010001{number:020X}"} | kind)
+    return commands.encode(Command(SEND_V2, opaque=number, fields=header.to_fields(), body=chance.randbytes(200)))
+
+
+def end_of(receipt: Mapping[str, str], chance: random.Random) -> bytes:
+    header = EndTransaction(
+        producer_group=chance.choice(("P", "P", "P", "another")),
+        tran_state_table_offset=int(receipt["queueOffset"]),
+        commit_log_offset=int(receipt["msgId"][16:], 16),
+        commit_or_rollback=chance.choice((COMMIT, COMMIT, ROLLBACK, UNKNOWN)),
+        msg_id="M",
+    )
+    flag = chance.choice((0, FLAG_ONEWAY))
+    return commands.encode(Command(END_TRANSACTION, opaque=9999, flag=flag, fields=header.to_fields()))
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_decisions_between_half_messages_leave_the_same_bytes_both_ways(
+    tmp_path: Path, seed: int, accelerator: pytest.MonkeyPatch
+) -> None:
+    compiled_story = await transactions(tmp_path / "compiled", seed)
+    accelerator.setenv(SWITCH, "0")
+    assert compiled_story == await transactions(tmp_path / "python", seed)
+    assert len([name for name in compiled_story.files if name.startswith("commitlog")]) > 2
+    assert compiled_story.undecided
 
 
 @pytest.mark.parametrize("settings", [{"rejectTransactionMessage": "true"}, {"timerWheelEnable": "false"}])

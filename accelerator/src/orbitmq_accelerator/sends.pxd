@@ -24,6 +24,7 @@ cdef class Place:
 
 cdef class SwiftSends:
     cdef object sending, store, log, durability, receipts, now_ms, served, served_batch, note_record
+    cdef object end_transaction  # an express handler, or None where decisions go the ordinary way
     cdef dict next_offsets
 
     # For what has to wait.
@@ -89,6 +90,8 @@ cdef class SwiftSends:
     cdef int say_goal(self, Send *send, int64_t due_ms, const uint8_t *transaction, Py_ssize_t transaction_bytes) except -1
     cdef bint find_field(self, Place place) except -1
     cdef int count_place(self, Place place) except -1
+    cdef bint take_end(self, connection, const uint8_t *header, Py_ssize_t header_bytes) except -1
+    cdef int take_log_back(self) except -1
     cdef bint take_batch(
         self, Send *send, const uint8_t *body, Py_ssize_t body_bytes, const uint8_t *unique_key, Py_ssize_t key_bytes
     ) except -1

@@ -134,7 +134,7 @@ cdef class SwiftSends:
         free(self.answers)
         free(self.properties)
 
-    def __init__(self, sending, durability, receipts, now_ms, served, served_batch, door=None):
+    def __init__(self, sending, durability, receipts, now_ms, served, served_batch, end_transaction=None, door=None):
         self.sending = sending
         self.store = sending.store
         self.log = sending.store.log
@@ -146,6 +146,7 @@ cdef class SwiftSends:
         self.next_offsets = self.log.next_queue_offsets
         self.note_record = self.log.recent.append
         self.topic_name = b""
+        self.end_transaction = end_transaction
         self.door = door
         self.keys = {}
         self.delayed = Place(names.DELAY_TOPIC, 0)
@@ -211,12 +212,15 @@ cdef class SwiftSends:
             frame_bytes = <Py_ssize_t>load32(frame) + 4
             word = load32(frame + 4)
             header_bytes = word & 0xFFFFFF
-            if (
-                frame_bytes > length - taken
-                or header_bytes + PREFIX_BYTES > frame_bytes
-                or not self.take(
-                    frame + PREFIX_BYTES, header_bytes, word >> 24, frame_bytes - PREFIX_BYTES - header_bytes
-                )
+            if frame_bytes > length - taken or header_bytes + PREFIX_BYTES > frame_bytes:
+                break
+            if is_end_of_transaction(frame, frame_bytes):
+                if not self.take_end(connection, frame + PREFIX_BYTES, header_bytes):
+                    break
+                taken += frame_bytes
+                continue
+            if not self.take(
+                frame + PREFIX_BYTES, header_bytes, word >> 24, frame_bytes - PREFIX_BYTES - header_bytes
             ):
                 break
             taken += frame_bytes
@@ -431,6 +435,35 @@ cdef class SwiftSends:
         if place.records:
             self.sending.count(place.topic, place.records, place.record_bytes)
             place.records = place.record_bytes = 0
+        return 0
+
+    # ---- and is decided
+
+    cdef bint take_end(self, connection, const uint8_t *header, Py_ssize_t header_bytes) except -1:
+        """They come between half messages, and would end every run. Decided where they always are, with the log in its place."""
+        if not self.immediate or self.end_transaction is None:
+            return False
+        self.log.end = self.at
+        try:
+            answer = self.end_transaction(connection, PyBytes_FromStringAndSize(<const char *>header, header_bytes), b"")
+        finally:
+            self.take_log_back()
+        if answer is None:
+            return False
+        self.make_room(PyBytes_GET_SIZE(answer))
+        write_text(self.answers + self.answered, answer)
+        self.answered += PyBytes_GET_SIZE(answer)
+        return True
+
+    cdef int take_log_back(self) except -1:
+        """Somebody else appended to it; perhaps to another file."""
+        self.at = self.log.end
+        self.prepared_to = self.log.prepared_to
+        if self.log.segment_start != self.memory_start:
+            PyBuffer_Release(&self.view)
+            PyObject_GetBuffer(self.log.memory, &self.view, PyBUF_CONTIG)
+            self.memory = <uint8_t *>self.view.buf
+            self.memory_start = self.log.segment_start
         return 0
 
     # ---- many in one request
@@ -756,10 +789,18 @@ cdef bytes host_of(connection):
     return host if PyBytes_GET_SIZE(host) == 8 else None
 
 
+cdef bint is_end_of_transaction(const uint8_t *frame, Py_ssize_t length) noexcept nogil:
+    return length > 19 and frame[4] == 0 and memcmp(frame + 8, b'{"code":37,', 11) == 0
+
+
 cdef bint begins_with_a_send(const uint8_t *data, Py_ssize_t length) noexcept nogil:
     """A glance, so that other requests lose no time here."""
     if length < 24:
         return False
     if data[4] == 0:
-        return memcmp(data + 8, b'{"code":310', 11) == 0 or memcmp(data + 8, b'{"code":320', 11) == 0
+        return (
+            memcmp(data + 8, b'{"code":310', 11) == 0
+            or memcmp(data + 8, b'{"code":320', 11) == 0
+            or is_end_of_transaction(data, length)
+        )
     return data[4] == 1 and data[8] == 1 and (data[9] == 0x36 or data[9] == 0x40)

@@ -108,6 +108,7 @@ def build_swift(state: State) -> SwiftHandler | None:
         state.clock.now_ms,
         served,
         served_batch,
+        EndExpress(state.half_messages, state.durability, state.times) if state.gate is None else None,
         None if state.gate is None else ExpressDoor(state.gate),
     )
     return handler
