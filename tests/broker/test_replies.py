@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbitmq.errors import StoreFull
 from orbitmq.message.properties import decode_properties
 from orbitmq.protocol.command import Command, ok
+from orbitmq.storage.health import RunningFlags
 from orbitmq.transport.pool import Pool
 from tests.broker.kit import HEART_BEAT, PATIENCE_SECONDS, Wire, long_send_header, running, send_header, wire
 
@@ -85,3 +87,18 @@ async def test_replies_need_not_be_kept(tmp_path: Path) -> None:
         assert len(asker.pushed) == 1
         assert await client.bodies(TOPIC) == []
         await asker.close()
+
+
+async def test_a_reply_reaches_who_asked_also_when_the_store_takes_nothing(client: Wire, broker: Broker) -> None:
+    asker = _Asker(broker)
+    await asker.join()
+    broker.state.store.health.report(RunningFlags.NOT_WRITABLE, StoreFull("no room"))
+
+    answer = await client.ask(REPLY_V2, send_header(TOPIC, 0, PROPERTIES), b"pong")
+
+    assert answer.code == 0, answer
+    assert [pushed.body for pushed in asker.pushed] == [b"pong"]
+    assert (await client.send("T", b"x")).code == 14
+    broker.state.store.health.clear(RunningFlags.NOT_WRITABLE)
+    assert await client.bodies(TOPIC) == []
+    await asker.close()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker.sending import packed_host
-from orbitmq.errors import RequestFailed, TransportError
+from orbitmq.errors import RequestFailed, StorageError, TransportError
 from orbitmq.message import properties as keys
 from orbitmq.message.hosts import host_text
 from orbitmq.message.properties import decode_properties, encode_properties
@@ -38,7 +39,7 @@ async def send_reply(
     request: Command,
     connection: Connection,
 ) -> Command:
-    """Hand the reply to the client that waits for it; it is kept as well, whether that worked or not."""
+    """Hand the reply to the client that waits for it; it is kept as well, whether that worked or not, if the store takes it."""
     header = request.read(header_type)
     try:
         sending.check_open()
@@ -46,17 +47,18 @@ async def send_reply(
         queue_id = sending.queue_for(header, topic)
         offset = queue_offset = 0
         if configuration.settings.store_reply_message_enable:
-            appended, _, _ = sending.put(
-                header.topic,
-                queue_id,
-                request.body,
-                header.properties,
-                header.born_timestamp,
-                packed_host(*connection.peer),
-                header.flag,
-                header.sys_flag,
-            )
-            offset, queue_offset = appended.commit_log_offset, appended.queue_offset
+            with contextlib.suppress(StorageError):  # who waits needs no copy of it; the log says what ails the store
+                appended, _, _ = sending.put(
+                    header.topic,
+                    queue_id,
+                    request.body,
+                    header.properties,
+                    header.born_timestamp,
+                    packed_host(*connection.peer),
+                    header.flag,
+                    header.sys_flag,
+                )
+                offset, queue_offset = appended.commit_log_offset, appended.queue_offset
     except RequestFailed as error:
         return receipts.refused(error)
     receipt = receipts.stored_batch([offset], queue_id, queue_offset, None)
