@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from orbitmq.clock import Clock
     from orbitmq.nameserver.server import NameServer
 
 
 class Group:
     """A master and its slaves, each in a folder of its own under `directory`. Anyone can stop and come back."""
 
-    def __init__(self, directory: Path, name_server: NameServer) -> None:
+    def __init__(self, directory: Path, name_server: NameServer, clock: Clock | None = None) -> None:
+        self._clock = clock
         self._directory = directory
         self.name_server = name_server
         self._brokers: list[Broker] = []
@@ -42,7 +44,7 @@ class Group:
 
     async def _start(self, folder: str, changes: dict[str, object]) -> Broker:
         settings = {"namesrvAddr": str(self.name_server.address), "registerNameServerPeriod": 10_000, **changes}
-        broker = Broker(configuration(self._directory / folder, settings))
+        broker = Broker(configuration(self._directory / folder, settings), clock=self._clock)
         await broker.start()
         self._brokers.append(broker)
         return broker

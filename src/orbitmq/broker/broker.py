@@ -92,6 +92,8 @@ class Broker:
             self.state.delayed.close()
             await asyncio.to_thread(self.state.store.close)
             raise
+        if self.state.handing_back is not None:
+            await self.state.handing_back.take_back(self.address, self.state.registration.ha_address)
         start_jobs(self.state, self._tasks.start)
         await self.state.registration.start()
         return self.address
@@ -104,6 +106,9 @@ class Broker:
         state.pulling.held.release_all()
         state.pops.release_all()
         await self._tasks.close()
+        for speaker in (state.members, state.acting, state.handing_back):
+            if speaker is not None:
+                await speaker.close()
         await state.cleaning.stop()
         await self._close_ports()
         if state.copying is not None:

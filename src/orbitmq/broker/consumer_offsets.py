@@ -91,6 +91,29 @@ class ConsumerOffsets:
         self._offsets.update(table.offset_table)
         self.version = table.data_version
 
+    def begin_acting(self) -> None:
+        """From now on these offsets are newer than the master's, and say so."""
+        self._bump()
+
+    def take_back(self, table: OffsetTable, end_of: Callable[[str, int], int]) -> None:
+        """What a slave took in this master's place. Its word counts if it is the newer; else whichever is further.
+
+        `end_of` a queue here bounds it: a master may have lost what its slave still has.
+        """
+        is_newer = table.data_version.counter > self.version.counter
+        for key, queues in table.offset_table.items():
+            topic, _ = _parts(key)
+            if not topic:
+                continue
+            own = self._offsets.setdefault(key, {})
+            for queue_id, offset in queues.items():
+                theirs = min(offset, end_of(topic, queue_id))
+                own[queue_id] = theirs if is_newer else max(theirs, own.get(queue_id, 0))
+        self._commits += 1
+        if is_newer:
+            self.version = table.data_version
+            self._bump()
+
     def forget_topic(self, topic: str) -> None:
         for key in [key for key in self._offsets if _parts(key)[0] == topic]:
             del self._offsets[key]

@@ -26,6 +26,8 @@ from orbitmq.storage.tables import DataVersion, DelayTable
 from orbitmq.tasks import set_within
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from orbitmq.broker.sending import Sending
     from orbitmq.clock import Clock
     from orbitmq.message.record import RawRecord
@@ -99,6 +101,34 @@ class DelayedMessages:
         )  # also of levels that only the master has: their messages come here too
         self._progress.begin(self._offsets)  # it may be less than what this broker noted as a master
 
+    def take_back(self, table: DelayTable) -> None:
+        """What a slave delivered in this master's place is not delivered again."""
+        for level, offset in table.offset_table.items():
+            self._offsets[level] = max(self._offsets.get(level, 0), self._corrected(level, offset))
+
+    async def deliver_elsewhere(self, put: Callable[[str, RawRecord], Awaitable[bool]]) -> None:
+        """By a slave in its master's place: what is due, until somewhere somebody does not take it."""
+        for level in list(self._offsets):
+            while (due := self._first_due(level)) is not None:
+                topic = (_find_topic(due.properties) or b"").decode("utf-8", "replace")
+                if topic and topic != names.HALF_TOPIC and not await put(topic, due):
+                    return
+                self._offsets[level] += 1
+
+    def _first_due(self, level: int) -> RawRecord | None:
+        """Passes over what cannot be read."""
+        while True:
+            low, high = self._store.queue_range(names.DELAY_TOPIC, level - 1)
+            self._offsets[level] = max(self._offsets[level], low)
+            if self._offsets[level] >= high:
+                return None
+            entries = self._store.queue_entries(names.DELAY_TOPIC, level - 1, self._offsets[level], 1)
+            message = self._read(level, *entries[0][:2]) if entries else None
+            if message is not None:
+                is_due = self._due_ms(message, entries[0][2] if entries else 0, level) <= self._clock.now_ms()
+                return message if is_due else None
+            self._offsets[level] += 1
+
     def progress(self) -> dict[int, tuple[int, int]]:
         """Of each level in use: the next offset to deliver, and where its queue ends."""
         ends = {level: self._store.queue_range(names.DELAY_TOPIC, level - 1).max_offset for level in self._offsets}
@@ -165,26 +195,30 @@ class DelayedMessages:
         if self._offsets[level] >= high:
             return None
         entries = self._store.queue_entries(names.DELAY_TOPIC, level - 1, self._offsets[level], _BATCH) or []
-        delay_ms = self._delay_ms(level)
         for physical, size, due_code in entries:
-            record = self._store.log.read(physical, size)
-            try:
-                message = decode_raw(record) if record is not None else None
-            except MessageError as error:
-                logger.error("skipped a message of delay level %d that cannot be read: %s", level, error)
-                message = None
+            message = self._read(level, physical, size)
             if message is not None:
-                now_ms = self._clock.now_ms()
-                due_ms = min(message.stored_at_ms, now_ms) + delay_ms
-                if due_code >= message.stored_at_ms:  # else it is no time: where its entry is extended, an address
-                    due_ms = min(due_ms, due_code)
-                if due_ms > now_ms:
+                due_ms = self._due_ms(message, due_code, level)
+                if due_ms > self._clock.now_ms():
                     return due_ms
                 self._deliver(message)
             self._offsets[level] += 1
             if self._notes_deliveries:
                 self._progress.note(level, self._offsets[level])
         return _AT_ONCE  # more may be due, but others want the event loop too
+
+    def _read(self, level: int, commit_log_offset: int, size: int) -> RawRecord | None:
+        record = self._store.log.read(commit_log_offset, size)
+        try:
+            return decode_raw(record) if record is not None else None
+        except MessageError as error:
+            logger.error("skipped a message of delay level %d that cannot be read: %s", level, error)
+            return None
+
+    def _due_ms(self, message: RawRecord, due_code: int, level: int) -> int:
+        due_ms = min(message.stored_at_ms, self._clock.now_ms()) + self._delay_ms(level)
+        # A smaller code is no time: where its entry is extended, an address.
+        return min(due_ms, due_code) if due_code >= message.stored_at_ms else due_ms
 
     def _deliver(self, message: RawRecord) -> None:
         """StorageError when the store cannot take it now. What can never be delivered is dropped, and said so."""

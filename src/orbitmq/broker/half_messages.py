@@ -32,7 +32,7 @@ from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers.transactions import CheckTransactionState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from orbitmq.broker.clients import Client, Clients
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
@@ -316,6 +316,25 @@ class HalfMessages:
         message.topic = message.properties.get(keys.REAL_TOPIC, message.topic)
         message.queue_id = int(message.properties.get(keys.REAL_QUEUE_ID, "0"))
         producer.connection.notify(new_request(RequestCode.CHECK_TRANSACTION_STATE, header, encode_stored(message)))
+
+    # ---- by a slave in its master's place, and after its return
+
+    async def begin_elsewhere(self, begin: Callable[[RawRecord], Awaitable[bool]]) -> None:
+        """What is undecided, as it is in the queues now, becomes a transaction of another broker, which asks its producer."""
+        self._undecided.clear()
+        self._rebuild()
+        for queue_offset, half in list(self._undecided.items()):
+            record = self._store.log.read(half.commit_log_offset, half.size)
+            if record is not None and not await begin(decode_raw(record)):
+                return
+            del self._undecided[queue_offset]
+            self.save_progress()
+
+    def forget_before(self) -> None:
+        """The saved progress was taken back from a slave: what lies before it is decided, or another broker's."""
+        offset = self._offsets.get(GROUP, names.HALF_TOPIC, _QUEUE) or 0
+        for queue_offset in [known for known in self._undecided if known < offset]:
+            del self._undecided[queue_offset]
 
     # ---- across restarts
 

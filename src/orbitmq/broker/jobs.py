@@ -50,6 +50,12 @@ def start_jobs(state: State, start: StartTask) -> None:
         state.copying.on_lost = state.registration.again_soon
         start(state.copying.run(), "copying the master's log")
         start(state.master_tables.run(), "copying the master's tables")
+    if state.members is not None:
+        seconds = settings.broker_heartbeat_interval / 1000
+        start(every(seconds, state.members.say_alive, "saying that this broker is alive"), "signs of life")
+    if state.acting is not None:
+        start(state.acting.watch(), "watching who is alive")
+        start(state.acting.run(), "acting in the master's place")
     if state.compacted is not None:
         seconds = settings.flush_interval_consume_queue / 1000
         start(every(seconds, state.compacted.sync, "saving compacted topics"), "saving compacted topics")

@@ -39,7 +39,11 @@ from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.broker.receipts import Receipts
 from orbitmq.broker.refusing import Refusing
 from orbitmq.broker.registration import Registration
+from orbitmq.broker.replication.acting import ActingMaster
+from orbitmq.broker.replication.escape import Escape
+from orbitmq.broker.replication.handing_back import HandingBack
 from orbitmq.broker.replication.master import Slaves
+from orbitmq.broker.replication.members import Members
 from orbitmq.broker.replication.metadata import MasterTables
 from orbitmq.broker.replication.slave import Copying
 from orbitmq.broker.replication.wire import CHALLENGE_BYTES, Handshake
@@ -157,8 +161,24 @@ class Opener:
         slaves = Slaves(store, configuration, self._network, self._handshakes(gate))
         durability = self._open_durability(store, slaves)
         topics, groups, offsets = known.topics, known.groups, known.offsets
+        lease_parts = self._open_leases(store, known, sending, durability, stats, host, start_task)
+        half_messages = HalfMessages(store, topics, offsets, clients, sending, configuration, stats, clock, host)
+        members = acting = handing_back = None
+        if settings.enable_slave_acting_master:
+            new_pool = partial(self._pool, own_signature(settings))
+            members = Members(configuration, name_servers, registration, new_pool())
+            done = (offsets, delayed, timers, half_messages)
+            if master_tables is not None:
+                escape = Escape(configuration, name_servers, new_pool())
+                log, reviving = lease_parts["lease_log"], lease_parts["reviving"]
+                acting = ActingMaster(configuration, members, escape, master_tables, *done, log, reviving, clock)
+            else:
+                handing_back = HandingBack(members, new_pool(), store, *done)
         return State(
-            **self._open_leases(store, known, sending, durability, stats, host, start_task),
+            **lease_parts,
+            members=members,
+            acting=acting,
+            handing_back=handing_back,
             configuration=configuration,
             clock=clock,
             randomness=self._random,
@@ -183,7 +203,7 @@ class Opener:
             delayed=delayed,
             timers=timers,
             compacted=compacted,
-            half_messages=HalfMessages(store, topics, offsets, clients, sending, configuration, stats, clock, host),
+            half_messages=half_messages,
             registration=registration,
             totals=Totals(clock, stats, topics, settings.broker_cluster_name),
             progress=Progress(store, topics, groups, offsets, clients, stats, configuration),

@@ -133,6 +133,7 @@ _OPERATORS: Final[Mapping[int, NeedsOf]] = {
     RequestCode.SET_COMMITLOG_READ_MODE: _CHANGE,
     RequestCode.EXCHANGE_BROKER_HA_INFO: _CHANGE,
     RequestCode.RESET_MASTER_FLUSH_OFFSET: _CHANGE,
+    RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: _LOOK,
     RequestCode.GET_BROKER_HA_STATUS: _LOOK,
     # Access files of 4.x: for admins alone, looking included.
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _CHANGE,

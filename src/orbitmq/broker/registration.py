@@ -150,7 +150,10 @@ class Registration:
             cluster_name=settings.broker_cluster_name,
             ha_server_addr=str(self._ha_address),
             broker_id=settings.broker_id,
-            enable_acting_master=False,
+            heartbeat_timeout_millis=settings.broker_not_active_timeout_millis
+            if settings.enable_slave_acting_master
+            else None,
+            enable_acting_master=settings.enable_slave_acting_master,
             compressed=settings.compressed_register,
             body_crc32=body_checksum(body),
         )

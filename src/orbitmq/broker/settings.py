@@ -65,6 +65,11 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
     rocketmq_home: str = msgspec.field(default_factory=lambda: os.environ.get("ROCKETMQ_HOME", ""))
     acl_enable: bool = False  # the access files of 4.x
     # Copies on slaves
+    enable_slave_acting_master: bool = False
+    enable_remote_escape: bool = False
+    broker_heartbeat_interval: int = 1000
+    broker_not_active_timeout_millis: int = 10_000
+    sync_broker_member_group_period: int = 1000
     ha_send_heartbeat_interval: int = 5000
     ha_housekeeping_interval: int = 20_000  # ms without a word, and the connection is closed
     ha_transfer_batch_size: int = 32 << 10
@@ -345,7 +350,7 @@ BrokerConfiguration = Configuration[Settings]
 AT_NEXT_START: Final = frozenset(
     {
         "namesrvAddr", "fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup", "brokerIP1", "brokerIP2",
-        "haListenPort", "orbitmq.haTls", "inSyncReplicas", "regionId", "traceOn", "traceTopicEnable", "msgTraceTopicName",
+        "haListenPort", "orbitmq.haTls", "enableSlaveActingMaster", "brokerHeartbeatInterval", "inSyncReplicas", "regionId", "traceOn", "traceTopicEnable", "msgTraceTopicName",
         "clusterTopicEnable", "brokerTopicEnable", "flushConsumerOffsetInterval", "flushDelayOffsetInterval",
         "serverChannelMaxIdleTimeSeconds", "serverSocketBacklog", "storeType", "maxMessageSize",
         "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mappedFileSizeConsumeQueueExt",
@@ -369,6 +374,9 @@ _RANGES: Final = (
     ("broker_permission", 0, 7),
     ("default_topic_queue_nums", 1, 65535),
     ("max_message_size", 1, 512 << 20),
+    ("broker_heartbeat_interval", 10, 3_600_000),
+    ("broker_not_active_timeout_millis", 100, 3_600_000),
+    ("sync_broker_member_group_period", 10, 3_600_000),
     ("ha_send_heartbeat_interval", 1, 3_600_000),
     ("ha_housekeeping_interval", 1, 3_600_000),
     ("ha_transfer_batch_size", 1, 4 << 20),  # Java's slaves take pieces of up to 4 MB

@@ -33,6 +33,11 @@ rocketmqHome | | below it, in conf/, are the access files of 4.x | $ROCKETMQ_HOM
 aclEnable | | the access files of 4.x decide who may do what
 
 # Copies on slaves
+enableSlaveActingMaster | | while no master is alive, the slave with the smallest id acts in its place; set it on all of them
+enableRemoteEscape | | what such a slave has to store it sends to another master; without, delays and transactions wait
+brokerHeartbeatInterval | ms | between signs of life for name servers, where slaves may act
+brokerNotActiveTimeoutMillis | ms | without one for so long, name servers take this broker for dead
+syncBrokerMemberGroupPeriod | ms | between looks who is alive
 haSendHeartbeatInterval | ms | how long a master that has nothing to copy keeps silent
 haHousekeepingInterval | ms | without a word for so long, the connection of master and slave is closed
 haTransferBatchSize | bytes | copied at once

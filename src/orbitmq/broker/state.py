@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from orbitmq.broker.receipts import Receipts
     from orbitmq.broker.refusing import Refusing
     from orbitmq.broker.registration import Registration
+    from orbitmq.broker.replication.acting import ActingMaster
+    from orbitmq.broker.replication.handing_back import HandingBack
     from orbitmq.broker.replication.master import Slaves
+    from orbitmq.broker.replication.members import Members
     from orbitmq.broker.replication.metadata import MasterTables
     from orbitmq.broker.replication.slave import Copying
     from orbitmq.broker.request_modes import RequestModes
@@ -73,6 +76,9 @@ class State:
     slaves: Slaves
     copying: Copying | None  # of a slave
     master_tables: MasterTables | None  # of a slave
+    members: Members | None  # None: enableSlaveActingMaster=false
+    acting: ActingMaster | None  # of a slave, likewise
+    handing_back: HandingBack | None  # of a master, likewise
     users: Users
     gate: Door | None  # None: everyone may do everything
     refusals: Refusals

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Awaitable, Callable
 from copy import copy
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -33,6 +34,7 @@ from orbitmq.tasks import set_within
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Iterator
 
     from orbitmq.broker.sending import Sending
     from orbitmq.broker.settings import BrokerConfiguration
@@ -69,6 +71,10 @@ _GOALS_REMEMBERED: Final = 10_000
 _TOLD: Final = f"{keys.TIMER_ENQUEUE_MS}\x01%d\x02{keys.TIMER_DEQUEUE_MS}\x01%d\x02".encode()
 _TOLD_AND_ROLLED: Final = _TOLD + f"{keys.TIMER_ROLL_TIMES}\x01%d\x02".encode()
 _MAY_BE_TOLD: Final = re.compile(f"{keys.TIMER_ENQUEUE_MS}|{keys.TIMER_DEQUEUE_MS}|{keys.TIMER_ROLL_TIMES}".encode())
+
+
+PutElsewhere = Callable[["str", "RawRecord", int, bool], Awaitable[bool]]
+"""Goal, message, when it was put on the wheel, whether it has further to go. False: nobody took it."""
 
 
 class _Ready(NamedTuple):
@@ -110,6 +116,7 @@ class Timers:
         self._firing: DueSlot | None = None  # delivered up to `_next` of its units
         self._next = 0
         self._recalled: dict[str, RawRecord] = {}  # in the slot that fires
+        self._stand_in = (0, 0)  # a slave in this master's place fired all slots before this, of its log up to there
         self._goals: dict[bytes, tuple[str, int]] = {}  # topics that messages are for, and Java's hashes of them
         low, high = store.queue_range(names.TIMER_TOPIC, QUEUE)
         if wheel.queue_offset > high:  # killed when the log was cut, before the wheel was told
@@ -226,6 +233,73 @@ class Timers:
         timer = self._asked(message, size) if message is not None else None
         return timer if timer is not None and not self.wheel.is_over(timer.due_ms, now_ms) else None
 
+    # ---- by a slave in its master's place, and after its return
+
+    async def fire_elsewhere(self, put: PutElsewhere) -> None:
+        """What is due, put one after the other; what cannot be put now ends the round, and begins the next."""
+        if not await self._put_waiting_elsewhere(put):
+            return
+        while (firing := self.wheel.due(self._clock.now_ms())) is not None:
+            recalled = self._recalls(firing) if firing.has_recalls else {}
+            for number in range(firing.fired, len(firing.positions)):
+                unit = self.wheel.log.unit(firing.positions[number])
+                message = self._message(unit.commit_log_offset, unit.size) if unit is not None else None
+                if (
+                    unit is None
+                    or message is None
+                    or _only_recalls(unit)
+                    or self._is_taken_back(unit, message, recalled)
+                ):
+                    continue
+                goal, rolls = self._goal(message)[0], bool(unit.kind & ROLL)
+                if not await put(goal, message, unit.put_at_ms, rolls):
+                    return
+                self._count(goal, 1 if unit.kind & RECALL else -1)
+                self.wheel.note(number + 1)
+            self.wheel.fired(firing)
+
+    async def _put_waiting_elsewhere(self, put: PutElsewhere) -> bool:
+        """False: not all of them are on the wheel."""
+        wheel = self.wheel
+        low, high = self._store.queue_range(names.TIMER_TOPIC, QUEUE)
+        wheel.queue_offset = max(wheel.queue_offset, low)
+        while wheel.queue_offset < high:
+            entries = self._store.queue_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, _PUT_PER_TURN) or []
+            for commit_log_offset, size, _ in entries:
+                message = self._message(commit_log_offset, size)
+                timer = self._asked(message, size) if message is not None else None
+                now_ms = self._clock.now_ms()
+                if message is not None and timer is not None and not wheel.was_put(commit_log_offset):
+                    goal, _ = self._goal(message)
+                    if not wheel.is_over(timer.due_ms, now_ms):
+                        if not wheel.put_many([timer], now_ms):
+                            return False
+                        self._count(goal, -1 if timer.recall else 1)
+                    elif not timer.recall and not await put(goal, message, NEVER_WAITED, False):
+                        return False
+                wheel.queue_offset += 1
+            if not entries:
+                return False
+            await asyncio.sleep(0)
+        return True
+
+    def due_for(self, goal: str, start_ms: int, stop_ms: int) -> Iterator[RawRecord]:
+        """Messages for that topic that are on the wheel for that time."""
+        topic_hash = java_hash(goal)
+        for unit in self.wheel.units_between(start_ms, stop_ms):
+            if unit.topic_hash == topic_hash:
+                message = self._message(unit.commit_log_offset, unit.size)
+                if message is not None and self._goal(message)[0] == goal:
+                    yield message
+
+    def take_back(self, slave: TimerCheckpoint, log_end: int) -> None:
+        """What a slave, whose log ends there, fired in this master's place is not fired again."""
+        self._stand_in = max(self._stand_in, (slave.read_until_ms // self.wheel.precision_ms, log_end))
+
+    def _fired_elsewhere(self, due_ms: int, commit_log_offset: int) -> bool:
+        tick, log_end = self._stand_in
+        return commit_log_offset < log_end and due_ms // self.wheel.precision_ms < tick
+
     # ---- the work
 
     async def run(self) -> None:
@@ -298,7 +372,7 @@ class Timers:
                 elif ready:
                     break  # the next turn begins with it, so that it is not delivered twice should these not be put
                 else:
-                    if not timer.recall:
+                    if not timer.recall and not self._fired_elsewhere(timer.due_ms, commit_log_offset):
                         self._deliver(message, NEVER_WAITED, roll=False)
                     self._taken(goal, asked_seconds)
             end = number + 1
@@ -386,15 +460,20 @@ class Timers:
         if message is None:
             return
         topic, _ = self._goal(message)
-        rolls = bool(unit.kind & ROLL)
-        if not rolls and self._is_of_another(unit, message):
+        if self._is_taken_back(unit, message, self._recalled):
             return
-        if not rolls and self._recalled:
-            unique_key = (_find_unique_key(message.properties) or b"").decode("utf-8", "replace")
-            if self._recalled.pop(recall_key(topic, unique_key), None) is not None:
-                return
-        self._deliver(message, unit.put_at_ms, roll=rolls)
+        if not self._fired_elsewhere(unit.fires_ms, unit.commit_log_offset):
+            self._deliver(message, unit.put_at_ms, roll=bool(unit.kind & ROLL))
         self._count(topic, 1 if unit.kind & RECALL else -1)
+
+    def _is_taken_back(self, unit: TimerUnit, message: RawRecord, recalled: dict[str, RawRecord]) -> bool:
+        """Recalled by its sender, or not the message that the unit is of. A recall counts once."""
+        if unit.kind & ROLL:
+            return False
+        if self._is_of_another(unit, message):
+            return True
+        unique_key = (_find_unique_key(message.properties) or b"").decode("utf-8", "replace") if recalled else ""
+        return bool(recalled) and recalled.pop(recall_key(self._goal(message)[0], unique_key), None) is not None
 
     def _is_of_another(self, unit: TimerUnit, message: RawRecord) -> bool:
         """Whether the log was cut since the unit was put, and has a later timer at that place. That one has a unit of its own."""

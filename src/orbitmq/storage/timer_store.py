@@ -32,7 +32,7 @@ from orbitmq.storage.timer_log import PLAIN, RECALL, ROLL, TimerLog, TimerUnit
 from orbitmq.storage.timer_wheel import NOWHERE, SLOTS, Slot, TimerWheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.files import Disk
@@ -191,6 +191,15 @@ class TimerStore:
             return DueSlot(slot, *self._chain_of(slot), fired)
         self._pass_to(now)
         return None
+
+    def units_between(self, start_ms: int, stop_ms: int) -> Iterator[TimerUnit]:
+        """What is on the wheel for that time, fired or not."""
+        stop = min(stop_ms // self.precision_ms, self.last_tick) + 1
+        for slot in self.wheel.used(start_ms // self.precision_ms, stop):
+            for position in self._chain_of(slot)[0]:
+                unit = self.log.unit(position)
+                if unit is not None:
+                    yield unit
 
     def note(self, fired_units: int) -> None:
         """So many units of the slot that is firing have fired. Should the process be killed now, they do not fire again."""

@@ -10,9 +10,11 @@ from orbitmq.protocol.bodies.admin import HaClientStatus, HaConnection, HaStatus
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.headers.admin import HaAddresses, MasterFlushOffset
+from orbitmq.transport.address import parse_address
 
 if TYPE_CHECKING:
     from orbitmq.broker.registration import Registration
+    from orbitmq.broker.replication.acting import ActingMaster
     from orbitmq.broker.replication.master import Slaves
     from orbitmq.broker.replication.slave import Copying
     from orbitmq.broker.settings import BrokerConfiguration
@@ -98,9 +100,26 @@ async def _refuse(refusal: RequestFailed, request: Command, connection: Connecti
     raise RequestFailed(ResponseCode(refusal.code), refusal.message, hint=refusal.hint)
 
 
-async def ha_addresses(registration: Registration, store: Store, request: Command, connection: Connection) -> Command:
-    """A slave asks where its master is; a request that names a master is for slaves, and changes nothing here."""
-    if request.read(HaAddresses).master_ha_address is not None:
+async def members_changed(acting: ActingMaster, request: Command, connection: Connection) -> Command:
+    """A name server's notice that another broker of this name is the one with the smallest id."""
+    acting.members_changed()
+    return ok()
+
+
+async def ha_addresses(
+    registration: Registration,
+    store: Store,
+    copying: Copying | None,
+    acting: ActingMaster | None,
+    request: Command,
+    connection: Connection,
+) -> Command:
+    """A slave asks where its master is. A request that names one comes from a master that is back, to slaves that may act for it."""
+    named = request.read(HaAddresses)
+    if named.master_ha_address is not None:
+        if copying is not None and acting is not None and named.master_address:
+            await acting.step_down()
+            copying.follow(parse_address(named.master_address), parse_address(named.master_ha_address))
         return ok()
     return ok(
         HaAddresses(

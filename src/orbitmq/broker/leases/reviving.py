@@ -37,11 +37,11 @@ from orbitmq.broker.own_queues import read_batch
 from orbitmq.errors import BodyError, MessageError, StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import encode_properties
-from orbitmq.message.record import decode_record
+from orbitmq.message.record import decode_raw, decode_record
 from orbitmq.protocol.lease_texts import normal_topic, retry_topic_v1, retry_topic_v2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.topics import Topics
     from orbitmq.clock import Clock
     from orbitmq.message.message import StoredMessage
+    from orbitmq.message.record import RawRecord
     from orbitmq.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -289,11 +290,33 @@ class Reviving:
             checkpoint.bits |= 1 << index
             self._lease_log.write_done(_done(checkpoint, offset), queue_id)
 
-    def _put_to_retry_topic(self, checkpoint: Checkpoint, message: StoredMessage) -> None:
+    def unacked(self, checkpoint: Checkpoint, acked: set[int]) -> Iterator[RawRecord]:
+        """The messages of a lease that are to be handed out again, as they stand in their topic."""
+        if checkpoint.broker_name not in ("", self._configuration.settings.broker_name):
+            return
+        for index, offset in enumerate(checkpoint.offsets()):
+            if checkpoint.bits >> index & 1 or offset in acked:
+                continue
+            found = self._store.read(checkpoint.topic, checkpoint.queue_id, offset, 1)
+            if found.count and found.queue_offsets[0] == offset:
+                yield decode_raw(found.buffers[0])
+
+    def topic_again(self, checkpoint: Checkpoint, reconsume_times: int) -> str:
+        """Where a message is handed out the next time: the group's retry topic, or its dead letters."""
+        config = self._groups.get(checkpoint.group)
+        if config is not None and 0 <= config.retry_max_times <= reconsume_times:
+            return names.dead_letter_topic(checkpoint.group)
+        return self._retry_topic(checkpoint)
+
+    def _retry_topic(self, checkpoint: Checkpoint) -> str:
         topic, group = checkpoint.topic, checkpoint.group
-        if not topic.startswith(names.RETRY_PREFIX):
-            newer = self._configuration.settings.enable_retry_topic_v2
-            topic = retry_topic_v2(group, topic) if newer else retry_topic_v1(group, topic)
+        if topic.startswith(names.RETRY_PREFIX):
+            return topic
+        newer = self._configuration.settings.enable_retry_topic_v2
+        return retry_topic_v2(group, topic) if newer else retry_topic_v1(group, topic)
+
+    def _put_to_retry_topic(self, checkpoint: Checkpoint, message: StoredMessage) -> None:
+        topic, group = self._retry_topic(checkpoint), checkpoint.group
         if self._topics.get(topic) is None:
             self._topics.create_internal(topic, 1)
             if self._offsets.get(group, topic, 0) is None:

@@ -83,6 +83,10 @@ class MasterTables:
         self._known_to = 0  # where the master's log ended before those that were taken over last were asked for
         self._wanted = asyncio.Event()
 
+    def forget_positions(self) -> None:
+        """What a master said that is gone now, and was not taken over yet."""
+        self._positions = None
+
     def message_arrived(self, topic: str) -> None:
         """A topic that nobody here knows is new on the master: it is worth asking now."""
         if self._topics.get(topic) is None:

@@ -1,0 +1,188 @@
+"""A slave in its master's place: while no master is alive, the slave with the smallest id does what a master does unasked.
+
+It stores nothing. Offsets and locks it keeps for itself, and its master asks for the offsets when it is back (handing_back.py). Delayed
+messages, timers and open transactions that are due it sends to another master of the cluster (escape.py), and so messages whose leases
+are over; its positions in them move on as they would on the master.
+
+    members every second, or at once when a name server says that they changed ─> is_acting ─> a round of all that is due
+
+Java: BrokerController.updateMinBroker, changeSpecialServiceStatus
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from orbitmq.broker.leases.checkpoints import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, read_ack, read_checkpoint
+from orbitmq.errors import BodyError
+from orbitmq.message import properties as keys
+from orbitmq.message.properties import decode_properties
+from orbitmq.tasks import set_within
+
+if TYPE_CHECKING:
+    from orbitmq.broker.consumer_offsets import ConsumerOffsets
+    from orbitmq.broker.delayed import DelayedMessages
+    from orbitmq.broker.half_messages import HalfMessages
+    from orbitmq.broker.leases.checkpoints import Checkpoint
+    from orbitmq.broker.leases.lease_log import LeaseLog
+    from orbitmq.broker.leases.reviving import Reviving
+    from orbitmq.broker.replication.escape import Escape
+    from orbitmq.broker.replication.members import Members
+    from orbitmq.broker.replication.metadata import MasterTables
+    from orbitmq.broker.settings import BrokerConfiguration
+    from orbitmq.broker.timers import Timers
+    from orbitmq.clock import Clock
+    from orbitmq.message.record import RawRecord
+
+logger = logging.getLogger(__name__)
+
+_ROUND_SECONDS: Final = 0.1
+_REST_SECONDS: Final = 10.0  # for a master that is back to register
+_ACKS_WITHIN_MS: Final = 3000  # behind its checkpoint, on the wheel
+
+
+class ActingMaster:
+    def __init__(
+        self,
+        configuration: BrokerConfiguration,
+        members: Members,
+        escape: Escape,
+        tables: MasterTables,
+        offsets: ConsumerOffsets,
+        delayed: DelayedMessages,
+        timers: Timers | None,
+        half_messages: HalfMessages,
+        lease_log: LeaseLog,
+        reviving: Reviving,
+        clock: Clock,
+    ) -> None:
+        self._configuration = configuration
+        self._members = members
+        self._escape = escape
+        self._tables = tables
+        self._offsets = offsets
+        self._delayed = delayed
+        self._timers = timers
+        self._half_messages = half_messages
+        self._lease_log = lease_log
+        self._reviving = reviving
+        self._clock = clock
+        self._acting = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._working = asyncio.Lock()
+        self._resting_until = 0.0  # the loop's time
+
+    @property
+    def is_acting(self) -> bool:
+        return self._acting.is_set()
+
+    def members_changed(self) -> None:
+        """A name server says so. Who they are now it is asked: anybody can send such a notice."""
+        self._changed.set()
+
+    async def watch(self) -> None:
+        """Find out, for ever, whether this is the one."""
+        while True:
+            alive = await self._members.alive()
+            if alive:  # else nobody could say, and everything stays as it is
+                self._decide(min(alive))
+            await set_within(self._changed, self._configuration.settings.sync_broker_member_group_period / 1000)
+            self._changed.clear()
+
+    async def run(self) -> None:
+        """Do what is due, while this is the one."""
+        while True:
+            await self._acting.wait()
+            if self._configuration.settings.enable_remote_escape:
+                async with self._working:
+                    await self.round()
+            await asyncio.sleep(_ROUND_SECONDS)
+
+    async def step_down(self) -> None:
+        """Its master is back, and about to register. What is being put elsewhere is finished first."""
+        self._resting_until = asyncio.get_running_loop().time() + _REST_SECONDS
+        self._acting.clear()
+        async with self._working:
+            pass
+
+    async def round(self) -> None:
+        await self._delayed.deliver_elsewhere(self._deliver)
+        if self._timers is not None:
+            await self._timers.fire_elsewhere(self._put_timer)
+        await self._half_messages.begin_elsewhere(self._begin_transaction)
+
+    def _decide(self, lowest_id: int) -> None:
+        is_it = lowest_id == self._configuration.settings.broker_id
+        if is_it and asyncio.get_running_loop().time() < self._resting_until:
+            return
+        if is_it and not self.is_acting:
+            logger.warning("no master is alive: this slave acts in its place")
+            self._tables.forget_positions()
+            self._offsets.begin_acting()
+            self._escape.forget_routes()
+            self._acting.set()
+        elif not is_it and self.is_acting:
+            logger.info("broker %d is alive: this slave acts in its place no longer", lowest_id)
+            self._acting.clear()
+
+    # ---- what is put elsewhere
+
+    async def _deliver(self, topic: str, message: RawRecord) -> bool:
+        return self.is_acting and await self._escape.deliver(topic, message)
+
+    async def _begin_transaction(self, message: RawRecord) -> bool:
+        return self.is_acting and await self._escape.begin_transaction(message)
+
+    async def _put_timer(self, goal: str, message: RawRecord, put_at_ms: int, rolls: bool) -> bool:
+        if not self.is_acting:
+            return False
+        if goal == self._lease_log.topic:
+            return await self._revive(message)
+        if rolls:
+            due = decode_properties(message.properties).get(keys.TIMER_OUT_MS, "0")
+            return await self._escape.deliver(goal, message, **{keys.TIMER_DELIVER_MS: due})
+        told = {keys.TIMER_ENQUEUE_MS: str(put_at_ms), keys.TIMER_DEQUEUE_MS: str(self._clock.now_ms())}
+        return await self._escape.deliver(goal, message, **told)
+
+    async def _revive(self, entry: RawRecord) -> bool:
+        """An entry on its way to the revive topic. Nobody acknowledges anything here, so what it says of a lease is the last word."""
+        if decode_properties(entry.properties).get(keys.TAGS) != CHECKPOINT_TAG:
+            return True
+        try:
+            checkpoint = read_checkpoint(bytes(entry.body))
+        except BodyError as error:
+            logger.error("skipped a lease that cannot be read: %s", error)
+            return True
+        acked = self._acked(checkpoint)
+        for message in self._reviving.unacked(checkpoint, acked):
+            again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
+            topic = self._reviving.topic_again(checkpoint, message.reconsume_times)
+            first_pop = (
+                decode_properties(message.properties).get(keys.FIRST_POP_TIME) if message.reconsume_times else None
+            )
+            told = {keys.FIRST_POP_TIME: first_pop or str(checkpoint.pop_time_ms)}
+            if not self.is_acting or not await self._escape.deliver(topic, again, **told):
+                return False
+        return True
+
+    def _acked(self, checkpoint: Checkpoint) -> set[int]:
+        """The offsets of a lease whose acks are on the wheel behind it."""
+        assert self._timers is not None
+        end_ms = checkpoint.revive_ms
+        acked: set[int] = set()
+        for entry in self._timers.due_for(self._lease_log.topic, end_ms - _ACKS_WITHIN_MS, end_ms + _ACKS_WITHIN_MS):
+            if decode_properties(entry.properties).get(keys.TAGS) in (ACK_TAG, BATCH_ACK_TAG):
+                try:
+                    ack = read_ack(bytes(entry.body))
+                except BodyError:
+                    continue  # said when it is its turn on the master
+                if ack.key(self._configuration.settings.broker_name) == checkpoint.key:
+                    acked.update(ack.offsets())
+        return acked
+
+    async def close(self) -> None:
+        await self._escape.close()

@@ -1,0 +1,96 @@
+"""A master that comes back asks who acted in its place how far it got, before anybody hears of it again.
+
+Java: BrokerPreOnlineService
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from orbitmq.broker.replication.agreement import master_log
+from orbitmq.errors import OrbitError, RequestFailed
+from orbitmq.fastjson import loads
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import request as new_request
+from orbitmq.protocol.headers.admin import HaAddresses
+from orbitmq.storage import tables
+from orbitmq.storage.checkpoint import unpack_timer_checkpoint
+from orbitmq.storage.java_object import JavaObject, read_object
+
+if TYPE_CHECKING:
+    from orbitmq.broker.consumer_offsets import ConsumerOffsets
+    from orbitmq.broker.delayed import DelayedMessages
+    from orbitmq.broker.half_messages import HalfMessages
+    from orbitmq.broker.replication.members import Members
+    from orbitmq.broker.timers import Timers
+    from orbitmq.storage.store import Store
+    from orbitmq.transport.address import Address
+    from orbitmq.transport.pool import Pool
+
+logger = logging.getLogger(__name__)
+
+_CALL_SECONDS: Final = 5.0
+
+T = TypeVar("T", bound=JavaObject)
+
+
+class HandingBack:
+    def __init__(
+        self,
+        members: Members,
+        pool: Pool,
+        store: Store,
+        offsets: ConsumerOffsets,
+        delayed: DelayedMessages,
+        timers: Timers | None,
+        half_messages: HalfMessages,
+    ) -> None:
+        self._members = members
+        self._pool = pool
+        self._store = store
+        self._offsets = offsets
+        self._delayed = delayed
+        self._timers = timers
+        self._half_messages = half_messages
+
+    async def take_back(self, own: Address, ha_address: Address) -> None:
+        """From the slave with the smallest id, which is who acted. One that cannot be asked keeps no master from its work.
+
+        It is told first that its master is back, so that what it says does not change afterwards.
+        """
+        here = HaAddresses(
+            master_ha_address=str(ha_address), master_flush_offset=self._store.flushed_offset, master_address=str(own)
+        )
+        alive = await self._members.alive()
+        slaves = sorted(broker_id for broker_id, address in alive.items() if broker_id > 0 and address != own)
+        if not slaves or alive.get(0, own) != own:
+            return
+        address = alive[slaves[0]]
+        try:
+            await self._pool.call(address, new_request(RequestCode.EXCHANGE_BROKER_HA_INFO, here), _CALL_SECONDS)
+            offsets = await self._fetch(address, RequestCode.GET_ALL_CONSUMER_OFFSET, tables.OffsetTable)
+            delays = await self._fetch(address, RequestCode.GET_ALL_DELAY_OFFSET, tables.DelayTable)
+            answer = await self._pool.call(address, new_request(RequestCode.GET_TIMER_CHECK_POINT), _CALL_SECONDS)
+            log_end = (await master_log(self._pool, address)).end
+        except OrbitError as error:
+            logger.error(
+                "cannot ask %s what it did in this master's place, some of it may be done again: %s", address, error
+            )
+            return
+        self._offsets.take_back(offsets, lambda topic, queue_id: self._store.queue_range(topic, queue_id).max_offset)
+        self._delayed.take_back(delays)
+        timers = unpack_timer_checkpoint(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else None
+        if self._timers is not None and timers is not None:
+            self._timers.take_back(timers, log_end)
+        self._half_messages.forget_before()
+        logger.info("took over what %s did in this master's place", address)
+
+    async def _fetch(self, address: Address, code: RequestCode, kind: type[T]) -> T:
+        answer = await self._pool.call(address, new_request(code), _CALL_SECONDS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestFailed(answer.code, f"slave {address} refused {code.name}: {answer.remark}")
+        return read_object(kind, loads(bytes(answer.body)))
+
+    async def close(self) -> None:
+        await self._pool.close()

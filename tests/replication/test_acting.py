@@ -1,0 +1,277 @@
+"""A slave in its master's place: what it does, what it leaves alone, and what its master knows when it is back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orbitmq.broker import names
+from orbitmq.broker.consumer_offsets import ConsumerOffsets
+from orbitmq.clock import ManualClock
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.lease_texts import retry_topic_v1
+from orbitmq.storage.files import LocalDisk
+from orbitmq.storage.json_file import JsonFile
+from orbitmq.storage.tables import DataVersion, OffsetTable
+from tests.broker.kit import QUERY_OFFSET, UPDATE_OFFSET, Wire, configuration, messages_of, pull_header
+from tests.broker.lease_kit import LeaseClient
+from tests.nameserver.running import running as running_name_server
+from tests.replication.kit import Group, copied, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from orbitmq.broker.broker import Broker
+
+ACTING: dict[str, Any] = {
+    "enableSlaveActingMaster": "true",
+    "enableRemoteEscape": "true",
+    "syncBrokerMemberGroupPeriod": 50,
+    "messageDelayLevel": "1s 2h",
+    "brokerClusterName": "acting",
+}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def group(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Group]:
+    async with running_name_server(tmp_path / "names", supportActingMaster=True) as name_server:
+        group = Group(tmp_path, name_server, clock)
+        try:
+            yield group
+        finally:
+            await group.stop_all()
+
+
+async def pair(group: Group) -> tuple[Broker, Broker, Broker]:
+    """A master, its slave, and a master of another name."""
+    master = await group.master(**ACTING)
+    slave = await group.slave(**ACTING)
+    other = await group.master("other", **{**ACTING, "brokerName": "broker-b"})
+    return master, slave, other
+
+
+async def master_dies(group: Group, master: Broker, slave: Broker) -> None:
+    await copied(master, slave)
+    assert slave.state.master_tables is not None
+    await slave.state.master_tables.sync()
+    await group.stop(master)
+    assert slave.state.acting is not None
+    acting = slave.state.acting
+    await until(lambda: acting.is_acting, "the slave acts")
+
+
+def wire(broker: Broker) -> Wire:
+    assert broker.address is not None
+    return Wire(broker.address)
+
+
+def messages_in(broker: Broker, topic: str) -> int:
+    return sum(high for _, high in (broker.state.store.queue_range(topic, queue_id) for queue_id in range(8)))
+
+
+async def bodies(broker: Broker, topic: str) -> list[bytes]:
+    """Of all queues."""
+    config = broker.state.topics.get(topic)
+    client = wire(broker)
+    found: list[bytes] = []
+    for queue_id in range(config.read_queue_nums if config is not None else 0):
+        answer = await client.ask(RequestCode.PULL_MESSAGE, pull_header(topic, queue_id, 0))
+        if answer.code == ResponseCode.SUCCESS:
+            found += [message.body for message in messages_of(answer)]
+    await client.close()
+    return found
+
+
+async def create_group(client: Wire) -> None:
+    group = {"groupName": "g", "consumeEnable": True, "retryMaxTimes": 16, "retryQueueNums": 1}
+    created = await client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(group).encode())
+    assert created.code == 0
+
+
+async def commit(broker: Broker, offset: int) -> None:
+    client = wire(broker)
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": offset}
+    assert (await client.ask(UPDATE_OFFSET, fields)).code == 0
+    await client.close()
+
+
+async def committed(broker: Broker) -> int:
+    client = wire(broker)
+    answer = await client.ask(QUERY_OFFSET, {"consumerGroup": "g", "topic": "T", "queueId": 0})
+    await client.close()
+    return int(answer.fields["offset"])
+
+
+async def test_offsets_and_locks_are_kept_and_the_master_takes_the_offsets_back(group: Group) -> None:
+    master, slave, _ = await pair(group)
+    client = wire(master)
+    for number in range(10):
+        assert (await client.send("T", b"%d" % number)).code == 0
+    await create_group(client)
+    await client.close()
+    await commit(master, 3)
+    await master_dies(group, master, slave)
+    assert await committed(slave) == 3
+    await commit(slave, 7)
+    client = wire(slave)
+    queue = {"topic": "T", "brokerName": "broker-a", "queueId": 0}
+    locked = await client.ask(
+        RequestCode.LOCK_BATCH_MQ, {}, json.dumps({"consumerGroup": "g", "clientId": "c", "mqSet": [queue]}).encode()
+    )
+    assert locked.code == 0
+    assert json.loads(locked.body)["lockOKMQSet"] == [queue]
+    assert (await client.send("T", b"no")).code == ResponseCode.SYSTEM_BUSY
+    await client.close()
+
+    master = await group.master(**ACTING)
+    assert await committed(master) == 7
+    acting = slave.state.acting
+    assert acting is not None
+    await until(lambda: not acting.is_acting, "the slave has stepped down")
+    await commit(master, 9)
+    assert slave.state.master_tables is not None
+    await slave.state.master_tables.sync()
+    assert await committed(slave) == 9
+
+
+async def test_delays_and_timers_that_are_due_go_to_another_master_and_do_not_come_twice(
+    group: Group, clock: ManualClock
+) -> None:
+    master, slave, other = await pair(group)
+    client = wire(master)
+    assert (await client.send("T", b"level", DELAY="1")).code == 0
+    assert (await client.send("T", b"timer", TIMER_DELAY_MS="1500")).code == 0
+    assert (await client.send("T", b"much later", DELAY="2")).code == 0
+    assert (await client.send("T", b"later", TIMER_DELAY_SEC="3600")).code == 0
+    await client.close()
+    await master_dies(group, master, slave)
+    clock.advance(seconds=5)
+
+    await until(lambda: messages_in(other, "T") == 2, "both are on the other master")
+    assert sorted(await bodies(other, "T")) == [b"level", b"timer"]
+
+    master = await group.master(**ACTING)
+    await until(lambda: master.state.delayed.progress().get(1) == (1, 1), "the master passed over the level's message")
+    timers = master.state.timers
+    assert timers is not None
+    await until(lambda: timers.waiting() == 1 and not timers.queue_behind, "and over the timer")
+    assert await bodies(master, "T") == []
+    assert sorted(await bodies(other, "T")) == [b"level", b"timer"]
+
+
+async def test_an_open_transaction_becomes_one_of_another_master(group: Group) -> None:
+    master, slave, other = await pair(group)
+    client = wire(master)
+    assert (await client.send("T", b"half", TRAN_MSG="true", PGROUP="p", UNIQ_KEY="7F000001AAAA")).code == 0
+    await client.close()
+    await master_dies(group, master, slave)
+    await until(lambda: len(other.state.half_messages) == 1, "the other master has the transaction")
+    assert other.state.half_messages.by_topic() == {"T": 1}
+    assert slave.state.store.queue_range(names.HALF_TOPIC, 0).max_offset == 1  # nothing was stored here
+
+    master = await group.master(**ACTING)
+    assert len(master.state.half_messages) == 0
+    assert len(other.state.half_messages) == 1
+
+
+async def test_what_only_the_master_had_is_delivered_by_it_when_it_is_back(group: Group, clock: ManualClock) -> None:
+    master, slave, other = await pair(group)
+    client = wire(master)
+    assert (await client.send("T", b"copied", TIMER_DELAY_MS="1500")).code == 0
+    await copied(master, slave)
+    await group.stop(slave)
+    assert (await client.send("T", b"not copied", TIMER_DELAY_MS="1500")).code == 0
+    await client.close()
+    await group.stop(master)
+    slave = await group.slave(**ACTING)
+    clock.advance(seconds=5)
+    await until(lambda: messages_in(other, "T") == 1, "the slave delivers what it has")
+    master = await group.master(**ACTING)
+    await until(lambda: messages_in(master, "T") == 1, "the master delivers the rest")
+    assert await bodies(other, "T") == [b"copied"]
+    assert await bodies(master, "T") == [b"not copied"]
+
+
+async def test_messages_whose_lease_is_over_are_handed_out_by_another_master(group: Group, clock: ManualClock) -> None:
+    master, slave, other = await pair(group)
+    client, elsewhere = wire(master), wire(other)
+    await create_group(client)
+    await create_group(elsewhere)
+    assert (await elsewhere.send("T", b"its own")).code == 0
+    for body in (b"acknowledged", b"not"):
+        assert (await client.send("T", body)).code == 0
+    consumer = LeaseClient(client, "g")
+    first, second = await consumer.pop("T", invisibleTime=20_000)
+    assert first.body == b"acknowledged"
+    assert (await consumer.ack(first)).code == 0
+    await client.close()
+    await master_dies(group, master, slave)
+    clock.advance(seconds=30)
+    retry = retry_topic_v1("g", "T")
+    await until(lambda: messages_in(other, retry) == 1, "the other master has it")
+    again = await LeaseClient(elsewhere, "g", "broker-b").pop("T")
+    assert {(leased.body, leased.message.reconsume_times) for leased in again} == {(b"its own", 0), (b"not", 1)}
+    await elsewhere.close()
+
+    master = await group.master(**ACTING)
+    timers = master.state.timers
+    assert timers is not None
+    await until(lambda: timers.done_until_ms() > second.handle.pop_time_ms + 22_000, "the master's timer is past it")
+    await master.state.reviving.round()
+    assert messages_in(master, retry) == 0
+    assert messages_in(other, retry) == 1
+
+
+async def test_without_another_master_everything_waits_for_the_own(group: Group, clock: ManualClock) -> None:
+    master = await group.master(**ACTING)
+    slave = await group.slave(**ACTING)
+    client = wire(master)
+    assert (await client.send("T", b"level", DELAY="1")).code == 0
+    await client.close()
+    await master_dies(group, master, slave)
+    clock.advance(seconds=5)
+    assert slave.state.acting is not None
+    await slave.state.acting.round()
+    assert slave.state.delayed.progress() == {1: (0, 1)}
+    master = await group.master(**ACTING)
+    await until(lambda: master.state.delayed.progress().get(1) == (1, 1), "the master delivers it")
+    assert await bodies(master, "T") == [b"level"]
+
+
+async def test_only_the_slave_with_the_smallest_id_acts(group: Group) -> None:
+    master = await group.master(**ACTING)
+    first, second = await group.slave(1, **ACTING), await group.slave(2, **ACTING)
+    await copied(master, first, second)
+    await group.stop(master)
+    one, two = first.state.acting, second.state.acting
+    assert one is not None
+    assert two is not None
+    await until(lambda: one.is_acting, "the first acts")
+    assert not two.is_acting
+    await group.stop(first)
+    await until(lambda: two.is_acting, "the second acts when the first is gone, too")
+
+
+def test_what_a_slave_did_counts_if_it_is_newer_and_never_beyond_what_the_master_has(tmp_path: Path) -> None:
+    file = JsonFile(LocalDisk(), tmp_path / "offsets.json", OffsetTable)
+    offsets = ConsumerOffsets(file, configuration(tmp_path), ManualClock())
+    offsets.commit("g", "T", 0, 5)
+    offsets.commit("g", "T", 1, 5)
+
+    def table(counter: int, *of_queues: int) -> OffsetTable:
+        return OffsetTable(data_version=DataVersion(counter=counter), offset_table={"T@g": dict(enumerate(of_queues))})
+
+    counter = offsets.version.counter
+    offsets.take_back(table(counter, 3, 8), lambda topic, queue_id: 100)
+    assert offsets.queues("g", "T") == {0: 5, 1: 8}
+    offsets.take_back(table(counter + 1, 3, 1000), lambda topic, queue_id: 100)
+    assert offsets.queues("g", "T") == {0: 3, 1: 100}
+    assert offsets.version.counter > counter + 1  # slaves see that it changed
