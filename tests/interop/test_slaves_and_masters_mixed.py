@@ -4,6 +4,9 @@ Sends wait for the slave (SYNC_MASTER, two copies), so each that succeeds is on 
 """
 
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ import pytest
 from tests.interop import apache, orbit, wire
 from tests.interop.apache import Broker, BrokerPlan
 from tests.interop.conftest import StartNameServer
-from tests.interop.drivers import JavaClient
+from tests.interop.drivers import JavaClient, MqAdmin
 from tests.interop.java import JavaBuild
 from tests.interop.marks import INTEROP
 from tests.interop.processes import eventually, free_port
@@ -103,8 +106,38 @@ def test_roles_are_exchanged_between_ours_and_apaches(
             client.open_push_consumer(f"consumer-{number}", pair.name_server, TOPIC, group=f"group-{number}")
             received = [message.body.decode() for message in client.received(f"consumer-{number}", len(sent))]
             assert sorted(received) == sorted(sent)
+            if java.release == "5.3.3":  # 4.9 knows no such question
+                check_ha_status(java, tmp_path / f"mqadmin-{number}", ours, apaches, ours_is_master=ours_is_master)
             client.close_one(f"consumer-{number}")
             client.close_one(producer)
+
+
+def check_ha_status(java: JavaBuild, folder: Path, ours: Broker, apaches: Broker, *, ours_is_master: bool) -> None:
+    """Each side's tool asks the other's broker, and both roles are told as they are."""
+    master, slave = (ours, apaches) if ours_is_master else (apaches, ours)
+    theirs = MqAdmin(java, folder)
+    try:
+        asked = {broker.address: str(theirs.run("haStatus", "-b", broker.address)) for broker in (master, slave)}
+    finally:
+        theirs.close()
+    for broker in (master, slave):
+        command = [sys.executable, "-m", "orbitmq", "mqadmin", "haStatus", "-b", broker.address]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        for text in (printed, asked[broker.address]):
+            end = log_end(broker.address)
+            if broker is master:
+                assert f"#MasterCommitLogMaxOffset\t{end}" in text
+                assert "#SlaveNum\t1" in text
+                assert "#InSyncSlaveNum\t1" in text
+                assert re.search(rf"(?m)^127\.0\.0\.1:\d+ .*\b{end}\b.*\b0\b.*\bOK\b", text), text
+            else:
+                assert f"#CommitLogMaxOffset\t{end}" in text
+                assert f"#MasterAddr\t{_ha_address(master)}" in text, text
+
+
+def _ha_address(broker: Broker) -> str:
+    host, _, port = broker.address.rpartition(":")
+    return f"{host}:{int(port) + 1}"
 
 
 def wait_for_the_slave(client: JavaClient, producer: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,15 @@ from orbitmq.protocol.lease_texts import retry_topic_v1
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.json_file import JsonFile
 from orbitmq.storage.tables import DataVersion, OffsetTable
-from tests.broker.kit import QUERY_OFFSET, UPDATE_OFFSET, Wire, configuration, messages_of, pull_header
+from tests.broker.kit import (
+    PATIENCE_SECONDS,
+    QUERY_OFFSET,
+    UPDATE_OFFSET,
+    Wire,
+    configuration,
+    messages_of,
+    pull_header,
+)
 from tests.broker.lease_kit import LeaseClient
 from tests.nameserver.running import running as running_name_server
 from tests.replication.kit import Group, copied, until
@@ -30,6 +39,7 @@ ACTING: dict[str, Any] = {
     "enableSlaveActingMaster": "true",
     "enableRemoteEscape": "true",
     "syncBrokerMemberGroupPeriod": 50,
+    "brokerNotActiveTimeoutMillis": 600_000,  # a machine that stands still has not died
     "messageDelayLevel": "1s 2h",
     "brokerClusterName": "acting",
 }
@@ -55,7 +65,16 @@ async def pair(group: Group) -> tuple[Broker, Broker, Broker]:
     master = await group.master(**ACTING)
     slave = await group.slave(**ACTING)
     other = await group.master("other", **{**ACTING, "brokerName": "broker-b"})
+    await all_alive(slave, 0, 1)
     return master, slave, other
+
+
+async def all_alive(broker: Broker, *ids: int) -> None:
+    """Wait until the name server knows them."""
+    assert broker.state.members is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while set(await broker.state.members.alive()) != set(ids):
+            await asyncio.sleep(0.01)
 
 
 async def master_dies(group: Group, master: Broker, slave: Broker) -> None:
@@ -233,6 +252,7 @@ async def test_messages_whose_lease_is_over_are_handed_out_by_another_master(gro
 async def test_without_another_master_everything_waits_for_the_own(group: Group, clock: ManualClock) -> None:
     master = await group.master(**ACTING)
     slave = await group.slave(**ACTING)
+    await all_alive(slave, 0, 1)
     client = wire(master)
     assert (await client.send("T", b"level", DELAY="1")).code == 0
     await client.close()
@@ -250,6 +270,7 @@ async def test_only_the_slave_with_the_smallest_id_acts(group: Group) -> None:
     master = await group.master(**ACTING)
     first, second = await group.slave(1, **ACTING), await group.slave(2, **ACTING)
     await copied(master, first, second)
+    await all_alive(second, 0, 1, 2)
     await group.stop(master)
     one, two = first.state.acting, second.state.acting
     assert one is not None

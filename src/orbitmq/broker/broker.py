@@ -207,7 +207,7 @@ class Broker:
         metrics = Metrics(
             state.store, state.topics, state.groups, state.clients, state.progress, state.statistics,
             self.configuration, self._clock, state.timers, state.reviving, state.open_leases, state.refusals,
-            state.half_messages, state.times, state.service_times,
+            state.half_messages, state.times, state.service_times, state.slaves, state.copying,
         )  # fmt: skip
         health = state.store.health
         self._exporter = Exporter(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from orbitmq.broker.leases.open_leases import OpenLeases
     from orbitmq.broker.leases.reviving import Reviving
     from orbitmq.broker.progress import Progress
+    from orbitmq.broker.replication.master import Slaves
+    from orbitmq.broker.replication.slave import Copying
     from orbitmq.broker.service_times import ServiceTimes
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
@@ -69,7 +71,11 @@ class Metrics:
         half_messages: HalfMessages,
         times: RequestTimes,
         service_times: ServiceTimes,
+        slaves: Slaves,
+        copying: Copying | None,
     ) -> None:
+        self._slaves = slaves
+        self._copying = copying
         self._refusals = refusals
         self._half_messages = half_messages
         self._times = times
@@ -89,6 +95,7 @@ class Metrics:
     async def text(self) -> str:
         """Gives way to other work between groups: there may be thousands."""
         lines = [*self._about_broker(), *self._about_messages(), *self._about_clients(), *self._about_store()]
+        lines += self._about_copies()
         lines += [*self._about_requests(), *self._about_transactions(), *self._about_timers(), *self._about_leases()]
         for histogram in self._stats.histograms():
             lines += self._histogram(*histogram.kind[:3], histogram.spreads())
@@ -104,6 +111,34 @@ class Metrics:
         yield from self._family("rocketmq_consumer_group_number", "gauge", "Groups.", [({}, len(self._groups.all()))])
         refused: list[_Sample] = [({"limit": key}, count) for key, count in self._refusals.by_key.items()]
         yield from self._family("orbitmq_refused_total", "counter", "Refused by a limit.", refused)
+
+    def _about_copies(self) -> Iterator[str]:
+        """Of a master, how far each slave is; of a slave, whether it copies."""
+        end, states = self._store.log.end, self._slaves.states()
+        families: tuple[tuple[str, str, list[_Sample]], ...]
+        if self._copying is None:
+            behind: list[_Sample] = [({"slave": state.address}, max(0, end - state.acked)) for state in states]
+            speeds: list[_Sample] = [({"slave": state.address}, state.bytes_per_second) for state in states]
+            families = (
+                ("orbitmq_slave_lag_bytes", "What a slave does not have of the log.", behind),
+                ("orbitmq_slave_sent_bytes_per_second", "Sent to a slave in the last second.", speeds),
+                ("orbitmq_slaves_in_sync", "Slaves that count as a copy.", [({}, len(self._slaves.in_sync()))]),
+            )
+        else:
+            copying = self._copying
+            silent_ms = self._clock.now_ms() - copying.heard_at_ms if copying.is_connected else 0
+            families = (
+                ("orbitmq_master_connected", "1 while the master's log is copied.", [({}, int(copying.is_connected))]),
+                ("orbitmq_master_silent_milliseconds", "Since the master sent something.", [({}, max(0, silent_ms))]),
+                (
+                    "orbitmq_master_received_bytes_per_second",
+                    "Copied in the last second.",
+                    [({}, copying.bytes_per_second)],
+                ),
+                ("orbitmq_master_lag_bytes", "What the master had more, as it last said.", [({}, copying.lag_bytes)]),
+            )
+        for name, help_text, samples in families:
+            yield from self._family(name, "gauge", help_text, samples)
 
     def _about_messages(self) -> Iterator[str]:
         families = (

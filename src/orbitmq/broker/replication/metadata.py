@@ -142,7 +142,8 @@ class MasterTables:
             if answer.code == ResponseCode.SUCCESS:
                 timers = unpack_timer_checkpoint(bytes(answer.body))
         # Asked for last: everything above was done before the log ended there.
-        return _Positions((await master_log(self._pool, master)).end, offsets, delays, timers, counts)
+        self._copying.master_end = (await master_log(self._pool, master)).end
+        return _Positions(self._copying.master_end, offsets, delays, timers, counts)
 
     async def _take_positions(self) -> None:
         positions = self._positions

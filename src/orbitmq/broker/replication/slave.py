@@ -49,6 +49,7 @@ class Copying:
         self.master: Address | None = None  # where it takes requests
         self.ha_address: Address | None = None  # where it sends its log from
         self.bytes_per_second = 0
+        self.master_end = 0  # of its log, when it was last asked
         self.on_lost: Callable[[], None] = lambda: None  # the master may have come back elsewhere: ask for it
         self.on_cut: Callable[[int], None] = lambda since_ms: (
             None
@@ -77,6 +78,11 @@ class Copying:
     def may_serve(self) -> bool:
         """Whether what is here can be read: it is the master's log, or there is no master that could say it is not."""
         return self._is_compared or self._loop.time() > self._doubtful_until
+
+    @property
+    def lag_bytes(self) -> int:
+        """What the master had more than this slave has, by what it last said of its log, every three seconds."""
+        return max(0, self.master_end - self._store.log.end)
 
     @property
     def heard_at_ms(self) -> int:
