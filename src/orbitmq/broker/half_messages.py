@@ -319,13 +319,21 @@ class HalfMessages:
 
     # ---- by a slave in its master's place, and after its return
 
-    async def begin_elsewhere(self, begin: Callable[[RawRecord], Awaitable[bool]]) -> None:
-        """What is undecided, as it is in the queues now, becomes a transaction of another broker, which asks its producer."""
+    def look_again(self) -> None:
+        """A slave's queues have grown since it was started."""
         self._undecided.clear()
         self._rebuild()
+
+    async def begin_elsewhere(self, begin: Callable[[RawRecord], Awaitable[bool]]) -> None:
+        """What is undecided becomes a transaction of another broker, which asks its producer."""
         for queue_offset, half in list(self._undecided.items()):
             record = self._store.log.read(half.commit_log_offset, half.size)
-            if record is not None and not await begin(decode_raw(record)):
+            try:
+                message = decode_raw(record) if record is not None else None
+            except MessageError as error:
+                logger.error("gave up a transaction at %d that cannot be read: %s", half.commit_log_offset, error)
+                message = None
+            if message is not None and not await begin(message):
                 return
             del self._undecided[queue_offset]
             self.save_progress()

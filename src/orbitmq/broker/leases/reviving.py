@@ -299,7 +299,10 @@ class Reviving:
                 continue
             found = self._store.read(checkpoint.topic, checkpoint.queue_id, offset, 1)
             if found.count and found.queue_offsets[0] == offset:
-                yield decode_raw(found.buffers[0])
+                try:
+                    yield decode_raw(found.buffers[0])
+                except MessageError as error:
+                    logger.error("gave up a message of %s that cannot be read: %s", checkpoint.topic, error)
 
     def topic_again(self, checkpoint: Checkpoint, reconsume_times: int) -> str:
         """Where a message is handed out the next time: the group's retry topic, or its dead letters."""

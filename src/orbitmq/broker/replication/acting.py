@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from orbitmq.broker.leases.checkpoints import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, read_ack, read_checkpoint
-from orbitmq.errors import BodyError
+from orbitmq.errors import BodyError, OrbitError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import decode_properties
 from orbitmq.tasks import set_within
@@ -74,6 +74,7 @@ class ActingMaster:
         self._acting = asyncio.Event()
         self._changed = asyncio.Event()
         self._working = asyncio.Lock()
+        self._failure = ""
         self._resting_until = 0.0  # the loop's time
 
     @property
@@ -99,7 +100,12 @@ class ActingMaster:
             await self._acting.wait()
             if self._configuration.settings.enable_remote_escape:
                 async with self._working:
-                    await self.round()
+                    try:
+                        await self.round()
+                    except OrbitError as error:
+                        if str(error) != self._failure:  # not each round anew
+                            logger.error("what is due in the master's place waits: %s", error)
+                        self._failure = str(error)
             await asyncio.sleep(_ROUND_SECONDS)
 
     async def step_down(self) -> None:
@@ -124,6 +130,7 @@ class ActingMaster:
             self._tables.forget_positions()
             self._offsets.begin_acting()
             self._escape.forget_routes()
+            self._half_messages.look_again()
             self._acting.set()
         elif not is_it and self.is_acting:
             logger.info("broker %d is alive: this slave acts in its place no longer", lowest_id)
