@@ -5,16 +5,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from orbitmq.broker.broker import Broker
 from orbitmq.broker.consumer_offsets import ConsumerOffsets
 from orbitmq.broker.leases.settling import Settling
+from orbitmq.message.record import decode_records, encode_stored
 from orbitmq.storage.commit_log import Appended
 from orbitmq.storage.replica import Replica
 from orbitmq.storage.store import Store
 from tests.crash import broken_broker
 from tests.faults import leases, orders, progress
+from tests.faults.outcome import LIBRARY_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from orbitmq.storage.reading import ReadResult
 
 _EVERY: Final = 10
 _BLIND_SECONDS: Final = 1.5
@@ -42,6 +47,46 @@ def _every_tenth_order(change: Callable[..., Appended], phase: int = 0) -> None:
 
 def loses_messages() -> None:
     _every_tenth_order(lambda store, _topic, queue_id, *rest: _append(store, "Nowhere", queue_id, *rest))
+
+
+def loses_what_the_library_sent() -> None:
+    usual, count = Store.append, 0
+
+    def append(self: Store, topic: str, *rest: Any) -> Appended:
+        nonlocal count
+        count += topic == LIBRARY_TOPIC
+        return usual(self, "Nowhere" if topic == LIBRARY_TOPIC and count % 3 == 0 else topic, *rest)
+
+    Store.append = append  # type: ignore[assignment]
+
+
+def skips_messages() -> None:
+    """Every tenth order cannot be read."""
+    read = Store.read
+
+    def skip(self: Store, topic: str, *rest: Any, **more: Any) -> ReadResult:
+        result = read(self, topic, *rest, **more)
+        if topic == orders.TOPIC:
+            kept = [
+                memoryview(encode_stored(message))
+                for buffer in result.buffers
+                for message in decode_records(buffer)
+                if message.queue_offset % _EVERY != 7
+            ]
+            result.buffers, result.count, result.total_bytes = kept, len(kept), sum(map(len, kept))
+        return result
+
+    Store.read = skip  # type: ignore[method-assign]
+
+
+def stops_badly() -> None:
+    stop = Broker.stop
+
+    async def fail(self: Broker) -> None:
+        await stop(self)
+        raise RuntimeError("on purpose")
+
+    Broker.stop = fail  # type: ignore[method-assign]
 
 
 def doubles_messages() -> None:
@@ -155,7 +200,7 @@ VARIANTS: Final[dict[str, Callable[[], None]]] = {
     **{
         variant.__name__: variant
         for variant in (
-            loses_messages, doubles_messages, swaps_messages, invents_messages, wrong_receipts, shows_late,
+            loses_messages, loses_what_the_library_sent, skips_messages, stops_badly, doubles_messages, swaps_messages, invents_messages, wrong_receipts, shows_late,
             forgets_commits, invents_commits, ignores_acks, leases_twice, damages_copies,
         )
     },

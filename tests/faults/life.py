@@ -19,7 +19,7 @@ from tests.faults.cluster import Cluster
 from tests.faults.faults import CLOCK_ERROR_MS, Faults
 from tests.faults.leases import LeaseLedger, Leasers
 from tests.faults.orders import OrderClients, Orders
-from tests.faults.outcome import FOUND_MEANWHILE, Outcome, rule_of
+from tests.faults.outcome import FOUND_MEANWHILE, LIBRARY_TOPIC, Outcome, rule_of
 from tests.faults.progress import Committers
 from tests.faults.timeline import Timeline
 
@@ -144,7 +144,7 @@ class Life:
             while not self._library_is_over:
                 number += 1
                 with contextlib.suppress(OrbitError, OSError):
-                    receipt = await producer.send("Library", f"library-{number}".encode())
+                    receipt = await producer.send(LIBRARY_TOPIC, f"library-{number}".encode())
                     if receipt.status is mq.SendStatus.STORED:
                         self._sent.add(f"library-{number}")
                 await asyncio.sleep(4 * self._pause_seconds)
@@ -152,7 +152,7 @@ class Life:
     async def _receive(self) -> None:
         async with (
             mq.connect(self.cluster.name_server_list) as client,
-            client.consumer("Library", group="library-readers", start="earliest") as consumer,
+            client.consumer(LIBRARY_TOPIC, group="library-readers", start="earliest") as consumer,
         ):
             async for message in consumer:
                 async with message.process():
@@ -161,7 +161,7 @@ class Life:
     # ---- before and after
 
     async def _create_topics(self) -> None:
-        for topic in (orders.TOPIC, leases.TOPIC, "Library", *KINDS_TOPICS):
+        for topic in (orders.TOPIC, leases.TOPIC, LIBRARY_TOPIC, *KINDS_TOPICS):
             fields = {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
             fields["topicFilterType"] = "SINGLE_TAG"
             answer = await self._pool.call(
