@@ -15,7 +15,7 @@ from orbitmq.broker.leases.lease_log import LeaseLog
 from orbitmq.errors import StoreFenced
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.protocol.command import Command
-from tests.broker.kit import SEND_BATCH, SEND_V2, Wire, configuration, running, send_header, wire
+from tests.broker.kit import SEND_BATCH, SEND_V2, VIEW_MESSAGE, Wire, configuration, running, send_header, wire
 from tests.broker.lease_kit import LeaseClient
 from tests.raw_client import until
 from tests.storage.faulty_disk import FaultyDisk
@@ -68,11 +68,13 @@ async def test_with_sync_flush_the_answer_waits_for_the_disk(tmp_path: Path, mon
         await round_trips(client)
         assert not any(answer.done() for answer in answers)
         assert await client.bodies("T") == []  # nobody sees what a power cut would take back
+        assert (await client.ask(VIEW_MESSAGE, {"offset": 0})).code == 1
 
         gate.open()
 
         assert {(await answer).code for answer in answers} == {0}
         await until(lambda: broker.state.store.queue_range("T", 0).max_offset == 12, what="all visible")
+        assert (await client.ask(VIEW_MESSAGE, {"offset": 0})).code == 0
         assert len(await client.bodies("T")) == 12
 
 

@@ -28,7 +28,7 @@ from orbitmq.storage.commit_log import CommitLog
 from orbitmq.storage.entry_log import EntryFiles
 from orbitmq.storage.store import Store
 from tests.simulation.cluster import Mode
-from tests.simulation.faults import plan_faults
+from tests.simulation.faults import MISSED, plan_faults
 from tests.simulation.schedule import Outcome, Plan, plan, run
 
 if TYPE_CHECKING:
@@ -48,27 +48,32 @@ class Bug(NamedTuple):
     mode: Mode
     faults: tuple[str, ...]  # by which it shows; () for any
     promotes: bool
-    rare: bool  # shows in one schedule of a hundred
+    handling_seconds: float
 
     def planned(self, seed: int) -> Plan:
         """A schedule in which it has a good chance to show."""
         random = Random(f"{seed}/{self.name}")
         faults = plan_faults(random, count=random.randrange(2, 6), kinds=self.faults)
         return replace(
-            plan(seed), mode=self.mode, faults=faults, messages=30, promotes=self.promotes, promotes_early=self.promotes
-        )
+            plan(seed), mode=self.mode, faults=faults, messages=30, promotes=self.promotes, promotes_early=self.promotes,
+            handling_seconds=self.handling_seconds,
+        )  # fmt: skip
 
 
 BUGS: dict[str, Bug] = {}
 
 
 def bug(
-    *shows_as: str, mode: Mode = _SYNC, faults: tuple[str, ...] = (), promotes: bool = False, rare: bool = False
+    *shows_as: str,
+    mode: Mode = _SYNC,
+    faults: tuple[str, ...] = (),
+    promotes: bool = False,
+    handling_seconds: float = 0.2,
 ) -> Callable[[Callable[[], Any]], Any]:
     def register(function: Callable[[], Any]) -> Any:
         name = function.__name__
         story = (function.__doc__ or "").strip()
-        BUGS[name] = Bug(name, story, shows_as, contextmanager(function), mode, faults, promotes, rare)
+        BUGS[name] = Bug(name, story, shows_as, contextmanager(function), mode, faults, promotes, handling_seconds)
         return function
 
     return register
@@ -161,7 +166,7 @@ def diverged_tail_kept() -> Iterator[None]:
         yield
 
 
-@bug("stale read", "never delivered", mode=_COPIED, faults=_POWER_CUTS, rare=True)
+@bug("stale read", "never delivered", mode=_COPIED, faults=(MISSED,))
 def slave_ahead_of_its_master() -> Iterator[None]:
     """A slave gets, and serves, what is not on its master's disk yet. (This was a bug; see docs/guarantees.md.)"""
     init = replication_master._Slave.__init__
@@ -266,7 +271,7 @@ def offsets_not_saved() -> Iterator[None]:
         yield
 
 
-@bug("never delivered", mode=_COPIED, faults=_POWER_CUTS, rare=True)
+@bug("never delivered", mode=_COPIED, faults=(MISSED,), handling_seconds=2.0)
 def lagging_slave_moves_readers() -> Iterator[None]:
     """A slave that lags tells a reader that its offset is wrong, and the reader forgets what it holds. (Both were bugs.)"""
 

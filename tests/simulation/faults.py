@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.simulation.machine import Machine
 
 WINDOW_SECONDS: Final = 8.0  # faults begin in here
+_FORGOTTEN_SECONDS: Final = 6.0  # by then every client has a route without a broker that its name servers do not know
+MISSED: Final = "power cut of the master until it is missed"  # name servers forget it, and readers go to its slaves
 _KINDS: Final = {
     "kill": 4,
     "power cut": 4,
@@ -33,6 +35,7 @@ _KINDS: Final = {
     "resets": 3,
     "slow network": 1,
     "clock jumps": 1,
+    MISSED: 0,  # in chosen schedules only: it takes long
 }
 
 
@@ -50,7 +53,7 @@ class Planned:
 
 def plan_faults(random: Random, *, count: int, kinds: Sequence[str] = ()) -> list[Planned]:
     """Of any kind, or of some."""
-    weights = {kind: _KINDS[kind] for kind in kinds or _KINDS}
+    weights = {kind: _KINDS[kind] or 1 for kind in kinds} if kinds else _KINDS
     kinds = random.choices(list(weights), list(weights.values()), k=count)
     planned = [
         Planned(random.random() * WINDOW_SECONDS, kind, random.random(), random.random(), random.random())
@@ -123,7 +126,9 @@ class Faults:
     async def _one(self, fault: Planned) -> None:
         await asyncio.sleep(fault.at)
         network = self._cluster.network
-        if fault.kind in ("kill", "power cut", "stop") or fault.kind.endswith("a disk operation"):
+        if fault.kind == MISSED:
+            await self._go_missing(self._cluster.master, fault)
+        elif fault.kind in ("kill", "power cut", "stop") or fault.kind.endswith("a disk operation"):
             await self._hit_broker(fault)
         elif fault.kind == "name server killed":
             machine = _pick(self._cluster.name_servers, fault)
@@ -192,6 +197,19 @@ class Faults:
         if machine.name not in self._changing:
             if fault.size * 10 % 1 < 0.25:  # and once more, while it recovers
                 await self._interrupted_start(machine, fault)
+            await self._start_broker(machine)
+
+    async def _go_missing(self, machine: Machine, fault: Planned) -> None:
+        if not machine.is_up() or machine.name in self._changing:
+            return
+        if fault.choice < 0.5:
+            await self.cut_slaves_off()  # readers get what the slaves never will
+        self._end(machine, "power cut")
+        await asyncio.sleep(fault.size**2)
+        self._cluster.network.miss(machine.host)
+        await asyncio.sleep(_FORGOTTEN_SECONDS * (1 + fault.tail))
+        self._cluster.network.mend_all()
+        if machine.name not in self._changing:
             await self._start_broker(machine)
 
     def _end(self, machine: Machine, way: str) -> None:

@@ -70,6 +70,12 @@ class SimulatedNetwork:
             if end.remote[0] == host and end.peer.dead and end.unsent:
                 end.lose_later(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
 
+    def miss(self, host: str) -> None:
+        """Whoever is connected to a host without power finds that out, as keep-alives tell after a while."""
+        for end in list(self.ends):
+            if end.remote[0] == host and end.peer.dead:
+                end.lose_later(ConnectionResetError(errno.ETIMEDOUT, "Connection timed out"))
+
     def cut_link(self, source: str, target: str) -> None:
         self.down.add((source, target))
 

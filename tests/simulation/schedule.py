@@ -50,6 +50,7 @@ class Plan:
     retries: int
     promotes: bool
     promotes_early: bool = False  # while everybody still sends
+    handling_seconds: float = 0.2  # at most, for each message
 
 
 def plan(seed: int) -> Plan:
@@ -148,7 +149,7 @@ class _Complaints(logging.Handler):
 
 async def _live(cluster: Cluster, planned: Plan, ledger: Ledger) -> None:
     random = Random(f"{planned.seed}/life")
-    workload = Workload(cluster, ledger, Random(f"{planned.seed}/work"))
+    workload = Workload(cluster, ledger, Random(f"{planned.seed}/work"), planned.handling_seconds)
     producing: dict[str, asyncio.Task[Any]] = {}
 
     async def start_client(machine: Machine) -> None:

@@ -34,10 +34,11 @@ class NotUnderstood(Exception):
 
 
 class Workload:
-    def __init__(self, cluster: Cluster, ledger: Ledger, random: Random) -> None:
+    def __init__(self, cluster: Cluster, ledger: Ledger, random: Random, handling_seconds: float) -> None:
         self._cluster = cluster
         self._ledger = ledger
         self._random = random
+        self._handling_seconds = handling_seconds
         self._loop = cluster.loop
         self.done = 0  # messages whose sender has come to an end with them
 
@@ -76,7 +77,7 @@ class Workload:
             place = _place_of(message)
             at = f"{place.topic}/{place.queue_id}@{place.offset}"
             self._cluster.trace.note("handling", machine.name, at, name_in(message.body))
-            await asyncio.sleep(self._random.random() * 0.2)
+            await asyncio.sleep(self._random.random() * self._handling_seconds)
             if message.attempt == 1 and self._random.random() < 0.02:
                 self._ledger.given_back[name_in(message.body) or ""] = GivenBack(place, self._loop.time())
                 raise NotUnderstood
