@@ -1,7 +1,8 @@
 """What access control costs: signed sends beside unsigned ones, `python -m benchmarks signed [--seconds S] [--rounds N]`.
 
-Two brokers of ours, one open and one with users and policies; the sender is a normal user with one policy for its topic. Rounds
-alternate between the two and medians count. On a busy machine the rates say little and the processor time of the broker does.
+Three brokers of ours: one open, one with users and policies (5.x), one with access files (4.x); the sender may send to its topic and
+nothing else. JSON headers and binary ones. Rounds alternate between all of them and medians count. On a busy machine the rates say
+little and the processor time of the broker does.
 Results: benchmarks/results/signed.json.
 """
 
@@ -36,8 +37,16 @@ if TYPE_CHECKING:
 
 RESULTS: Final = Path(__file__).parent / "results" / "signed.json"
 CELLS: Final = (Cell(16, 1), Cell(64, 1), Cell(4, 32), Cell(64, 1, body=100), Cell(4, 32, body=100))
+WAYS: Final = {  # which broker, how the load generator is to send, and what it is to be compared with
+    "unsigned": ("open", "send", "unsigned"),
+    "users": ("users", "send-signed", "unsigned"),
+    "files": ("files", "send-signed", "unsigned"),
+    "unsigned, binary": ("open", "send-binary", "unsigned, binary"),
+    "users, binary": ("users", "send-binary-signed", "unsigned, binary"),
+    "files, binary": ("files", "send-binary-signed", "unsigned, binary"),
+}
 ROOT: Final = Credentials("root", "root-of-the-benchmark")
-SENDER: Final = Credentials("sender", "sender-of-the-benchmark")
+SENDER: Final = Credentials("the-sender", "sender-of-the-benchmark")
 TOPIC: Final = "SignedTopic"
 GUARDED: Final[dict[str, str | int]] = {
     "authenticationEnabled": "true",
@@ -45,9 +54,13 @@ GUARDED: Final[dict[str, str | int]] = {
     "initAuthenticationUser": json.dumps({"username": ROOT.access_key, "password": ROOT.secret_key}),
     "innerClientAuthenticationCredentials": json.dumps({"accessKey": ROOT.access_key, "secretKey": ROOT.secret_key}),
 }
+ACCESS_FILE: Final = f"""accounts:
+- {{accessKey: root-account, secretKey: {ROOT.secret_key}, admin: true}}
+- {{accessKey: {SENDER.access_key}, secretKey: {SENDER.secret_key}, topicPerms: [{TOPIC}=PUB]}}
+"""
 
 
-async def prepare(address: Address) -> None:
+async def prepare(address: Address, root: Credentials) -> None:
     """The topic, and where there are users, the sender and its policy."""
     user = User(password=SENDER.secret_key).to_json()
     entry = PolicyEntry(resource=f"Topic:{TOPIC}", actions=["Pub"], decision="Allow")
@@ -60,7 +73,8 @@ async def prepare(address: Address) -> None:
         perm=6,
         topic_filter_type="SINGLE_TAG",
     )
-    pool = Pool(sign=partial(sign, credentials=ROOT))
+    pool = Pool(sign=partial(sign, credentials=root))
+    without = (RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_CREATE_ACL) if root is not ROOT else ()
     try:
         for command in (
             Command(RequestCode.AUTH_CREATE_USER, fields={"username": SENDER.access_key}, body=user),
@@ -68,18 +82,20 @@ async def prepare(address: Address) -> None:
             request(RequestCode.UPDATE_AND_CREATE_TOPIC, topic),
         ):
             answer = await pool.call(address, command, PATIENCE_SECONDS)
-            if answer.code and "access control is off" not in (answer.remark or ""):
+            if answer.code and "access control is off" not in (answer.remark or "") and command.code not in without:
                 raise SystemExit(f"{command}: {answer.remark}")
     finally:
         await pool.close()
 
 
 @contextmanager
-def started(folder: Path, name_server: str, settings: dict[str, str | int]) -> Iterator[tuple[Address, Process]]:
+def started(
+    folder: Path, name_server: str, settings: dict[str, str | int], root: Credentials = ROOT
+) -> Iterator[tuple[Address, Process]]:
     broker = orbit.start_broker(folder, name_server, BROKER_NAME, {"mappedFileSizeCommitLog": 1 << 30, **settings})
     try:
         address = parse_address(broker.address)
-        run_loop(prepare(address))
+        run_loop(prepare(address, root))
         yield address, broker.process
     finally:
         broker.process.stop()
@@ -99,17 +115,20 @@ def run(argv: list[str]) -> None:
         stack.callback(name_server.process.stop)
         guarded_name_server = orbit.start_name_server(folder / "guarded-names", GUARDED)
         stack.callback(guarded_name_server.process.stop)
-        ways: dict[str, tuple[str, tuple[Address, Process]]] = {
-            "unsigned": ("send", stack.enter_context(started(folder / "open", name_server.address, {}))),
-            "signed": (
-                "send-signed",
-                stack.enter_context(started(folder / "guarded", guarded_name_server.address, GUARDED)),
-            ),
+        home = folder / "home"
+        (home / "conf").mkdir(parents=True)
+        (home / "conf" / "plain_acl.yml").write_text(ACCESS_FILE)
+        files: dict[str, str | int] = {"aclEnable": "true", "rocketmqHome": str(home)}
+        admin = Credentials("root-account", ROOT.secret_key)
+        brokers = {
+            "open": stack.enter_context(started(folder / "open", name_server.address, {})),
+            "users": stack.enter_context(started(folder / "users", guarded_name_server.address, GUARDED)),
+            "files": stack.enter_context(started(folder / "files", name_server.address, files, admin)),
         }
         for turn in range(options.rounds + 1):
             for cell in CELLS:
-                for way, (mode, (address, process)) in ways.items() if turn % 2 else reversed(ways.items()):
-                    measured = run_cell(load, mode, address, process, cell, options.seconds)
+                for way, (broker, mode, _) in WAYS.items() if turn % 2 else reversed(WAYS.items()):
+                    measured = run_cell(load, mode, *brokers[broker], cell, options.seconds)
                     if turn:  # the first warms up
                         figures.setdefault(cell.name, {}).setdefault(way, []).append(measured)
     report(figures, head)
@@ -117,7 +136,7 @@ def run(argv: list[str]) -> None:
 
 def run_cell(load: Load, mode: str, address: Address, process: Process, cell: Cell, seconds: float) -> dict[str, float]:
     before = processor_seconds(process.pid)
-    who = (SENDER.access_key, SENDER.secret_key) if mode == "send-signed" else ()
+    who = (SENDER.access_key, SENDER.secret_key) if "signed" in mode else ()
     arguments = (TOPIC, QUEUES, cell.connections, cell.in_flight, cell.body, seconds)
     printed = load.run(mode, address, *arguments, behind=who)
     if printed["errors"]:
@@ -134,13 +153,13 @@ def report(figures: dict[str, dict[str, list[dict[str, float]]]], head: dict[str
         }
         for cell, ways in figures.items()
     }
-    print("| | unsigned a second | signed a second | ratio | processor us | signed | unsigned to signed |")
-    print("|---" * 7 + "|")
+    print("| | | a second | processor us | of unsigned: rate | processor time |")
+    print("|---" * 6 + "|")
     for cell, ways in medians.items():
-        plain, signed = ways["unsigned"], ways["signed"]
-        print(
-            f"| {cell} | {plain['rate']:,.0f} | {signed['rate']:,.0f} | {signed['rate'] / plain['rate']:.2f} "
-            f"| {plain['processor_us']:.1f} | {signed['processor_us']:.1f} "
-            f"| {plain['processor_us'] / signed['processor_us']:.2f} |"
-        )
+        for way, (_, _, other) in WAYS.items():
+            here, plain = ways[way], ways[other]
+            print(
+                f"| {cell} | {way} | {here['rate']:,.0f} | {here['processor_us']:.1f} | {here['rate'] / plain['rate']:.2f} "
+                f"| {plain['processor_us'] / here['processor_us']:.2f} |"
+            )
     RESULTS.write_text(json.dumps({"machine": head, "medians": medians, "rounds": figures}, indent=2) + "\n")

@@ -99,7 +99,7 @@ __attribute__((target("sha,sse4.1"))) static void sha1_blocks_by_instruction(
     state[4] = (uint32_t)_mm_extract_epi32(e, 3);
 }
 
-static int sha1_has_instructions(void) {
+static inline int sha1_has_instructions(void) {
     unsigned a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_SSSE3) || !(c & bit_SSE4_1))
         return 0;
@@ -107,14 +107,14 @@ static int sha1_has_instructions(void) {
 }
 #else
 #define SHA1_HAS_INSTRUCTIONS 0
-static int sha1_has_instructions(void) { return 0; }
+static inline int sha1_has_instructions(void) { return 0; }
 #endif
 
 typedef void (*sha1_blocks_function)(uint32_t *state, const uint8_t *data, size_t count);
 static sha1_blocks_function sha1_blocks = sha1_blocks_portable;
 
 /* Once, before anything is hashed. Whether the processor's own instructions are used. */
-static int sha1_choose(int allow_instructions) {
+static inline int sha1_choose(int allow_instructions) {
 #if SHA1_HAS_INSTRUCTIONS
     if (allow_instructions && sha1_has_instructions()) {
         sha1_blocks = sha1_blocks_by_instruction;
