@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from orbitmq_accelerator.record cimport Record
 from orbitmq_accelerator.send_header cimport Send, Text
-from orbitmq_accelerator.signatures cimport KeyStates
+from orbitmq_accelerator.signatures cimport KeyStates, sha1_pieces
 from orbitmq_accelerator.waiting cimport Wish
 
 
@@ -61,6 +61,7 @@ cdef class SwiftSends:
     cdef uint8_t *answers
     cdef Py_ssize_t answers_room, answered
 
+    cdef uint32_t body_crc  # of a signed request's body, known when its signature is
     cdef uint8_t *properties  # of the request that is being read
     cdef Py_ssize_t properties_room
 
@@ -78,6 +79,7 @@ cdef class SwiftSends:
     cdef int count_topic(self) except -1
     cdef bint enter(self, connection) except -1
     cdef bint is_rightly_signed(self, Send *send, const uint8_t *body, Py_ssize_t body_bytes) except -1
+    cdef void add_body(self, sha1_pieces *content, const uint8_t *body, Py_ssize_t left) noexcept
     cdef bint choose_key(self, Text user) except -1
     cdef bint take_waiting(
         self, Send *send, Record *record, const uint8_t *unique_key, Py_ssize_t key_bytes

@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 
 cdef extern from "sha1.h" nogil:
     cdef struct sha1_pieces:
-        pass
+        size_t kept
     const uint32_t *sha1_first_state
     void (*sha1_blocks)(uint32_t *state, const uint8_t *data, size_t count) noexcept
     bint sha1_choose(bint allow_instructions) noexcept
@@ -17,6 +17,7 @@ cdef extern from "sha1.h" nogil:
     void sha1_end(sha1_pieces *pieces, uint8_t *digest) noexcept
 
 cdef enum:
+    BLOCK_BYTES = 64
     DIGEST_BYTES = 20
     SIGNATURE_CHARACTERS = 28
 
