@@ -47,12 +47,12 @@ from orbitmq.transport.express import (
     SwiftReader,
 )
 from orbitmq.transport.failures import failure_answer, refuse_unknown_code
+from orbitmq.transport.late_answers import LateAnswers
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
 from orbitmq.transport.outgoing import Outgoing, encoded_answer
 from orbitmq.transport.preamble import TRUSTED_PROXIES, Preamble
 from orbitmq.transport.reading import Reading
 from orbitmq.transport.request_times import Kind, Result
-from orbitmq.transport.stepping import resumed
 
 if TYPE_CHECKING:
     from orbitmq.transport.congestion import Congestion
@@ -84,6 +84,7 @@ class Connection(asyncio.Protocol):
         "_flush_scheduled",
         "_idle_timer",
         "_in_chunk",
+        "_late",
         "_leaving",
         "_limits",
         "_loop",
@@ -91,8 +92,6 @@ class Connection(asyncio.Protocol):
         "_on_open",
         "_on_source",
         "_out",
-        "_owed",
-        "_paid",
         "_preamble",
         "_reader",
         "_reading",
@@ -101,7 +100,6 @@ class Connection(asyncio.Protocol):
         "_server_tls",
         "_stopped_reading",
         "_swift",
-        "_tasks",
         "_times",
         "_tls",
         "_transport",
@@ -160,9 +158,7 @@ class Connection(asyncio.Protocol):
         self._leaving: asyncio.TimerHandle | None = None  # of one that is turned away
         self._decoder = FrameDecoder(limits.max_frame_bytes, limits.max_header_bytes)
         self._backlog: deque[Frame] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._owed = 0  # answers that express handlers will give later
-        self._paid: asyncio.Future[None] | None = None  # done when nothing is owed, for who waits for that
+        self._late = LateAnswers(self, limits.max_unanswered, times, self._go_on_reading)
         self._calls = Calls(limits.max_calls)
         self._idle_timer: asyncio.TimerHandle | None = None
         self._out = Outgoing()
@@ -283,29 +279,29 @@ class Connection(asyncio.Protocol):
         request.opaque = self._calls.next_opaque()
         self._send(commands.encode_pieces(request))
 
-    def answer(self, request: Command, answer: Command) -> None:
-        """Answer a request whose handler returned None. Dropped when the connection is gone or it was one-way."""
-        self._answer_later(request, answer, is_held=True)
+    def answer(self, request: Command, answer: Command, *, is_held: bool = True) -> None:
+        """Answer a request whose handler returned None (`is_held`), or has waited. Dropped when the connection is gone or it was one-way."""
+        if self._times is not None and request.code in self._routes:
+            seconds = self._loop.time() - request.arrived
+            self._times.note_later(request, answer, seconds, is_written=not self.closed, is_held=is_held)
+        if not self.closed and not request.flag & FLAG_ONEWAY:
+            self._send(encoded_answer(request, answer, self.peer))
 
     def owe(self, answers: int = 1) -> None:
         """An express handler took requests and will `pay` their answers later."""
-        self._owed += answers
+        self._late.owe(answers)
 
     def forgive(self) -> None:
         """The answer that was owed comes another way."""
-        self._owed -= 1
+        self._late.owe(-1)
 
     def pay(self, frames: bytes, answers: int = 1) -> None:
         """The answers' whole frames. Dropped when the connection is gone."""
-        was_full = self._is_full()
-        self._owed -= answers
-        if not self._owed and self._paid is not None and not self._paid.done():
-            self._paid.set_result(None)
-        if self.closed:
-            return
-        self._send([frames])
-        if was_full:
-            self._go_on_reading()
+        was_full = self._late.pay(answers)
+        if not self.closed:
+            self._send([frames])
+            if was_full:
+                self._go_on_reading()
 
     def note_paid(self, code: int, verdict: int, arrived: float, answers: int = 1) -> None:
         """That requests which arrived then are being paid now."""
@@ -349,11 +345,7 @@ class Connection(asyncio.Protocol):
     @property
     def unfinished(self) -> set[asyncio.Future[None]]:
         """What to wait for until every request that was accepted is answered."""
-        if not self._owed:
-            return set(self._tasks)
-        if self._paid is None or self._paid.done():
-            self._paid = self._loop.create_future()
-        return {self._paid, *self._tasks}
+        return self._late.unfinished()
 
     def stop_reading(self) -> None:
         """For good: what was read and not begun yet is dropped, as if it had never arrived."""
@@ -370,7 +362,7 @@ class Connection(asyncio.Protocol):
         return self._decoder.is_waiting or self._decoder.failure is not None
 
     def pause_if_full(self) -> None:
-        if self._is_full():
+        if self._late.is_full():
             self._reading.pause()
 
     def read_by_loop(self) -> None:
@@ -414,14 +406,14 @@ class Connection(asyncio.Protocol):
 
     def _without_run(self, swift: SwiftHandler, data: bytes) -> bytes:
         """What is left of a read when the swift handler has answered what it could."""
-        if not self._decoder.can_join or self._is_full():
+        if not self._decoder.can_join or self._late.is_full():
             return data
         data = self._decoder.joined(data)
         taken, answers = swift(self, data)
         if answers:
             self._transport.write(answers if self._tls is None else self._tls.encrypt(answers))
             self._settle_times(self.last_activity)
-        elif taken and self._is_full():
+        elif taken and self._late.is_full():
             self._reading.pause()
         if taken and self._tls is None and not (self._must_pause() or self._stopped_reading):
             self._reading.hand_over()
@@ -454,7 +446,7 @@ class Connection(asyncio.Protocol):
         self._write_out()
         if self._times is not None and self._times.unsettled:
             self._times.settle(self._loop.time() - self.last_activity)
-        if self._is_full():
+        if self._late.is_full():
             self._reading.pause()
         return True
 
@@ -477,7 +469,7 @@ class Connection(asyncio.Protocol):
                 out.size += len(answered)
             elif answered is None and not self._step_handler(frame):
                 break
-            elif self._is_full():
+            elif self._late.is_full():
                 self._hold_back(frames, index)
                 break
             if out.size >= _FLUSH_BYTES:
@@ -512,7 +504,7 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # whatever it is, the peer gets an answer
             self._queue_failure(command, error)
         else:
-            self._finish_later(command, coroutine, waiting_for)
+            self._late.finish(command, coroutine, waiting_for)
         return True
 
     def _is_within(self, meter: Callable[[int], None], frame: Frame) -> bool:
@@ -544,11 +536,8 @@ class Connection(asyncio.Protocol):
         self._backlog.extend(frames[done + 1 :])
         self._reading.pause()
 
-    def _is_full(self) -> bool:
-        return len(self._tasks) + self._owed >= self._limits.max_unanswered
-
     def _must_pause(self) -> bool:
-        return self._write_paused or self._is_full()
+        return self._write_paused or self._late.is_full()
 
     def _go_on_reading(self) -> None:
         if self.closed or self._stopped_reading or self._transport.is_closing() or self._must_pause():
@@ -563,38 +552,6 @@ class Connection(asyncio.Protocol):
             self._refuse(self._decoder.failure)
         else:
             self._reading.by_loop()
-
-    def _finish_later(self, request: Command, coroutine: Coroutine[Any, Any, Command | None], waiting_for: Any) -> None:
-        task = self._loop.create_task(self._finish(request, coroutine, waiting_for))
-        self._tasks.add(task)
-        task.add_done_callback(self._forget_task)
-
-    def _forget_task(self, task: asyncio.Task[None]) -> None:
-        was_full = self._is_full()
-        self._tasks.discard(task)
-        if was_full:
-            self._go_on_reading()
-
-    async def _finish(self, request: Command, coroutine: Coroutine[Any, Any, Command | None], waiting_for: Any) -> None:
-        times = self._times
-        if times is not None:
-            times.waiting[request.code] += 1
-        try:
-            answer = await resumed(coroutine, waiting_for)
-        except Exception as error:  # whatever it is, the peer gets an answer
-            answer = failure_answer(request, error, self.peer)
-        finally:
-            if times is not None:
-                times.waiting[request.code] -= 1
-        if answer is not None:
-            self._answer_later(request, answer, is_held=False)
-
-    def _answer_later(self, request: Command, answer: Command, *, is_held: bool) -> None:
-        if self._times is not None and request.code in self._routes:
-            seconds = self._loop.time() - request.arrived
-            self._times.note_later(request, answer, seconds, is_written=not self.closed, is_held=is_held)
-        if not self.closed and not request.flag & FLAG_ONEWAY:
-            self._send(encoded_answer(request, answer, self.peer))
 
     def _settle_times(self, arrived: float) -> None:
         if self._times is not None and self._times.unsettled:
