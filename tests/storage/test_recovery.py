@@ -415,6 +415,36 @@ def test_entries_that_recovery_cut_off_do_not_come_back_in_the_next_power_cut(tm
     store.close()
 
 
+def test_entries_behind_a_lost_page_do_not_count_again_once_it_is_filled(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"queue_file_bytes": 20 * 1000, "segment_bytes": 1 << 18}
+    disk = FaultyDisk(tmp_path)
+    store = open_store(tmp_path, disk=disk, **config)
+    for number in range(500):
+        put(store, body=body(number))
+        if number == 150:
+            store.flush()
+    store.dispatch()
+    store.queues.write_out()
+    store.abandon()
+    queue = tmp_path / "consumequeue" / "T" / "0" / segment_name(0)
+    kept = queue.read_bytes()[8192:]  # of what was not synced, the later pages, and nothing of the log
+    disk.crash()
+    queue.write_bytes(queue.read_bytes()[:8192] + kept)
+    disk = FaultyDisk(tmp_path)
+    store = open_store(tmp_path, disk=disk, **config)
+    wanted = [body(number) for number in range(151)]
+    assert bodies(store) == wanted
+    others = [body(number, 333) for number in range(300)]  # to where those pages begin, and further
+    for other in others:
+        put(store, body=other)
+    store.flush()
+    store.abandon()
+    disk.crash()
+    store = open_store(tmp_path, disk=disk, **config)
+    assert bodies(store) == wanted + others
+    store.close()
+
+
 @pytest.mark.parametrize("seed", [0, 29])  # 29: the first file is torn, the second whole
 def test_a_key_index_that_was_just_built_again_is_built_once_more_after_a_power_cut(tmp_path: Path, seed: int) -> None:
     disk, clock = FaultyDisk(tmp_path), ManualClock()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from orbitmq.storage.open_files import PlainFile
 
 _CHUNK_ENTRIES: Final = 16_384  # read at once when entries are looked at one by one
+_WINDOW_BYTES: Final = 32_768
+_ZERO_WINDOWS: Final = 8  # no power cut takes more than that of one queue and keeps what was written behind it
 _FILES_TO_SCAN: Final = 3  # after a crash; what is older was synced long ago
 
 
@@ -204,7 +206,20 @@ class EntryLog:
         for start in starts[1:]:
             if start >= self.written * self.entry_bytes:
                 self.files.drop(start)
+        if not trust:
+            self._clear_behind()
         return page[:seen] if len(starts) == 1 else b""
+
+    def _clear_behind(self) -> None:
+        """Of what was not synced a power cut keeps any pages. Those behind a lost one would count again once that is filled."""
+        at, zero_windows = self.written * self.entry_bytes, 0
+        while zero_windows < _ZERO_WINDOWS and (window := self.files.read(at, _WINDOW_BYTES)):
+            if window.count(0) == len(window):
+                zero_windows += 1
+            else:
+                zero_windows = 0
+                self.files.write(at, bytes(len(window)))
+            at += len(window)
 
     def cut(self, number: int) -> None:
         """Forget the entries from `number` on, and clear them, so that nobody takes them for valid later."""
