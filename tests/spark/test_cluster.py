@@ -87,7 +87,7 @@ def submit(spark_home: Path, worker_python: Path, settings: dict[str, str], *pro
     return done.stdout
 
 
-def test_a_submitted_job_runs_on_executors_that_have_nothing_of_the_drivers(
+def test_a_submitted_job_runs_on_executors_that_have_nothing_of_the_drivers_and_survives_the_loss_of_one(
     tmp_path: Path, spark_home: Path, worker_python: Path
 ) -> None:
     (tmp_path / "driver").mkdir()
@@ -107,6 +107,8 @@ def test_a_submitted_job_runs_on_executors_that_have_nothing_of_the_drivers(
     for executor in saw["executors"]:
         assert "/orbitmq.zip/" in executor["package"], "the package came with the job"
         assert "is on the driver's machine" in executor["refused"]
+    assert not (tmp_path / "die").exists(), "an executor was killed in mid-batch"
+    assert len(saw["streamed"]) == len({tuple(place) for place in saw["streamed"]}) == MESSAGES, "each message once"
     assert sorted(map(int, bodies(copies))) == list(range(MESSAGES))
     assert saw["archived"] == MESSAGES
 
