@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 RESULTS: Final = Path(__file__).parent / "results" / "spark.json"
 QUEUES: Final = 8
 BATCH: Final = 200
+MESSAGES: Final = 2_000_000
 QUICK_MESSAGES: Final = 200_000
 PROPERTIES: Final = {"region": "eu-central-1", "shop": "berlin-mitte"}
 
@@ -245,8 +246,8 @@ def measure_bodies(
 
 def run(argv: list[str]) -> None:
     wanted = _arguments(argv)
-    if wanted.quick:
-        wanted.messages, wanted.runs = QUICK_MESSAGES, 2
+    wanted.messages = wanted.messages or (QUICK_MESSAGES if wanted.quick else MESSAGES)
+    wanted.runs = wanted.runs or (2 if wanted.quick else 3)
     bodies = [int(size) for size in wanted.bodies.split(",") if size]
     head = about(messages=wanted.messages, queues=QUEUES, runs=wanted.runs)
     figures: dict[str, Any] = {}
@@ -278,9 +279,9 @@ def run(argv: list[str]) -> None:
 def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks spark", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_MESSAGES:,} messages, two runs; nothing is kept")
-    parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--messages", type=int, help=f"{MESSAGES:,} unless --quick")
     parser.add_argument("--bodies", default="1024,100", help="sizes of bodies, separated by commas; empty for none")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, help="3 unless --quick; the best counts")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting for Spark")
     parser.add_argument("--without-kafka", action="store_true", help="no Maven, no Kafka")

@@ -24,7 +24,7 @@ from orbitmq.sync import connect
 from orbitmq.testing import Server
 from tests.spark.direct import bodies, read, wait_for_topic
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)  # three JVMs and their workers start here
 
 ROOT = Path(__file__).parent.parent.parent
 HERE = Path(__file__).parent
