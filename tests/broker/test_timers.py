@@ -224,6 +224,7 @@ async def test_what_cannot_be_recalled_is_told_so_and_changes_nothing(
     ):
         answer = await client.ask(RECALL, {"topic": topic, "recallHandle": wrong})
         assert answer.code == code, (wrong, answer)
+        assert answer.fields["MSG_REGION"] == "DefaultRegion"  # without it, Java's client traces nothing
     assert broker.state.store.log.end == end
     clock.advance(seconds=5)
     assert await delivered(broker, client, 1) == [b"x"]

@@ -11,8 +11,8 @@ from orbitmq.message import properties as keys
 from orbitmq.message.properties import encode_properties
 from orbitmq.protocol.bodies.topics import PERM_WRITE
 from orbitmq.protocol.codes import ResponseCode
-from orbitmq.protocol.command import Command, ok
-from orbitmq.protocol.headers.send import MessageRecalled, RecallMessage
+from orbitmq.protocol.command import Command, answer, ok
+from orbitmq.protocol.headers.send import MessageRecalled, RecallMessage, RecallRefused
 from orbitmq.protocol.recall_handles import RecallHandle, read_handle
 from orbitmq.storage.java_object import to_json
 
@@ -38,9 +38,25 @@ async def recall_message(
     request: Command,
     connection: Connection,
 ) -> Command:
-    """Put a mark beside a timer message on the wheel: when their moment comes, neither is delivered."""
+    """Put a mark beside a timer message on the wheel: when their moment comes, neither is delivered.
+
+    A refusal names the region, too: Java's client traces no recall without one.
+    """
     header = request.read(RecallMessage)
-    settings, now_ms = configuration.settings, clock.now_ms()
+    region = configuration.settings.region_id
+    try:
+        message_id, end = _put_mark(sending, topics, configuration.settings, clock.now_ms(), header, connection)
+    except RequestFailed as refusal:
+        return answer(refusal.code, str(refusal), RecallRefused(region=region))
+    if not durability.is_immediate:
+        await durability.keep_promise(end)
+    return ok(MessageRecalled(msg_id=message_id, region=region))
+
+
+def _put_mark(
+    sending: Sending, topics: Topics, settings: Settings, now_ms: int, header: RecallMessage, connection: Connection
+) -> tuple[str, int]:
+    """The message's id, and where the log ends with the mark."""
     if not settings.recall_message_enable:
         raise RequestFailed(
             ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden", hint="set recallMessageEnable=true"
@@ -65,9 +81,7 @@ async def recall_message(
         appended, _, _ = sending.put(handle.topic, 0, _BODY, text, now_ms, packed_host(*connection.peer))
     except MessageError as error:
         raise RequestFailed(ResponseCode.ILLEGAL_OPERATION, f"recall handle is invalid: {error}") from error
-    if not durability.is_immediate:
-        await durability.keep_promise(appended.end)
-    return ok(MessageRecalled(msg_id=handle.unique_key, region=settings.region_id))
+    return handle.unique_key, appended.end
 
 
 def _check_handle(handle: RecallHandle, topic: str, settings: Settings, now_ms: int) -> None:

@@ -132,6 +132,12 @@ class MessageRecalled(Header):
     region: str | None = msgspec.field(name="MSG_REGION", default=None)
 
 
+class RecallRefused(Header):
+    """What even a refused recall carries."""
+
+    region: str = msgspec.field(name="MSG_REGION")
+
+
 class PushReply(Header):
     """A reply on its way to who asked. Java: ReplyMessageRequestHeader"""
 
