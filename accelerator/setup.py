@@ -6,7 +6,7 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ("sends", "indexes", "reads", *(("sockets",) if sys.platform == "linux" else ()))  # epoll
+MODULES = ("sends", "indexes", "reads", "copies", *(("sockets",) if sys.platform == "linux" else ()))  # epoll
 
 setup(
     ext_modules=cythonize(

@@ -17,8 +17,8 @@ from typing import Any, Final
 logger = logging.getLogger(__name__)
 
 SWITCH: Final = "ORBITMQ_ACCELERATOR"
-MODULES: Final = ("sends", "indexes", "reads", *(("sockets",) if sys.platform == "linux" else ()))
-INTERFACE: Final = 4  # what the two expect of each other; to be changed in both, together
+MODULES: Final = ("sends", "indexes", "reads", "copies", *(("sockets",) if sys.platform == "linux" else ()))
+INTERFACE: Final = 5  # what the two expect of each other; to be changed in both, together
 
 
 def compiled(module: str) -> Any | None:

@@ -175,6 +175,72 @@ async def test_a_story_leaves_the_same_bytes_both_ways(
     assert len([name for name in compiled_story.files if name.startswith("commitlog")]) > 2
 
 
+async def deliveries(directory: Path, seed: int) -> Told:
+    """What waits is sent on, in the same order on every machine: nothing else has a turn meanwhile."""
+    chance = random.Random(seed)
+    clock = ManualClock()
+    async with running(directory, clock=clock, mappedFileSizeCommitLog=64 << 10) as broker:
+        timers = broker.state.timers
+        assert timers is not None
+        broker.state.store.settle_at(bytes(8))
+        broker.state.receipts.settle_at(bytes(8))
+        connection, line = connected(broker._servers[0])
+        for turn in range(6):
+            for topic in TOPICS:  # new messages among those that were sent on
+                plain = send_header(topic, turn % 4, {"UNIQ_KEY": f"7F0000010003{turn:020X}"})
+                connection.data_received(commands.encode(Command(SEND_V2, fields=plain.to_fields(), body=b"plain")))
+            for number in range(60):
+                connection.data_received(waiting(turn * 60 + number, chance))
+            broker.state.store.dispatch()
+            while timers.turn() == 0:
+                pass
+            clock.advance(seconds=chance.choice((1, 3, 10)))
+            broker.state.delayed.message_arrived(1)
+            while broker.state.delayed.deliver_due() == 0:
+                pass
+            while timers.turn() == 0:
+                pass
+        answers = [commands.decode(frame) for frame in FrameDecoder().feed(bytes(line.written))]
+        connection.connection_lost(None)
+        undecided, counted = broker.state.half_messages.by_topic(), broker.state.sending.all_puts.value
+        waits = timers.table().timing_count
+    told = [(answer.opaque, answer.code, answer.fields) for answer in answers]
+    return Told(told, stored_in(directory), undecided | {topic: each.count for topic, each in waits.items()}, counted)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_what_has_waited_is_sent_on_with_the_same_bytes_both_ways(
+    tmp_path: Path, seed: int, accelerator: pytest.MonkeyPatch
+) -> None:
+    compiled_story = await deliveries(tmp_path / "compiled", seed)
+    accelerator.setenv(SWITCH, "0")
+    assert compiled_story == await deliveries(tmp_path / "python", seed)
+    sent_on = b"".join(data for name, data in compiled_story.files.items() if name.startswith("commitlog"))
+    assert sent_on.count(b"TIMER_DEQUEUE_MS") > 20
+
+
+async def test_only_a_record_that_waited_there_and_long_enough_is_sent_on(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "store", clock=ManualClock()) as broker, wire(broker) as client:
+        store = broker.state.store
+        await client.send("T", b"plain")
+        receipt = await client.send("T", b"delayed", 2, UNIQ_KEY="A", DELAY="18")
+        record = store.record_at(int(receipt.fields["msgId"][16:], 16))
+        assert record is not None
+        now_ms = ManualClock().now_ms()
+        assert store.send_on(record, b"T") is None
+        assert store.send_on(record, b"SCHEDULE_TOPIC_XXXX", stored_by_ms=now_ms - 1) is None
+        assert store.send_on(record, b"SCHEDULE_TOPIC_XXXX", due_before_ms=now_ms) is None  # it is no timer
+        assert store.send_on(record, b"SCHEDULE_TOPIC_XXXX", group=b"P", flags=8) is None  # nor of a transaction
+        assert await client.bodies("T", 2) == []
+
+        sent = store.send_on(record, b"SCHEDULE_TOPIC_XXXX", stored_by_ms=now_ms)
+        assert sent is not None
+        assert sent.topic == "T"
+        assert await client.bodies("T", 2) == [b"delayed"]
+
+
 async def transactions(directory: Path, seed: int) -> Told:
     """Half messages and what is decided about those before, in the same reads; some decisions are forged."""
     chance = random.Random(seed)

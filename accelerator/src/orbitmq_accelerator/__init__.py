@@ -4,9 +4,10 @@
     sockets    the connections that send, read many at a time
     indexes    entering records into their queues and into the key index
     reads      gathering the records that a pull is answered with
+    copies     sending on what has waited: delays, timers, transactions
 
 Each does what a function of `orbitmq`, or the event loop, does, byte for byte, and leaves whatever is unusual to it. `orbitmq.accelerated` decides
 whether they are used.
 """
 
-INTERFACE = 4  # as in `orbitmq.accelerated`
+INTERFACE = 5  # as in `orbitmq.accelerated`

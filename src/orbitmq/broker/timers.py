@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 QUEUE: Final = 0  # of the timer topic
+_TIMER_TOPIC: Final = names.TIMER_TOPIC.encode()
 NO_LIMIT: Final = 2**31 - 1  # of messages for one moment: what a slot can count
 NEVER_WAITED: Final = 2**63 - 1  # Java's mark of a message that was late before it could be put on the wheel
 SPANS_SECONDS: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
@@ -456,6 +457,11 @@ class Timers:
         return found
 
     def _fire_unit(self, unit: TimerUnit) -> None:
+        is_usual = not (
+            unit.kind & ROLL or self._recalled or self._fired_elsewhere(unit.fires_ms, unit.commit_log_offset)
+        )
+        if is_usual and self._send_on(unit):
+            return
         message = self._message(unit.commit_log_offset, unit.size)
         if message is None:
             return
@@ -474,6 +480,25 @@ class Timers:
             return True
         unique_key = (_find_unique_key(message.properties) or b"").decode("utf-8", "replace") if recalled else ""
         return bool(recalled) and recalled.pop(recall_key(self._goal(message)[0], unique_key), None) is not None
+
+    def _send_on(self, unit: TimerUnit) -> bool:
+        """Deliver it the quick way; False if there is more to look at."""
+        record = self._store.log.read(unit.commit_log_offset, unit.size)
+        if record is None:
+            return False
+        precision_ms = self.wheel.precision_ms
+        sent = self._store.send_on(
+            record,
+            _TIMER_TOPIC,
+            told=_TOLD % (unit.put_at_ms, self._clock.now_ms()),
+            due_before_ms=(unit.fires_ms // precision_ms + 1) * precision_ms,
+        )
+        if sent is None:
+            return False
+        self._sending.count(sent.topic, 1, sent.size)
+        self._stats.counter(statistics.TIMER_DEQUEUE_NUMS, sent.topic).add(1)
+        self._count(sent.topic, 1 if unit.kind & RECALL else -1)
+        return True
 
     def _is_of_another(self, unit: TimerUnit, message: RawRecord) -> bool:
         """Whether the log was cut since the unit was put, and has a later timer at that place. That one has a unit of its own."""

@@ -19,6 +19,7 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from orbitmq.accelerated import compiled
 from orbitmq.clock import SystemClock
 from orbitmq.errors import MessageError, StorageError, StoreFull
 from orbitmq.message.record import END_OF_FILE, stored_at_ms
@@ -62,6 +63,14 @@ FOREVER_MS: Final = 2**63 - 1
 class QueueRange(NamedTuple):
     min_offset: int
     max_offset: int  # the number the next message gets
+
+
+class SentOn(NamedTuple):
+    """A message that has waited, where it belongs."""
+
+    topic: str
+    size: int  # of the record
+    born_at_ms: int
 
 
 class FoundByKey(NamedTuple):
@@ -133,6 +142,8 @@ class Store:
         )
         self.replica: Replica | None = None  # of a slave's store
         self._recent = self.log.recent
+        copies = compiled("copies")
+        self._copies = None if copies is None else copies.Copies(self.log, self.clock.now_ms)
         self._synchronous = config.flush_mode is FlushMode.SYNC
         self._closed = False
 
@@ -182,6 +193,36 @@ class Store:
         if waiting == 1 or waiting >= _DISPATCH_AT or self._synchronous:
             self.appended(1)
         return appended
+
+    def send_on(
+        self,
+        record: memoryview,
+        waited_in: bytes,
+        *,
+        told: bytes = b"",
+        stored_by_ms: int = FOREVER_MS,
+        due_before_ms: int = 0,
+        group: bytes | None = None,
+        queue_offset: int = -1,
+        flags: int = 0,
+    ) -> SentOn | None:
+        """Append a record of the topic `waited_in` again, for the topic and queue that its properties name, with `told` behind them.
+
+        With `flags` it is a half message that is committed; `group` and `queue_offset` must be its own then, and it may not
+        ask for a delay. Stored after `stored_by_ms`, or with a TIMER_OUT_MS that is not before `due_before_ms`, it is not sent on.
+
+        None: nothing was done, and whoever asked must look at the message and `append` it. It is always None without the
+        accelerator, and where something is unusual.
+        """
+        if self._copies is None or self.health.refuses_writes:
+            return None
+        found = self._copies.send_on(record, waited_in, told, stored_by_ms, due_before_ms, group, queue_offset, flags)
+        if found is None:
+            return None
+        waiting = len(self._recent)
+        if waiting == 1 or waiting >= _DISPATCH_AT or self._synchronous:
+            self.appended(1)
+        return SentOn(*found)
 
     def append_batch(
         self,
