@@ -49,6 +49,7 @@ class Bug(NamedTuple):
     faults: tuple[str, ...]  # by which it shows; () for any
     promotes: bool
     handling_seconds: float
+    rare: bool  # does not show in a hundred schedules
 
     def planned(self, seed: int) -> Plan:
         """A schedule in which it has a good chance to show."""
@@ -69,11 +70,14 @@ def bug(
     faults: tuple[str, ...] = (),
     promotes: bool = False,
     handling_seconds: float = 0.2,
+    rare: bool = False,
 ) -> Callable[[Callable[[], Any]], Any]:
     def register(function: Callable[[], Any]) -> Any:
         name = function.__name__
         story = (function.__doc__ or "").strip()
-        BUGS[name] = Bug(name, story, shows_as, contextmanager(function), mode, faults, promotes, handling_seconds)
+        BUGS[name] = Bug(
+            name, story, shows_as, contextmanager(function), mode, faults, promotes, handling_seconds, rare
+        )
         return function
 
     return register
@@ -129,7 +133,7 @@ def queue_offset_given_twice() -> Iterator[None]:
         yield
 
 
-@bug("phantom", "lost", "stale", mode=replace(_SYNC, sync_flush=False), faults=_POWER_CUTS)
+@bug("phantom", "lost", "stale", mode=replace(_SYNC, sync_flush=False), faults=_POWER_CUTS, rare=True)
 def torn_record_kept() -> Iterator[None]:
     """Recovery believes the length of a record and does not look whether all of it is there."""
     original = Settings.storage_config
