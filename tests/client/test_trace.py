@@ -1,5 +1,6 @@
 """Message traces in Java's format, and spans of OpenTelemetry."""
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 
@@ -9,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from orbitmq import Client, OpenTelemetry, ReceivedMessage, RetryLater, Tracer, connect
+from orbitmq import Client, Message, OpenTelemetry, Receipt, ReceivedMessage, RetryLater, Tracer, connect
 from orbitmq.errors import ConfigError, RequestFailed
 from orbitmq.message.record import encode_stored
 from orbitmq.protocol.codes import RequestCode, ResponseCode
@@ -116,6 +117,29 @@ async def test_handlers_are_traced_before_and_after(cluster: ScriptedCluster, cl
     assert (after[4], after[5], after[6], after[8]) == ("false", "k", "4", "G")
     assert (traced[3][4], traced[3][6]) == ("true", "0")
     assert len(records(cluster)) == 4
+
+
+async def test_a_trace_that_is_on_its_way_when_its_tracer_closes_arrives(
+    cluster: ScriptedCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, goes_on = asyncio.Event(), asyncio.Event()
+    tracer = await Tracer(client, every_seconds=0.01).start()
+    send = tracer._producer.send_message
+
+    async def send_slowly(message: Message) -> Receipt:
+        began.set()
+        await goes_on.wait()
+        return await send(message)
+
+    monkeypatch.setattr(tracer._producer, "send_message", send_slowly)
+    async with client.producer("P", hooks=[tracer]) as producer:
+        await producer.send("T", b"x")
+    await began.wait()
+    closing = asyncio.create_task(tracer.close())
+    await asyncio.sleep(0)
+    goes_on.set()
+    await closing
+    assert [record[0] for record in records(cluster)] == ["Pub"]
 
 
 async def test_traces_are_lost_rather_than_waited_for(cluster: ScriptedCluster, client: Client) -> None:

@@ -195,6 +195,7 @@ class Tracer(SendHook, ConsumeHook):
         self._max_waiting = max_waiting
         self._waiting: list[Trace] = []
         self._full = asyncio.Event()
+        self._closing = False
         self._producer: Producer = client.producer(_GROUP, timeout=5.0)
         self._task: asyncio.Task[None] | None = None
 
@@ -207,10 +208,10 @@ class Tracer(SendHook, ConsumeHook):
     async def close(self) -> None:
         """Send what waits, then end."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            self._closing = True
+            self._full.set()
+            await self._task  # not cancelled: what it is sending would be lost
             self._task = None
-            await self._send_all()
         await self._producer.close()
 
     async def __aenter__(self) -> Self:
@@ -252,7 +253,7 @@ class Tracer(SendHook, ConsumeHook):
             self._full.set()
 
     async def _send_now_and_then(self) -> None:
-        while True:
+        while not self._closing:
             try:
                 async with asyncio.timeout(self._every_seconds):
                     await self._full.wait()
