@@ -7,6 +7,7 @@
                   refused; the most anonymous memory
     back after    seconds until sends at half the sustainable rate are all accepted, and as fast as before
 
+`broker_share_of_a_processor` says whether the broker had one: on a machine with other work it has less, and everything takes longer.
 Ends with an error if the broker is gone, refused nothing, took longer than a second for one accepted send of a hundred, grew without
 bound or was not back to normal within five seconds. Results: benchmarks/results/overload.json.
 """
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.interop import orbit
 
-from benchmarks.machine import about, compile_c, memory_mb
+from benchmarks.machine import about, compile_c, memory_mb, processor_seconds
 from benchmarks.replicas import Load, keep, options, printed, start_master, stopped
 
 if TYPE_CHECKING:
@@ -35,15 +36,18 @@ BODY_BYTES: Final = 100  # so that the disk is not what is measured
 
 def overload(broker: Broker, load: Load, rate: float, in_flight: int, seconds: float) -> dict[str, Any]:
     before_mb = most_mb = memory_mb(broker.process.pid, "RssAnon")
+    began, used = time.monotonic(), processor_seconds(broker.process.pid)
     generator = load.start("send-open", CONNECTIONS, in_flight, seconds, rate)
     while generator.poll() is None:
         most_mb = max(most_mb, memory_mb(broker.process.pid, "RssAnon"))
         time.sleep(0.2)
     figures = printed(generator)
+    share = (processor_seconds(broker.process.pid) - used) / (time.monotonic() - began)
     return {
         "offered_rate": round(rate), "accepted_rate": figures["rate"], "refused": figures["busy"],
         "held_in_client": figures["held"], "other_errors": figures["errors"], "p50_ms": figures["p50"],
         "p99_ms": figures["p99"], "anonymous_mb_before": round(before_mb), "anonymous_mb_most": round(most_mb),
+        "broker_share_of_a_processor": round(share, 2),
     }  # fmt: skip
 
 

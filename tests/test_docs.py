@@ -46,3 +46,13 @@ def test_the_glossary_names_what_exists() -> None:
 def test_the_readme_fits_a_screen_and_the_rules_fifty_lines() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 70
     assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 55
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    for path, name in re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", text):
+        assert (ROOT / path).exists(), path
+        assert not name or re.search(rf"def {name}\b", (ROOT / path).read_text()), f"{path}::{name}"
+    promises = re.findall(r"(?m)^\| `A?SYNC_FLUSH.*$", text)
+    assert len(promises) == 4
+    assert all("::test_" in row for row in promises)

@@ -59,9 +59,12 @@ class Pair:
         if whose == "ours":
             broker = orbit.start_broker(folder, self._name_server, NAME, settings, port)
         else:
+            servers = [self._name_server]
             if not role["brokerId"] and folder.exists():
-                settings["totalReplicas"] = 2  # only then it asks who acted for it
-            plan = BrokerPlan(name=NAME, cluster=CLUSTER, name_servers=[self._name_server], settings=settings)
+                # Only then it asks who acted for it, and nobody may make it register before it has.
+                settings |= {"totalReplicas": 2, "namesrvAddr": self._name_server}
+                servers = []
+            plan = BrokerPlan(name=NAME, cluster=CLUSTER, name_servers=servers, settings=settings)
             broker = apache.start_broker(self._java, folder, plan)
         self._stack.callback(broker.process.kill)
         return broker
@@ -78,7 +81,7 @@ def until_committed(broker: Broker, count: int, what: str) -> None:
 
 
 @pytest.mark.parametrize("release", ["5.3.3"], indirect=True)
-@pytest.mark.parametrize(("masters", "slaves"), [("ours", "ours"), ("ours", "apaches")])
+@pytest.mark.parametrize(("masters", "slaves"), [("ours", "ours"), ("ours", "apaches"), ("apaches", "ours")])
 def test_a_java_consumer_goes_on_where_it_was_through_the_death_and_the_return_of_a_master(
     masters: str,
     slaves: str,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
@@ -262,14 +263,20 @@ class Connection(asyncio.Protocol):
         return self._write_paused
 
     def unread_bytes(self) -> int:
-        """What lies in the system's buffer; 0 where nobody knows, as in a simulated network."""
+        """What lies in the system's buffer, and as much again if that is full: then the peer's fills too, which nobody sees here.
+
+        0 where nobody knows, as in a simulated network.
+        """
         sock = None if self.closed else self._transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
             return 0
         import fcntl  # not on Windows, where clients run and nobody asks this
         import termios
 
-        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
+        unread = int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
+        # The system counts its own book-keeping in: a buffer is full long before so many bytes are in it.
+        is_full = unread > sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 4
+        return 2 * unread if is_full else unread
 
     def notify(self, request: Command) -> None:
         """Send a one-way request: nobody answers it. Dropped when the connection is gone."""

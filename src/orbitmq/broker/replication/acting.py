@@ -73,6 +73,7 @@ class ActingMaster:
         self._clock = clock
         self._acting = asyncio.Event()
         self._changed = asyncio.Event()
+        self._has_acted = False  # and its master has not registered again
         self._working = asyncio.Lock()
         self._failure = ""
         self._resting_until = 0.0  # the loop's time
@@ -127,14 +128,17 @@ class ActingMaster:
             return
         if is_it and not self.is_acting:
             logger.warning("no master is alive: this slave acts in its place")
-            self._tables.forget_positions()
+            self._tables.hold_positions(True)
             self._offsets.begin_acting()
             self._escape.forget_routes()
             self._half_messages.look_again()
+            self._has_acted = True
             self._acting.set()
-        elif not is_it and self.is_acting:
+        elif not is_it and self._has_acted:
             logger.info("broker %d is alive: this slave acts in its place no longer", lowest_id)
             self._acting.clear()
+            self._has_acted = False
+            self._tables.hold_positions(False)
 
     # ---- what is put elsewhere
 

@@ -81,11 +81,12 @@ class MasterTables:
         self._store = store
         self._positions: _Positions | None = None  # not taken over yet
         self._known_to = 0  # where the master's log ended before those that were taken over last were asked for
+        self._is_held = False
         self._wanted = asyncio.Event()
 
-    def forget_positions(self) -> None:
-        """What a master said that is gone now, and was not taken over yet."""
-        self._positions = None
+    def hold_positions(self, is_held: bool) -> None:
+        """While this slave acts for its master it knows better, until that has asked for it, and is registered again."""
+        self._is_held, self._positions = is_held, None
 
     def message_arrived(self, topic: str) -> None:
         """A topic that nobody here knows is new on the master: it is worth asking now."""
@@ -127,9 +128,9 @@ class MasterTables:
         modes = await self._fetch_new(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, tables.RequestModeTable)
         if modes is not None:
             await self._request_modes.take_over(modes)
-        if self._positions is None:
+        if self._positions is None and not self._is_held:
             positions = await self._fetch_positions(master)
-            if self._copying.master == master:  # they say nothing of another's log
+            if self._copying.master == master and not self._is_held:  # they say nothing of another's log
                 self._positions = positions
 
     async def _fetch_positions(self, master: Address) -> _Positions:
