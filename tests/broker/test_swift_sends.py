@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -354,3 +355,35 @@ async def test_a_run_holds_every_kind(tmp_path: Path, accelerator: pytest.Monkey
         assert receipts[4].fields["msgId"].count(",") == 1
         assert broker.state.half_messages.by_topic() == {"T": 2}
         connection.connection_lost(None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "most_calls"),
+    [({"DELAY": "18"}, 6.0), ({"TIMER_DELAY_SEC": "900"}, 7.0), ({"TRAN_MSG": "true", "PGROUP": "P"}, 9.0)],
+)
+async def test_what_has_to_wait_is_taken_in_few_calls(
+    tmp_path: Path, kind: dict[str, Any], most_calls: float, accelerator: pytest.MonkeyPatch
+) -> None:
+    """Calls of functions, which are the same on every machine; the bound is above what was counted, far below what Python needs."""
+    async with running(tmp_path / "store", clock=ManualClock()) as broker, wire(broker) as client:
+        await client.send("T", b"body", **kind)  # topic, queues and caches are there afterwards
+        headers = [send_header("T", 1, {"UNIQ_KEY": f"A{number:04}"} | kind) for number in range(64)]
+        frames = [
+            commands.encode(Command(SEND_V2, opaque=number, fields=header.to_fields(), body=b"body"))
+            for number, header in enumerate(headers)
+        ]
+        connection, line = connected(broker._servers[0])
+        calls = 0
+
+        def note(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(note)
+        try:
+            connection.data_received(b"".join(frames))
+        finally:
+            sys.setprofile(None)
+        assert len(FrameDecoder().feed(bytes(line.written))) == len(frames)
+        connection.connection_lost(None)
+    assert calls / len(frames) <= most_calls, calls / len(frames)
