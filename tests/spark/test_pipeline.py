@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,10 +12,12 @@ from pyarrow import dataset
 
 from orbitmq.cli.entry import cli
 from orbitmq.errors import ConfigError
+from orbitmq.spark.pipeline_code import load_code
 from orbitmq.spark.pipeline_file import load
 from orbitmq.sync import connect
 from orbitmq.testing import Server
 from tests.spark.marks import SPARK
+from tests.spark.test_table_formats import table_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +118,94 @@ sink = [{{ table = "raw", format = "parquet", path = "out" }}]
     assert len(failed.strip().splitlines()) == 1
 
 
+def test_a_pipeline_in_python_is_scaffolded_shown_and_run(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    run("init", str(tmp_path / "p"), "-n", server.address, "-t", "Coded", "--form", "python")
+    send(server, "Coded", [b" one ", b"  ", b"two"])
+    file = str(tmp_path / "p" / "pipeline.py")
+    assert "clean -> parquet out" in run("run", file, "--dry-run")
+    printed = run("run", file)
+    assert "clean: 3 rows read" in printed
+    assert "not met by 1 rows: length(text) > 0" in printed
+    assert texts(tmp_path / "p" / "out", "text") == ["one", "two"]
+
+
+AVRO = (
+    '{"type": "record", "name": "Bill", "fields": [{"name": "id", "type": "long"}, {"name": "to", "type": "string"}]}'
+)
+
+
+def test_avro_becomes_columns_of_a_table_each_row_once(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    fastavro = pytest.importorskip("fastavro")
+    pytest.importorskip("deltalake")
+    schema = fastavro.parse_schema(json.loads(AVRO))
+
+    def bill(number: int) -> bytes:
+        written = io.BytesIO()
+        fastavro.schemaless_writer(written, schema, {"id": number, "to": f"c{number}"})
+        return written.getvalue()
+
+    topic = "AvroBills"
+    send(server, topic, [*(bill(number) for number in range(10)), b"?"])
+    (tmp_path / "bill.avsc").write_text(AVRO)
+    file = tmp_path / "pipeline.py"
+    file.write_text(f"""
+from orbitmq.spark import Pipeline
+
+pipeline = Pipeline("avro", checkpoint="checkpoint", connection={{"nameServer": "{server.address}"}})
+pipeline.source("raw", "rocketmq", subscribe="{topic}", startingOffsets="earliest")
+pipeline.decode("bills", "raw", avro="bill.avsc", malformed="null")
+pipeline.expect("bills", "id IS NOT NULL", otherwise="drop")
+
+@pipeline.table
+def named(bills, spark):
+    names = spark.createDataFrame([(1, "first"), (2, "second")], "id BIGINT, name STRING")
+    return bills.join(names, "id", "left").select("id", "to", "name", "queueOffset")
+
+pipeline.sink("named", "delta", path="table")
+""")
+
+    def held() -> list[tuple[int, str | None]]:
+        rows = table_rows("delta", tmp_path / "table").to_pylist()
+        return sorted((row["id"], row["name"]) for row in rows)
+
+    printed = run("run", str(file))
+    assert "not met by 1 rows: id IS NOT NULL" in printed
+    wanted = [(number, {1: "first", 2: "second"}.get(number)) for number in range(10)]
+    assert held() == wanted
+    # A batch that the table has got, and Spark does not know of: its checkpoint is as before the last commit.
+    for commit in (tmp_path / "checkpoint" / "0-named" / "commits").iterdir():
+        commit.unlink()
+    run("run", str(file))
+    assert held() == wanted
+    send(server, topic, [bill(10)])
+    run("run", str(file))
+    assert held() == [*wanted, (10, None)]
+
+
+def test_a_body_that_is_not_what_its_schema_says_is_told_in_one_line(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    pytest.importorskip("fastavro")
+    send(server, "Malformed", [b"?"])
+    (tmp_path / "bill.avsc").write_text(AVRO)
+    file = tmp_path / "pipeline.toml"
+    for way, message in (
+        ('avro = "bill.avsc"', "the body of Malformed, queue"),
+        ('inline = "id BIGINT"', "a body of bills is not the JSON of its columns: ?"),
+    ):
+        file.write_text(f"""
+name = "bad"
+checkpoint = "checkpoint"
+connection = {{ nameServer = "{server.address}" }}
+source = [{{ name = "raw", format = "rocketmq", options = {{ subscribe = "Malformed", startingOffsets = "earliest" }} }}]
+transform = [{{ name = "bills", from = "raw", {way} }}]
+sink = [{{ table = "bills", format = "json", path = "out" }}]
+""")
+        failed = run("run", str(file), code=1)
+        assert message in failed
+        assert len(failed.strip().splitlines()) == 1
+
+
 GOOD = """
 name = "n"
 checkpoint = "c"
@@ -121,6 +213,27 @@ source = [{ name = "a", format = "parquet", path = "in" }]
 transform = [{ name = "b", sql = "SELECT * FROM a" }]
 sink = [{ table = "b", format = "console" }]
 """
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import nowhere_at_all", "cannot be run: No module named"),
+        ("x = 1", "has 0 pipelines"),
+        (
+            "from orbitmq.spark import Pipeline\np = Pipeline('n', checkpoint='c')\np.source('a', 'csv', path='x')\n"
+            "@p.table\ndef b(c): ...\np.sink('b', 'console')\n",
+            "transform b is from 'c'.*there are a",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_code_is_said(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "pipeline.py"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_code(file).parts(file)
+    with pytest.raises(ConfigError, match="no Python file"):
+        load_code(tmp_path / "missing.py")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +245,9 @@ sink = [{ table = "b", format = "console" }]
         (('name = "b", sql', 'name = "a", sql'), "two tables"),
         (('sql = "SELECT * FROM a"', 'python = "t.py:f", from = "x"'), "there are a"),
         (('format = "console"', 'format = "csv"'), "no path"),
+        (('format = "console"', 'format = "iceberg"'), "no path"),
+        (('sql = "SELECT * FROM a"', 'avro = "a.avsc", json = "a.ddl", from = "a"'), "one of sql, python"),
+        (('sql = "SELECT * FROM a"', 'avro = "a.avsc", from = ["a", "a"]'), "from several tables"),
         (('name = "n"', 'name = '), "TOML|Invalid"),
     ],
 )  # fmt: skip

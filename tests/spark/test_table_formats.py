@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType
 
 from orbitmq.cli.entry import cli
 from orbitmq.clock import SystemClock
@@ -14,8 +17,10 @@ from orbitmq.errors import ConfigError
 from orbitmq.spark import table_formats
 from orbitmq.spark.archive import Archive
 from orbitmq.spark.lake import Lake, Manifest
+from orbitmq.spark.lake_writer import LakeWriter
 from orbitmq.spark.source_options import source_options, source_schema
 from orbitmq.spark.table_formats import open_table
+from orbitmq.spark.table_sink import BatchTableWriter, StreamTableWriter, WrittenFiles, sink_table
 from orbitmq.sync import connect
 from orbitmq.testing import Server
 from tests.spark.marks import SPARK
@@ -25,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 pytestmark = SPARK
@@ -164,6 +168,58 @@ def test_a_table_that_somebody_else_changed_is_left_to_readers_of_its_format(
         assert failed.exit_code == 1
         assert "has been changed by another program" in failed.output
         assert len(failed.output.strip().splitlines()) == 1
+
+
+def test_a_batch_of_a_stream_counts_once_and_an_aggregate_replaces_what_was_there(tmp_path: Path, kind: str) -> None:
+    """The sink's commits as Spark asks for them, again after a crash; no session is needed."""
+    columns = (
+        StructType()
+        .add("name", "string")
+        .add("seen", "long")
+        .add("at", "timestamp")
+        .add("of", MapType(StringType(), ArrayType(IntegerType())))
+    )
+    table = sink_table({"path": str(tmp_path), "tableFormat": kind, "checkpointLocation": "c", "queryName": "q"})
+    appending = StreamTableWriter(table, columns, False)
+
+    def written(name: str, seen: int, query: str = "q1") -> WrittenFiles:
+        writer = LakeWriter(Lake(str(tmp_path)), f"{name}-{seen}", appending.schema, layout="none", compression="zstd")
+        row = {"name": name, "seen": seen, "at": datetime(2026, 11, 15, tzinfo=UTC), "of": [("a", [1])]}
+        writer.write(pa.RecordBatch.from_pylist([row], appending.schema))
+        return WrittenFiles(query, writer.close())
+
+    def held() -> list[tuple[str, int]]:
+        return sorted((row["name"], row["seen"]) for row in table_rows(kind, tmp_path).to_pylist())
+
+    appending.commit([written("a", 1), written("b", 1)], 0)
+    appending.commit([written("a", 2), None], 1)
+    again = written("a", 3)
+    appending.commit([again], 1)  # rows that the table has got, written by another try
+    assert held() == [("a", 1), ("a", 2), ("b", 1)]
+    assert not (tmp_path / again.files[0].path).exists()
+    appending.commit([written("c", 1, "q2")], 0)  # a stream that was begun anew
+    assert len(held()) == 4
+    replacing = StreamTableWriter(table, columns, True)
+    for seen in (5, 6):
+        replacing.commit([written("a", seen, "q3")], seen)
+        assert held() == [("a", seen)]
+    BatchTableWriter(table, columns, False).commit([written("d", 1, "")])
+    BatchTableWriter(table, columns, False).commit([written("d", 2, "")])
+    assert held() == [("a", 6), ("d", 1), ("d", 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": "p", "tableFormat": "orc"}, "delta"),
+        ({"path": "p", "tableFormat": "delta", "mergeSchema": "true"}, "no option 'mergeSchema'"),
+        ({"path": "p", "tableFormat": "delta", "compression": "rar"}, "snappy"),
+        ({"tableFormat": "delta"}, "needs a path"),
+    ],
+)
+def test_what_is_wrong_with_a_table_sink_is_said(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        sink_table(options)
 
 
 def test_a_missing_package_is_named_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

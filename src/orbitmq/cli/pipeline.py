@@ -21,13 +21,21 @@ def pipeline() -> None:
 @click.option("--name", default="pipeline", show_default=True)
 @click.option("-n", "--namesrv", "name_server", default="127.0.0.1:9876", show_default=True, envvar="NAMESRV_ADDR")
 @click.option("-t", "--topic", default="Orders", show_default=True)
-def init(directory: Path, name: str, name_server: str, topic: str) -> None:
+@click.option(
+    "--form",
+    type=click.Choice(["toml", "python"]),
+    default="toml",
+    show_default=True,
+    help="Parts in a file, or in code.",
+)
+def init(directory: Path, name: str, name_server: str, topic: str, form: str) -> None:
     """Write a pipeline to start from into DIRECTORY."""
     from orbitmq.spark.pipeline_file import scaffold
 
-    for path in scaffold(directory, name, name_server, topic):
+    made = scaffold(directory, name, name_server, topic, form)
+    for path in made:
         click.echo(f"made {path}")
-    click.echo(f"next: orbitmq pipeline run {directory / 'pipeline.toml'} --dry-run")
+    click.echo(f"next: orbitmq pipeline run {made[0]} --dry-run")
 
 
 @pipeline.command()
@@ -46,15 +54,17 @@ def init(directory: Path, name: str, name_server: str, topic: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Only show tables, columns and plans.")
 @spark_options
 def run(place: SparkPlace, file: Path, continuous: bool, seconds: float, dry_run: bool) -> None:
-    """Run the pipeline in FILE. What was done is kept in its checkpoint: run again, it goes on."""
+    """Run the pipeline in FILE, pipeline.toml or pipeline.py. What was done is kept in its checkpoint: run again, it goes on."""
     require_spark()
+    from orbitmq.spark.pipeline_code import load_code
     from orbitmq.spark.pipeline_file import load
 
-    loaded = load(file)
+    code = load_code(file) if file.suffix == ".py" else None
+    loaded = load(file) if code is None else code.parts(file)
     with place.session("pipeline") as session:
         from orbitmq.spark.pipeline import RunningPipeline
 
-        running = RunningPipeline(session, loaded, file.absolute().parent)
+        running = RunningPipeline(session, loaded, file.absolute().parent, functions=code.functions if code else None)
         if dry_run:
             click.echo(running.describe())
             return

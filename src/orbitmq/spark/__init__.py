@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orbitmq.spark.group_offsets import commit_finished
     from orbitmq.spark.lag import Lag, LagListener, lag_of
     from orbitmq.spark.legacy import legacy_view
+    from orbitmq.spark.pipeline_code import Pipeline
     from orbitmq.spark.registration import register
     from orbitmq.spark.repeats import drop_repeats
     from orbitmq.spark.shipping import ship
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Lag": "orbitmq.spark.lag",
     "LagListener": "orbitmq.spark.lag",
+    "Pipeline": "orbitmq.spark.pipeline_code",
     "commit_finished": "orbitmq.spark.group_offsets",
     "drop_repeats": "orbitmq.spark.repeats",
     "lag_of": "orbitmq.spark.lag",
@@ -36,6 +38,7 @@ _HOMES = {
 __all__ = [
     "Lag",
     "LagListener",
+    "Pipeline",
     "commit_finished",
     "drop_repeats",
     "lag_of",

@@ -7,14 +7,19 @@ exactly once; into a topic at least once, with ids that tell repeats apart. What
 from __future__ import annotations
 
 import importlib.util
+import inspect
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sql
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from orbitmq.errors import ConfigError
+from orbitmq.spark.body_decoding import bodies_of, decoded
+from orbitmq.spark.pipeline_code import SESSION
+from orbitmq.spark.pipeline_file import TABLE_FORMATS
+from orbitmq.spark.table_sink import TABLE_SINK, sink_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,7 +27,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from orbitmq.spark.body_decoding import Malformed
+    from orbitmq.spark.pipeline_code import TableFunction
     from orbitmq.spark.pipeline_file import Expectation, Pipeline, Sink, Source, Transform
+
+_CORRUPT: Final = "__corrupt"
 
 
 @dataclass(slots=True)
@@ -32,9 +41,17 @@ class PipelineSummary:
 
 
 class RunningPipeline:
-    """`folder` is where the file is: its paths begin there."""
+    """`folder` is where the file is: its paths begin there. `functions` are those of tables that a Python file makes."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, folder: Path) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        folder: Path,
+        *,
+        functions: Mapping[str, TableFunction] | None = None,
+    ) -> None:
+        self._functions = functions or {}
         self._spark = spark
         self._pipeline = pipeline
         self._folder = folder
@@ -51,6 +68,7 @@ class RunningPipeline:
             columns = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in frame.schema)
             parts.append(f"{name}{' (stream)' if frame.isStreaming else ''}: {columns}")
         for sink in self._pipeline.sinks:
+            self._sink_options(sink)
             plan: Any = self.tables[sink.table]._jdf.queryExecution().analyzed().toString()
             parts.append(f"{sink.table} -> {sink.format} {sink.path}\n{plan}".rstrip())
         return "\n".join(parts)
@@ -100,47 +118,55 @@ class RunningPipeline:
     def _transformed(self, transform: Transform) -> DataFrame:
         if transform.sql:
             return self._spark.sql(transform.sql)
-        frame = self.tables[transform.source]
+        if transform.name in self._functions:
+            return self._called(self._functions[transform.name])
+        frames = [self.tables[name] for name in transform.inputs]
         if transform.python:
-            return _function(self._folder, transform.python)(frame)
-        text = transform.inline or self._schema_text(transform.json)
-        schema = StructType.fromDDL(text)
-        if not isinstance(schema, StructType):
-            raise ConfigError(
-                f"transform {transform.name}: {text!r} is no list of columns", hint="id BIGINT, cents BIGINT"
-            )
-        parsed = frame.withColumn("__parsed", sql.from_json(sql.col("body").cast("string"), schema))
-        kept = [name for name in frame.columns if name not in ("body", *schema.fieldNames())]
-        return parsed.select("__parsed.*", *kept)
+            return _function(self._folder, transform.python)(*frames)
+        if transform.avro or transform.protobuf:
+            kind = "avro" if transform.avro else "protobuf"
+            file, _, name = (transform.avro or transform.protobuf).partition(":")
+            bodies = bodies_of(kind, self._schema(file), name)
+            return decoded(frames[0], bodies, malformed=transform.malformed, header_bytes=transform.header_bytes)
+        text = transform.inline or self._schema(transform.json).decode()
+        return json_columns(frames[0], text, transform.name, transform.malformed)
 
-    def _schema_text(self, name: str) -> str:
+    def _called(self, function: TableFunction) -> DataFrame:
+        given = {SESSION: self._spark, **self.tables}
+        return function(**{name: given[name] for name in inspect.signature(function).parameters})
+
+    def _schema(self, name: str) -> bytes:
         try:
-            return (self._folder / name).read_text(encoding="utf-8")
+            return (self._folder / name).read_bytes()
         except OSError as error:
             raise ConfigError(f"schema {name}: {error.strerror}") from error
 
     def _start(self, index: int, sink: Sink, trigger: Mapping[str, Any]) -> StreamingQuery:
-        checkpoint = self._path(self._pipeline.checkpoint)
+        checkpoint = f"{self._path(self._pipeline.checkpoint)}/{index}-{sink.table}"
         writing = self.tables[sink.table].writeStream.queryName(f"{self._pipeline.name}: {sink.table} {index}")
-        writing = (
-            writing.format(sink.format).outputMode(sink.mode).trigger(**trigger).options(**self._sink_options(sink))
-        )
-        writing = writing.option("checkpointLocation", f"{checkpoint}/{index}-{sink.table}")
+        writing = writing.outputMode(sink.mode).trigger(**trigger).option("checkpointLocation", checkpoint)
+        writing = writing.format(_format(sink)).options(**self._sink_options(sink))
         return writing.start(self._path(sink.path)) if sink.path else writing.start()
 
     def _write(self, sink: Sink) -> None:
-        writing = self.tables[sink.table].write.format("noop" if sink.format == "console" else sink.format)
-        writing = writing.options(**self._sink_options(sink)).mode("append")
+        frame = self.tables[sink.table]
         if sink.format == "console":
-            self.tables[sink.table].show(truncate=False)
-        elif sink.path:
+            frame.show(truncate=False)
+            return
+        writing = frame.write.format(_format(sink)).options(**self._sink_options(sink)).mode("append")
+        if sink.path:
             writing.save(self._path(sink.path))
         else:
             writing.save()
 
     def _sink_options(self, sink: Sink) -> dict[str, str]:
-        connection = _texts(self._pipeline.connection) if sink.format == "rocketmq" else {}
-        return {**connection, **_texts(sink.options)}
+        options = _texts(sink.options)
+        if sink.format == "rocketmq":
+            return {**_texts(self._pipeline.connection), **options}
+        if sink.format in TABLE_FORMATS:
+            options["tableFormat"] = sink.format
+            sink_table({**options, "path": self._path(sink.path)})  # what is wrong is told before anything runs
+        return options
 
     def _path(self, path: str) -> str:
         return path if "://" in path or Path(path).is_absolute() else str(self._folder / path)
@@ -159,6 +185,20 @@ class RunningPipeline:
         return summary
 
 
+def json_columns(frame: DataFrame, text: str, name: str, malformed: Malformed) -> DataFrame:
+    schema = StructType.fromDDL(text)
+    if not isinstance(schema, StructType):
+        raise ConfigError(f"transform {name}: {text!r} is no list of columns", hint="id BIGINT, cents BIGINT")
+    with_corrupt = StructType([*schema, StructField(_CORRUPT, StringType())])
+    body = sql.col("body").cast("string")
+    parsed = frame.withColumn("__parsed", sql.from_json(body, with_corrupt, {"columnNameOfCorruptRecord": _CORRUPT}))
+    if malformed == "fail":
+        said = f"concat('a body of {_quoted(name)} is not the JSON of its columns: ', left(__parsed.{_CORRUPT}, 80))"
+        parsed = parsed.where(f"IF(__parsed.{_CORRUPT} IS NULL, true, CAST(raise_error({said}) AS BOOLEAN))")
+    kept = [one for one in frame.columns if one not in ("body", *schema.fieldNames())]
+    return parsed.select(*(f"__parsed.`{one}`" for one in schema.fieldNames()), *kept)
+
+
 def _expected(frame: DataFrame, expectation: Expectation, name: str) -> DataFrame:
     met = f"coalesce(({expectation.rule}), false)"
     counted = frame.observe(name, sql.count_if(sql.expr(f"NOT {met}")).alias("unmet"))
@@ -166,11 +206,16 @@ def _expected(frame: DataFrame, expectation: Expectation, name: str) -> DataFram
         return counted
     if expectation.otherwise == "drop":
         return counted.where(met)
-    text = f"a row of {expectation.table} does not meet: {expectation.rule}".replace("\\", "\\\\").replace("'", "\\'")
+    text = _quoted(f"a row of {expectation.table} does not meet: {expectation.rule}")
     return counted.where(f"IF({met}, true, CAST(raise_error('{text}') AS BOOLEAN))")
 
 
-def _function(folder: Path, name: str) -> Callable[[DataFrame], DataFrame]:
+def _quoted(text: str) -> str:
+    """Inside a string of SQL."""
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _function(folder: Path, name: str) -> TableFunction:
     file, _, function = name.partition(":")
     spec = importlib.util.spec_from_file_location(Path(file).stem, folder / file)
     if spec is None or spec.loader is None:
@@ -178,10 +223,14 @@ def _function(folder: Path, name: str) -> Callable[[DataFrame], DataFrame]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        found: Callable[[DataFrame], DataFrame] = getattr(module, function)
+        found: TableFunction = getattr(module, function)
     except (OSError, AttributeError) as error:
         raise ConfigError(f"{name} cannot be used: {error}", hint="write file.py:function") from error
     return found
+
+
+def _format(sink: Sink) -> str:
+    return TABLE_SINK if sink.format in TABLE_FORMATS else sink.format
 
 
 def _texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:

@@ -14,7 +14,9 @@
     [[transform]]
     name = "orders"
     from = "raw"
-    json = "schemas/order.ddl"                   # the body as columns; or inline = "id BIGINT, cents BIGINT"
+    json = "schemas/order.ddl"                   # the body as columns; or inline = "id BIGINT, cents BIGINT",
+                                                 # avro = "order.avsc", protobuf = "order.desc:shop.Order"
+    malformed = "fail"                           # or null: the columns of such a body are all null
 
     [[transform]]
     name = "large"
@@ -27,7 +29,7 @@
 
     [[sink]]
     table = "large"
-    format = "parquet"                           # or rocketmq, json, csv, console
+    format = "parquet"                           # or rocketmq, delta, iceberg, json, csv, console
     path = "lake/large"
 
 Tables are named where they are made and may be used by any that come later.
@@ -47,8 +49,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE_FORMATS: Final = ("parquet", "json", "csv")
+TABLE_FORMATS: Final = ("delta", "iceberg")
 SOURCE_FORMATS: Final = ("rocketmq", "rocketmq-store", *FILE_FORMATS)
-SINK_FORMATS: Final = ("rocketmq", *FILE_FORMATS, "console")
+SINK_FORMATS: Final = ("rocketmq", *FILE_FORMATS, *TABLE_FORMATS, "console")
+_WAYS: Final = ("sql", "python", "json", "inline", "avro", "protobuf")  # of a transform
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,14 +64,22 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Transform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of: SQL over earlier tables; a function of a Python file, given `source`; the body of `source` as JSON."""
+    """One of: SQL over earlier tables; a function of a Python file, given `source`; the body of `source` as columns."""
 
     name: str
     sql: str = ""
     python: str = ""  # file.py:function
     json: str = ""  # a file with a schema in SQL's words
     inline: str = ""  # such a schema itself
-    source: str = msgspec.field(default="", name="from")
+    avro: str = ""  # a file with a schema of Avro; behind a colon, which record of several
+    protobuf: str = ""  # file:message, of descriptors
+    malformed: Literal["fail", "null"] = "fail"  # what becomes of a body that is not what the schema says
+    header_bytes: int = 0  # so many bytes of every body come before Avro or Protobuf begin
+    source: str | list[str] = msgspec.field(default="", name="from")
+
+    @property
+    def inputs(self) -> list[str]:
+        return [self.source] if isinstance(self.source, str) else self.source
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,27 +115,13 @@ def load(path: Path) -> Pipeline:
         raise ConfigError(f"{path}: {error.strerror}", hint="`orbitmq pipeline init` makes one") from error
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    _check(path, pipeline)
+    check(path, pipeline)
     return pipeline
 
 
-def _check(path: Path, pipeline: Pipeline) -> None:
-    made: list[str] = []
-    for source in pipeline.sources:
-        if source.format not in SOURCE_FORMATS:
-            raise ConfigError(
-                f"{path}: source {source.name} has format {source.format!r}", hint=_one_of(SOURCE_FORMATS)
-            )
-        made.append(source.name)
-    for transform in pipeline.transforms:
-        ways = [way for way in (transform.sql, transform.python, transform.json, transform.inline) if way]
-        if len(ways) != 1:
-            raise ConfigError(f"{path}: transform {transform.name} needs one of sql, python, json and inline")
-        if not transform.sql and transform.source not in made:
-            raise ConfigError(f"{path}: transform {transform.name} is from {transform.source!r}", hint=_one_of(made))
-        made.append(transform.name)
-    if len(set(made)) != len(made):
-        raise ConfigError(f"{path}: two tables have one name", hint=", ".join(made))
+def check(path: Path, pipeline: Pipeline) -> None:
+    """Every table is made before it is used, and every part says what it needs to."""
+    made = _tables(path, pipeline)
     for expectation in pipeline.expectations:
         if expectation.table not in made:
             raise ConfigError(f"{path}: an expectation is about {expectation.table!r}", hint=_one_of(made))
@@ -134,22 +132,45 @@ def _check(path: Path, pipeline: Pipeline) -> None:
             raise ConfigError(
                 f"{path}: the sink of {sink.table} has format {sink.format!r}", hint=_one_of(SINK_FORMATS)
             )
-        if sink.format in FILE_FORMATS and not sink.path:
+        if sink.format in (*FILE_FORMATS, *TABLE_FORMATS) and not sink.path:
             raise ConfigError(f"{path}: the sink of {sink.table} has no path")
     if not pipeline.sources or not pipeline.sinks:
         raise ConfigError(f"{path}: a pipeline has at least one source and one sink")
+
+
+def _tables(path: Path, pipeline: Pipeline) -> list[str]:
+    made: list[str] = []
+    for source in pipeline.sources:
+        if source.format not in SOURCE_FORMATS:
+            raise ConfigError(
+                f"{path}: source {source.name} has format {source.format!r}", hint=_one_of(SOURCE_FORMATS)
+            )
+        made.append(source.name)
+    for transform in pipeline.transforms:
+        named = {name: getattr(transform, name) for name in _WAYS}
+        if sum(map(bool, named.values())) != 1:
+            raise ConfigError(f"{path}: transform {transform.name} needs one of {', '.join(_WAYS)}")
+        if not transform.python and isinstance(transform.source, list):
+            raise ConfigError(f"{path}: transform {transform.name} is from several tables", hint="python or sql can be")
+        for one in transform.inputs if not transform.sql else []:
+            if one not in made:
+                raise ConfigError(f"{path}: transform {transform.name} is from {one!r}", hint=_one_of(made))
+        made.append(transform.name)
+    if len(set(made)) != len(made):
+        raise ConfigError(f"{path}: two tables have one name", hint=", ".join(made))
+    return made
 
 
 def _one_of(names: tuple[str, ...] | list[str]) -> str:
     return f"there are {', '.join(names)}"
 
 
-def scaffold(folder: Path, name: str, name_server: str, topic: str) -> list[Path]:
-    """A pipeline that runs as it is, once the topic exists; nothing is overwritten."""
-    files = {
-        folder / "pipeline.toml": _PIPELINE.format(name=name, name_server=name_server, topic=topic),
-        folder / "transforms.py": _TRANSFORMS,
-    }
+def scaffold(folder: Path, name: str, name_server: str, topic: str, form: str = "toml") -> list[Path]:
+    """A pipeline that runs as it is, once the topic exists; nothing is overwritten. The first file is the one to run."""
+    words = {"name": name, "name_server": name_server, "topic": topic}
+    files = {folder / "pipeline.py": _CODE.format(**words)}
+    if form == "toml":
+        files = {folder / "pipeline.toml": _PIPELINE.format(**words), folder / "transforms.py": _TRANSFORMS}
     for path in files:
         if path.exists():
             raise ConfigError(f"{path} is there already", hint="give another directory")
@@ -198,4 +219,26 @@ from pyspark.sql import DataFrame, functions
 
 def clean(frame: DataFrame) -> DataFrame:
     return frame.withColumn("text", functions.trim("text"))
+'''
+
+_CODE: Final = '''\
+"""A pipeline in Python: run it with `orbitmq pipeline run pipeline.py`."""
+
+from pyspark.sql import DataFrame, functions
+
+from orbitmq.spark import Pipeline
+
+pipeline = Pipeline("{name}", checkpoint="checkpoint", connection={{"nameServer": "{name_server}"}})
+pipeline.source("raw", "rocketmq", subscribe="{topic}", startingOffsets="earliest")
+
+
+@pipeline.table
+def clean(raw: DataFrame) -> DataFrame:
+    """A table is a function; its parameters are the tables it is made of."""
+    text = functions.trim(functions.col("body").cast("string"))
+    return raw.select("topic", "tags", "keys", text.alias("text"), "storeTimestamp")
+
+
+pipeline.expect("clean", "length(text) > 0", otherwise="drop")
+pipeline.sink("clean", "parquet", path="out")
 '''
