@@ -62,9 +62,10 @@ def sink_table(options: Mapping[str, str]) -> SinkTable:
             "a table needs a path and a tableFormat",
             hint=f"give the path to start() or save(), and tableFormat as one of {', '.join(TABLE_FORMATS)}",
         )
+    compression = given.choice("compression", "zstd", COMPRESSIONS)
     address = given.text("path")
     open_table(Lake(address), kind)
-    return SinkTable(address=address, kind=kind, compression=given.choice("compression", "zstd", COMPRESSIONS))
+    return SinkTable(address=address, kind=kind, compression=compression)
 
 
 class TableSinkSource(DataSource):
