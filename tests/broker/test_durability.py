@@ -59,6 +59,27 @@ async def round_trips(client: Wire) -> None:
         await asyncio.sleep(0.005)
 
 
+async def test_when_too_many_wait_for_the_disk_the_next_is_refused_and_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_broker = running(tmp_path, flushDiskType="SYNC_FLUSH", sendThreadPoolQueueCapacity="5")
+    async with small_broker as broker, wire(broker) as client:
+        gate = Gate(broker, monkeypatch)
+        waiting = [await client.start(SEND_V2, send_header("T"), b"%d" % i) for i in range(5)]
+        await until(lambda: broker.state.durability.unanswered == 5, what="five waiting")
+
+        refused = await client.ask(SEND_V2, send_header("T"), b"one too many")
+
+        assert refused.code == 2  # SYSTEM_BUSY
+        assert "[OVERLOAD] 5 messages wait" in (refused.remark or "")
+        gate.open()
+        assert {(await answer).code for answer in waiting} == {0}
+        await until(lambda: broker.state.store.queue_range("T", 0).max_offset == 5, what="all visible")
+        assert (await client.ask(SEND_V2, send_header("T"), b"later")).code == 0
+        await until(lambda: broker.state.store.queue_range("T", 0).max_offset == 6, what="the later one visible")
+        assert await client.bodies("T") == [b"0", b"1", b"2", b"3", b"4", b"later"]
+
+
 async def test_with_sync_flush_the_answer_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, flushDiskType="SYNC_FLUSH") as broker, wire(broker) as client:
         gate = Gate(broker, monkeypatch)
