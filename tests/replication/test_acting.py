@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from orbitmq.broker import names
 from orbitmq.broker.consumer_offsets import ConsumerOffsets
 from orbitmq.clock import ManualClock
+from orbitmq.message.sysflags import TRANSACTION_COMMIT
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.lease_texts import retry_topic_v1
 from orbitmq.storage.files import LocalDisk
@@ -229,6 +231,52 @@ async def test_what_only_the_master_had_is_delivered_by_it_when_it_is_back(group
     assert await bodies(master, "T") == [b"not copied"]
 
 
+async def test_a_master_that_lost_its_tail_delivers_again_what_it_lost(
+    group: Group, clock: ManualClock, tmp_path: Path
+) -> None:
+    master, slave, _ = await pair(group)
+    client = wire(master)
+    assert (await client.send("T", b"level", DELAY="1")).code == 0
+    assert (await client.send("T", b"timer", TIMER_DELAY_MS="1500")).code == 0
+    half = await client.send("T", b"half", TRAN_MSG="true", PGROUP="p", UNIQ_KEY="7F000001AAAA")
+    await copied(master, slave)
+    timers, store = master.state.timers, master.state.store
+    assert timers is not None
+    await until(lambda: not timers.queue_behind, "the timer is on the wheel")
+    await asyncio.to_thread(store.flush)
+    await timers.save()
+    await master.state.delayed.save()
+    await master.state.offsets.save()
+    shutil.copytree(tmp_path / "master", tmp_path / "on the device")
+
+    clock.advance(seconds=5)
+    await until(lambda: messages_in(master, "T") == 2, "the master delivers both")
+    commit_half = {
+        "producerGroup": "p",
+        "tranStateTableOffset": half.fields["queueOffset"],
+        "commitLogOffset": store.queue_entries(names.HALF_TOPIC, 0, 0, 1)[0][0],  # type: ignore[index]
+        "commitOrRollback": TRANSACTION_COMMIT,
+        "msgId": "7F000001AAAA",
+    }
+    await client.ask(RequestCode.END_TRANSACTION, commit_half)
+    await client.close()
+    await until(lambda: messages_in(master, "T") == 3, "and the transaction is committed")
+    master.state.half_messages.record_decisions()
+    master.state.half_messages.save_progress()
+    await copied(master, slave)
+    assert slave.state.master_tables is not None
+    await slave.state.master_tables.sync()
+    assert slave.state.delayed.progress() == {1: (1, 1)}
+    await group.stop(master)
+    shutil.rmtree(tmp_path / "master")
+    shutil.move(tmp_path / "on the device", tmp_path / "master")
+
+    master = await group.master(**ACTING)
+    await until(lambda: messages_in(master, "T") == 2, "the master delivers both again")
+    assert sorted(await bodies(master, "T")) == [b"level", b"timer"]
+    assert len(master.state.half_messages) == 1  # nothing here says that it was decided
+
+
 async def test_messages_whose_lease_is_over_are_handed_out_by_another_master(group: Group, clock: ManualClock) -> None:
     master, slave, other = await pair(group)
     client, elsewhere = wire(master), wire(other)
@@ -306,3 +354,21 @@ def test_what_a_slave_did_counts_if_it_is_newer_and_never_beyond_what_the_master
     offsets.take_back(table(counter + 1, 3, 1000), lambda topic, queue_id: 100)
     assert offsets.queues("g", "T") == {0: 3, 1: 100}
     assert offsets.version.counter > counter + 1  # slaves see that it changed
+
+
+def test_offsets_of_light_queues_are_taken_over_and_back(tmp_path: Path) -> None:
+    file = JsonFile(LocalDisk(), tmp_path / "offsets.json", OffsetTable)
+    light = configuration(tmp_path, {"enableLmq": "true", "enableMultiDispatch": "true"})
+    offsets = ConsumerOffsets(file, light, ManualClock())
+    key = "%LMQ%q@%LMQ%g"
+
+    def of_group() -> int | None:
+        return offsets.get("%LMQ%g", "%LMQ%q", 0)
+
+    offsets.take_over(OffsetTable(lmq_offset_table={key: 4}), log_end=0)
+    assert of_group() == 4
+    offsets.take_back(OffsetTable(data_version=offsets.version, lmq_offset_table={key: 3}), lambda topic, queue_id: 9)
+    assert of_group() == 4
+    newer = DataVersion(counter=offsets.version.counter + 1)
+    offsets.take_back(OffsetTable(data_version=newer, lmq_offset_table={key: 12}), lambda topic, queue_id: 9)
+    assert of_group() == 9

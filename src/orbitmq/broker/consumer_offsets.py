@@ -89,26 +89,32 @@ class ConsumerOffsets:
         """A slave has the offsets of its master, which know of all leases before `log_end`; the next regular save writes them."""
         self.saved_log_end = log_end
         self._offsets.update(table.offset_table)
+        self._light.update(table.lmq_offset_table or {})
         self.version = table.data_version
 
     def begin_acting(self) -> None:
         """From now on these offsets are newer than the master's, and say so."""
         self._bump()
 
-    def take_back(self, table: OffsetTable, end_of: Callable[[str, int], int]) -> None:
+    def take_back(self, table: OffsetTable, end_of: Callable[[str, int], int], *, but_of: str = "") -> None:
         """What a slave took in this master's place. Its word counts if it is the newer; else whichever is further.
 
-        `end_of` a queue here bounds it: a master may have lost what its slave still has.
+        `end_of` a queue here bounds it: a master may have lost what its slave still has. A group to leave alone can be named.
         """
         is_newer = table.data_version.counter > self.version.counter
         for key, queues in table.offset_table.items():
-            topic, _ = _parts(key)
-            if not topic:
+            topic, group = _parts(key)
+            if not topic or group == but_of:
                 continue
             own = self._offsets.setdefault(key, {})
             for queue_id, offset in queues.items():
                 theirs = min(offset, end_of(topic, queue_id))
                 own[queue_id] = theirs if is_newer else max(theirs, own.get(queue_id, 0))
+        for key, offset in (table.lmq_offset_table or {}).items():
+            topic, _ = _parts(key)
+            if topic:
+                theirs = min(offset, end_of(topic, _LIGHT_QUEUE))
+                self._light[key] = theirs if is_newer else max(theirs, self._light.get(key, 0))
         self._commits += 1
         if is_newer:
             self.version = table.data_version

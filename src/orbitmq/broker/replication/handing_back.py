@@ -1,5 +1,8 @@
 """A master that comes back asks who acted in its place how far it got, before anybody hears of it again.
 
+A master that lost the end of its log (a power cut with ASYNC_FLUSH) lost deliveries with it, and its slave may know of them from the
+master itself. What was delivered it then decides alone: some of it comes twice, none is lost.
+
 Java: BrokerPreOnlineService
 """
 
@@ -8,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from orbitmq.broker.half_messages import GROUP as TRANSACTIONS
 from orbitmq.broker.replication.agreement import master_log
 from orbitmq.errors import OrbitError, RequestFailed
 from orbitmq.fastjson import loads
@@ -68,17 +72,30 @@ class HandingBack:
             return
         address = alive[slaves[0]]
         try:
+            log_end = (
+                await master_log(self._pool, address)
+            ).end  # first: told of its master, it cuts off what that lost
             await self._pool.call(address, new_request(RequestCode.EXCHANGE_BROKER_HA_INFO, here), _CALL_SECONDS)
             offsets = await self._fetch(address, RequestCode.GET_ALL_CONSUMER_OFFSET, tables.OffsetTable)
             delays = await self._fetch(address, RequestCode.GET_ALL_DELAY_OFFSET, tables.DelayTable)
             answer = await self._pool.call(address, new_request(RequestCode.GET_TIMER_CHECK_POINT), _CALL_SECONDS)
-            log_end = (await master_log(self._pool, address)).end
         except OrbitError as error:
             logger.error(
                 "cannot ask %s what it did in this master's place, some of it may be done again: %s", address, error
             )
             return
-        self._offsets.take_back(offsets, lambda topic, queue_id: self._store.queue_range(topic, queue_id).max_offset)
+        has_lost = log_end > self._store.log.end
+        self._offsets.take_back(
+            offsets,
+            lambda topic, queue_id: self._store.queue_range(topic, queue_id).max_offset,
+            but_of=TRANSACTIONS if has_lost else "",
+        )
+        if has_lost:
+            logger.warning(
+                "the log here ends %d bytes before that of %s: delays, timers and transactions go on from what is here",
+                log_end - self._store.log.end, address,
+            )  # fmt: skip
+            return
         self._delayed.take_back(delays)
         timers = unpack_timer_checkpoint(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else None
         if self._timers is not None and timers is not None:
