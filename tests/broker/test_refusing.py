@@ -149,6 +149,15 @@ def test_the_wait_is_what_lies_unread_by_the_pace_of_reading() -> None:
     assert not congestion.crowded
 
 
+def test_a_process_that_stood_still_is_not_taken_for_one_that_reads_slowly() -> None:
+    congestion = Congestion()
+    congestion.crowded[_Unread(UNREAD_BYTES)] = None
+    congestion.read_bytes = UNREAD_BYTES
+    assert congestion.look(86_400.0) == 1.0  # the loop's time does not begin with the first look
+    congestion.read_bytes = UNREAD_BYTES
+    assert congestion.look(86_400.0 + 60) == 1.0
+
+
 def test_unread_bytes_are_those_in_the_systems_buffer() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -158,9 +167,16 @@ def test_unread_bytes_are_those_in_the_systems_buffer() -> None:
             def get_extra_info(self, name: str) -> socket.socket | None:
                 return ours if name == "socket" else None
 
+            def is_closing(self) -> bool:
+                return is_closing
+
+        is_closing = False
         connection = Connection({})
         connection._transport = Transport()  # type: ignore[assignment]
         assert connection.unread_bytes() == 1234
+        is_closing = True
+        assert connection.unread_bytes() == 0  # nobody will read it
+        is_closing = False
     assert connection.unread_bytes() == 0  # closed meanwhile
 
 

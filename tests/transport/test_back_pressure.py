@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import sys
+import termios
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,6 +54,39 @@ async def test_a_peer_that_does_not_read_is_served_a_bounded_amount_and_all_of_i
         for _ in range(count):
             assert len((await client.answer()).body) == BIG
         assert answers.served == count
+
+
+def in_the_systems_buffer(connection: Connection) -> int:
+    descriptor = connection._transport.get_extra_info("socket").fileno()
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+async def test_what_a_peer_sends_that_does_not_read_is_not_taken_for_a_server_that_is_slow() -> None:
+    answers = BigAnswers()
+    async with serving({ECHO: answers.handle}, limits=LIMITS) as (server, address), raw_client(address) as client:
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(b"".join(client.request(ECHO) for _ in range(3000)))
+        await until(lambda: any(connection.is_behind for connection in server.connections))
+        (connection,) = server.connections
+        client.send(client.request(ECHO, body=bytes(256 << 10)))
+        await until(lambda: in_the_systems_buffer(connection) > 0)
+        assert connection.unread_bytes() == 0
+
+
+async def test_what_a_peer_sends_whose_requests_all_wait_is_not_taken_for_a_server_that_is_slow() -> None:
+    gate, limits = Gate(), Limits(max_unanswered=1)
+    async with serving({WAIT: gate.handle}, limits=limits) as (server, address), raw_client(address) as client:
+        client.send(client.request(WAIT))
+        await until(lambda: len(gate.came) == 1)
+        (connection,) = server.connections
+        client.send(client.request(WAIT, body=b"later"))
+        await until(lambda: in_the_systems_buffer(connection) > 0)
+        assert connection.unread_bytes() == 0
+        gate.open()
+        await client.answer()
+        await until(lambda: len(gate.came) == 2)  # and then it is read
+        gate.open()
+        assert (await client.answer()).body == b"later"
 
 
 async def test_a_peer_that_never_reads_is_closed_when_we_have_too_much_to_tell_it(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from orbitmq.transport.express import SwiftHandler
 
 LARGE_READ_BYTES: Final = 64 << 10
+_LONGEST_SECONDS: Final = 1.0  # between looks; beyond that the process stood still, and nothing was read for most of it
 
 
 class Congestion:
@@ -30,7 +31,7 @@ class Congestion:
 
     def look(self, now: float) -> float:
         """Seconds that what is unread now will have waited when it is read; `now` is the event loop's time."""
-        elapsed, self._looked_at = now - self._looked_at, now
+        elapsed, self._looked_at = min(now - self._looked_at, _LONGEST_SECONDS), now
         read_bytes, self.read_bytes = self.read_bytes, 0
         crowded, self.crowded = self.crowded, {}
         unread = 0

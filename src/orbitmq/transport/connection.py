@@ -265,9 +265,11 @@ class Connection(asyncio.Protocol):
     def unread_bytes(self) -> int:
         """What lies in the system's buffer, and as much again if that is full: then the peer's fills too, which nobody sees here.
 
-        0 where nobody knows, as in a simulated network.
+        0 where nobody knows, as in a simulated network, and while it is left unread on purpose: that says nothing of others' waits.
         """
-        sock = None if self.closed else self._transport.get_extra_info("socket")
+        if self.closed or self._stopped_reading or self._must_pause() or self._transport.is_closing():
+            return 0
+        sock = self._transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
             return 0
         import fcntl  # not on Windows, where clients run and nobody asks this
