@@ -13,6 +13,7 @@ from orbitmq.accelerated import SWITCH, compiled
 from orbitmq.clock import ManualClock
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.properties import encode_properties
+from orbitmq.message.record import decode_record
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.codes import FLAG_ONEWAY
 from orbitmq.protocol.command import Command
@@ -20,6 +21,7 @@ from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
 from orbitmq.protocol.headers.transactions import COMMIT, ROLLBACK, UNKNOWN, EndTransaction
 from tests.broker.kit import SEND_BATCH, SEND_V2, running, send_header, wire
 from tests.line import connected
+from tests.raw_client import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -387,3 +389,103 @@ async def test_what_has_to_wait_is_taken_in_few_calls(
         assert len(FrameDecoder().feed(bytes(line.written))) == len(frames)
         connection.connection_lost(None)
     assert calls / len(frames) <= most_calls, calls / len(frames)
+
+
+async def test_what_a_run_stores_is_indexed_at_once_however_many_records_a_request_has(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"reviveInterval": 3_600_000}  # whose round would index it by the way
+    async with running(tmp_path, **settings) as broker, wire(broker) as client:
+        store = broker.state.store
+        await client.send("T", b"plain", 1)
+        await client.send("T", b"half", 1, TRAN_MSG="true", PGROUP="P", UNIQ_KEY="H0")
+        await until(lambda: store.dispatched_offset == store.log.end, what="the first two indexed")
+        connection, line = connected(broker._servers[0])
+        members = encode_batch([BatchMember(b"%d" % number) for number in range(3)])
+        fields = send_header("T", 1, {"UNIQ_KEY": "B"}, {"batch": True}).to_fields()
+        connection.data_received(commands.encode(Command(SEND_BATCH, opaque=1, fields=fields, body=members)))
+        (receipt,) = map(commands.decode, FrameDecoder().feed(bytes(line.written)))
+        assert receipt.code == 0
+        await until(lambda: store.dispatched_offset == store.log.end, what="the batch indexed")
+        assert store.queue_range("T", 1).max_offset == 4
+
+        half = Command(
+            SEND_V2,
+            opaque=2,
+            fields=send_header("T", 1, {"UNIQ_KEY": "H1", "TRAN_MSG": "true", "PGROUP": "P"}).to_fields(),
+            body=b"half",
+        )
+        line.written.clear()
+        connection.data_received(commands.encode(half))
+        (receipt,) = map(commands.decode, FrameDecoder().feed(bytes(line.written)))
+        await until(lambda: store.dispatched_offset == store.log.end, what="the half message indexed")
+        end = EndTransaction(
+            producer_group="P",
+            tran_state_table_offset=int(receipt.fields["queueOffset"]),
+            commit_log_offset=int(receipt.fields["msgId"][16:], 16),
+            commit_or_rollback=COMMIT,
+            msg_id="M",
+        )
+        decision = Command(END_TRANSACTION, opaque=3, flag=FLAG_ONEWAY, fields=end.to_fields())
+        connection.data_received(commands.encode(half) + commands.encode(decision))
+        await until(lambda: store.dispatched_offset == store.log.end, what="the decision indexed")
+        assert store.queue_range("T", 1).max_offset == 5
+        connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("key_bytes", [10, 30_000, 70_000, 125_000])
+async def test_a_half_message_with_a_key_of_any_length_is_stored_or_refused_as_in_python(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch, key_bytes: int
+) -> None:
+    properties = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "K" * key_bytes}
+    answers = []
+    for switch in ("1", "0"):
+        accelerator.setenv(SWITCH, switch)
+        async with running(tmp_path / switch) as broker, wire(broker) as client:
+            await client.send("T", b"half", 1, TRAN_MSG="true", PGROUP="P", UNIQ_KEY="H0")
+            answer = await client.ask(SEND_V2, send_header("T", 1, properties), b"x")
+            answers.append((answer.code, answer.remark, (await client.ask(SEND_V2, send_header("T", 1), b"y")).code))
+    assert answers[0] == answers[1]
+    assert answers[0][2] == 0
+
+
+class TickingClock(ManualClock):
+    """Never the same time twice."""
+
+    def now_ms(self) -> int:
+        self.advance(seconds=0.001)
+        return super().now_ms()
+
+
+async def test_times_of_storing_ascend_also_behind_a_decision_in_the_midst_of_a_run(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch
+) -> None:
+    def send(key: str, **properties: str) -> bytes:
+        fields = send_header("T", 1, {"UNIQ_KEY": key} | properties).to_fields()
+        return commands.encode(Command(SEND_V2, opaque=1, fields=fields, body=b"x"))
+
+    async with running(tmp_path, clock=TickingClock()) as broker, wire(broker) as client:
+        await client.send("T", b"plain", 1)
+        await client.send("T", b"half", 1, TRAN_MSG="true", PGROUP="P")
+        connection, line = connected(broker._servers[0])
+        connection.data_received(send("H1", TRAN_MSG="true", PGROUP="P"))
+        (receipt,) = map(commands.decode, FrameDecoder().feed(bytes(line.written)))
+        end = EndTransaction(
+            producer_group="P",
+            tran_state_table_offset=int(receipt.fields["queueOffset"]),
+            commit_log_offset=int(receipt.fields["msgId"][16:], 16),
+            commit_or_rollback=COMMIT,
+            msg_id="M",
+        )
+        decision = commands.encode(Command(END_TRANSACTION, opaque=2, flag=FLAG_ONEWAY, fields=end.to_fields()))
+        store = broker.state.store
+        at, times = store.log.end, []
+        connection.data_received(send("S1") + decision + send("S2"))
+        while at < store.log.end:
+            record = store.record_at(at)
+            assert record is not None
+            at += len(record)
+            times.append(decode_record(record).stored_at_ms)
+        connection.connection_lost(None)
+    assert len(times) >= 3
+    assert times == sorted(times)

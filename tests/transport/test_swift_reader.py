@@ -6,11 +6,12 @@ import asyncio
 import random
 import socket
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from orbitmq.accelerated import SWITCH, compiled
+from orbitmq.broker.refusing import Refusing
 from orbitmq.clock import ManualClock
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.command import Command
@@ -197,3 +198,23 @@ async def test_an_error_while_reading_ends_that_connection_and_no_other(
         other.send(usual(other, 3))
         assert (await other.answer()).code == 0
         assert len(read_swiftly(broker)) == 1
+
+
+async def test_a_server_with_limits_of_its_own_for_frames_never_has_them_passed_by(tmp_path: Path) -> None:
+    """The reader looks at no such limits, so it reads nobody there: not even who was refused under load, from the bytes alone."""
+    limits: dict[str, Any] = {"orbitmq.maxHeaderBytes": 8192}
+    async with running(tmp_path, **limits) as broker, wire(broker) as maker:
+        assert broker.address is not None
+        await maker.send("T", b"the topic is there")
+        state = broker.state
+        refusing = Refusing(state.congestion, state.configuration, state.times, state.refusals)
+        refusing.share = 0.0
+        refusing._say(300, 200)
+        async with raw_client(broker.address) as client:
+            state.congestion.refuse = refusing
+            client.send(usual(client, 0))
+            assert (await client.answer()).code == SYSTEM_BUSY
+            state.congestion.refuse = None
+            client.send(usual(client, 1))
+            assert (await client.answer()).code == 0
+            assert read_swiftly(broker) == []

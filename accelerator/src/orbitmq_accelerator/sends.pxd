@@ -44,6 +44,7 @@ cdef class SwiftSends:
     cdef uint8_t *memory  # of the log file that is written
     cdef int64_t memory_start, prepared_to, at, stored_at_ms, most_body
     cdef Py_ssize_t appended, batches  # requests
+    cdef Py_ssize_t waiting  # records to be indexed before it
     cdef bytes store_host, suffix
     cdef object topic  # a PlainTopic
     cdef list queue_keys

@@ -196,6 +196,7 @@ cdef class SwiftSends:
         self.stored_at_ms = self.now_ms()
         self.topic = None
         self.appended = self.batches = 0
+        self.waiting = len(log.recent)
         PyObject_GetBuffer(log.memory, &self.view, PyBUF_CONTIG)
         self.memory = <uint8_t *>self.view.buf
         return True
@@ -246,7 +247,7 @@ cdef class SwiftSends:
         self.count_topic()
         for place in (self.delayed, self.timers, self.halves):
             self.count_place(place)
-        self.store.appended(self.appended)
+        self.store.appended(len(self.log.recent) - self.waiting)
         if self.immediate:
             note_served(self.served, self.appended - self.batches)
             note_served(self.served_batch, self.batches)
@@ -331,7 +332,7 @@ cdef class SwiftSends:
         cdef int64_t due_ms = 0
         cdef uint8_t handle[MOST_HANDLE]
         cdef Py_ssize_t handle_bytes = 0
-        if not read_wish(send.properties, send.properties_bytes, &wish):
+        if send.properties_bytes > MOST_PROPERTIES or not read_wish(send.properties, send.properties_bytes, &wish):
             return False
         self.learn_terms()
         record.queue_id = 0
@@ -464,6 +465,7 @@ cdef class SwiftSends:
         """Somebody else appended to it; perhaps to another file."""
         self.at = self.log.end
         self.prepared_to = self.log.prepared_to
+        self.stored_at_ms = max(self.stored_at_ms, <int64_t>self.log.last_stored_at_ms)
         if self.log.segment_start != self.memory_start:
             PyBuffer_Release(&self.view)
             PyObject_GetBuffer(self.log.memory, &self.view, PyBUF_CONTIG)

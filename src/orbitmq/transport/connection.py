@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
         self._swift = swift if limits.max_frame_bytes >= MAX_FRAME_BYTES else None
         if limits.max_header_bytes < MOST_SWIFT_HEADER_BYTES:
             self._swift = None
-        self._reader = reader
+        self._reader = reader if self._swift is not None else None  # neither looks at limits
         self._limits = limits
         self._server_tls = server_tls
         self._preamble = Preamble() if server_tls is not None else None
