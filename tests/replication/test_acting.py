@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
+    from orbitmq.transport.address import Address
 
 ACTING: dict[str, Any] = {
     "enableSlaveActingMaster": "true",
@@ -322,6 +323,29 @@ async def test_without_another_master_everything_waits_for_the_own(group: Group,
     master = await group.master(**ACTING)
     await until(lambda: master.state.delayed.progress().get(1) == (1, 1), "the master delivers it")
     assert await bodies(master, "T") == [b"level"]
+
+
+async def test_a_slave_that_copies_from_its_master_does_not_act_whatever_name_servers_say(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave = await group.master(**ACTING), await group.slave(**ACTING)
+    acting, copying, members = slave.state.acting, slave.state.copying, slave.state.members
+    assert acting is not None
+    assert copying is not None
+    assert members is not None
+    await until(lambda: copying.is_connected, "the slave copies")
+    asked = 0
+
+    async def heard_of_the_slave_alone() -> dict[int, Address]:
+        nonlocal asked
+        asked += 1
+        return {1: slave.state.registration.address}
+
+    monkeypatch.setattr(members, "alive", heard_of_the_slave_alone)
+    await until(lambda: asked == 3, "it has heard so twice, and decided")
+    assert not acting.is_acting
+    await group.stop(master)
+    await until(lambda: acting.is_acting, "the slave acts once its master is gone")
 
 
 async def test_only_the_slave_with_the_smallest_id_acts(group: Group) -> None:

@@ -168,10 +168,12 @@ class Opener:
             new_pool = partial(self._pool, own_signature(settings))
             members = Members(configuration, name_servers, registration, new_pool())
             done = (offsets, delayed, timers, half_messages)
-            if master_tables is not None:
+            if copying is not None and master_tables is not None:
                 escape = Escape(configuration, name_servers, new_pool())
                 log, reviving = lease_parts["lease_log"], lease_parts["reviving"]
-                acting = ActingMaster(configuration, members, escape, master_tables, *done, log, reviving, clock)
+                acting = ActingMaster(
+                    configuration, members, escape, copying, master_tables, *done, log, reviving, clock
+                )
             else:
                 handing_back = HandingBack(members, new_pool(), store, *done)
         return State(

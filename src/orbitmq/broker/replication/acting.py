@@ -1,5 +1,8 @@
 """A slave in its master's place: while no master is alive, the slave with the smallest id does what a master does unasked.
 
+Who is alive the name servers say. One that was started anew may hear of the slave before its master, so a slave that copies from its
+master does not begin, whatever they say.
+
 It stores nothing. Offsets and locks it keeps for itself, and its master asks for the offsets when it is back (handing_back.py). Delayed
 messages, timers and open transactions that are due it sends to another master of the cluster (escape.py), and so messages whose leases
 are over; its positions in them move on as they would on the master.
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.replication.escape import Escape
     from orbitmq.broker.replication.members import Members
     from orbitmq.broker.replication.metadata import MasterTables
+    from orbitmq.broker.replication.slave import Copying
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.timers import Timers
     from orbitmq.clock import Clock
@@ -51,6 +55,7 @@ class ActingMaster:
         configuration: BrokerConfiguration,
         members: Members,
         escape: Escape,
+        copying: Copying,
         tables: MasterTables,
         offsets: ConsumerOffsets,
         delayed: DelayedMessages,
@@ -63,6 +68,7 @@ class ActingMaster:
         self._configuration = configuration
         self._members = members
         self._escape = escape
+        self._copying = copying
         self._tables = tables
         self._offsets = offsets
         self._delayed = delayed
@@ -127,6 +133,8 @@ class ActingMaster:
         if is_it and asyncio.get_running_loop().time() < self._resting_until:
             return
         if is_it and not self.is_acting:
+            if self._copying.is_connected:  # not for long if the master is gone: haHousekeepingInterval
+                return
             logger.warning("no master is alive: this slave acts in its place")
             self._tables.hold_positions(True)
             self._offsets.begin_acting()
