@@ -11,6 +11,7 @@ import pytest
 
 from orbitmq.broker import names
 from orbitmq.broker.consumer_offsets import ConsumerOffsets
+from orbitmq.broker.replication.escape import Escape
 from orbitmq.clock import ManualClock
 from orbitmq.message.sysflags import TRANSACTION_COMMIT
 from orbitmq.protocol.codes import RequestCode, ResponseCode
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
+    from orbitmq.message.record import RawRecord
     from orbitmq.transport.address import Address
 
 ACTING: dict[str, Any] = {
@@ -116,6 +118,12 @@ async def create_group(client: Wire) -> None:
     group = {"groupName": "g", "consumeEnable": True, "retryMaxTimes": 16, "retryQueueNums": 1}
     created = await client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(group).encode())
     assert created.code == 0
+
+
+async def create_topic(client: Wire, topic: str, attributes: str = "") -> None:
+    queues = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "order": "false", "topicSysFlag": 0}
+    fields = {"topic": topic, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "attributes": attributes}
+    assert (await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {**queues, **fields})).code == 0
 
 
 async def commit(broker: Broker, offset: int) -> None:
@@ -306,6 +314,53 @@ async def test_messages_whose_lease_is_over_are_handed_out_by_another_master(gro
     await master.state.reviving.round()
     assert messages_in(master, retry) == 0
     assert messages_in(other, retry) == 1
+
+
+async def test_what_one_master_refuses_holds_up_nothing_else_and_comes_once(
+    group: Group, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    master, slave = await group.master(**ACTING), await group.slave(**ACTING)
+    small = {"brokerName": "broker-b", "maxMessageSize": 1000, "autoCreateTopicEnable": "false"}
+    other = await group.master("other", **{**ACTING, **small})
+    await all_alive(slave, 0, 1)
+    client, elsewhere = wire(master), wire(other)
+    await create_group(client)
+    await create_group(elsewhere)
+    await create_topic(elsewhere, "T")
+    await create_topic(elsewhere, "OnlyDelayed", "+message.type=DELAY")
+    for body in (b"first", b"too large for the other" * 100, b"second"):
+        assert (await client.send("T", body)).code == 0
+    assert len(await LeaseClient(client, "g").pop("T", invisibleTime=20_000)) == 3
+    assert (await client.send("T", b"timer", TIMER_DELAY_SEC="40")).code == 0
+    assert (await client.send("OnlyDelayed", b"delayed", DELAY="1")).code == 0
+    assert (await client.send("OnlyHere", b"waits", DELAY="1")).code == 0
+    assert (await client.send("T", b"of another level", DELAY="2")).code == 0
+    await client.close()
+
+    refusals = 0
+    deliver = Escape.deliver
+
+    async def busy_at_first(escape: Escape, topic: str, message: RawRecord, **changed: str) -> bool:
+        nonlocal refusals
+        if bytes(message.body) == b"second" and refusals < 3:
+            refusals += 1
+            return False
+        return await deliver(escape, topic, message, **changed)
+
+    monkeypatch.setattr(Escape, "deliver", busy_at_first)
+    await master_dies(group, master, slave)
+    clock.advance(seconds=3 * 3600)
+    await until(lambda: messages_in(other, "T") == 2, "what is behind the refused is delivered")
+    await until(
+        lambda: messages_in(other, "OnlyDelayed") == 1, "and what is refused without a sign that it was delayed"
+    )
+    assert sorted(await bodies(other, "T")) == [b"of another level", b"timer"]
+    assert await bodies(other, "OnlyDelayed") == [b"delayed"]
+    assert await bodies(other, retry_topic_v1("g", "T")) == [b"first", b"second"]  # made there though others are not
+    assert refusals == 3
+    assert "gave up a message of %RETRY%g_T" in caplog.text
+    assert slave.state.delayed.progress() == {1: (1, 2), 2: (1, 1)}
+    await elsewhere.close()
 
 
 async def test_without_another_master_everything_waits_for_the_own(group: Group, clock: ManualClock) -> None:

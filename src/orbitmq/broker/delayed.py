@@ -108,12 +108,12 @@ class DelayedMessages:
             self._offsets[level] = max(self._offsets.get(level, 0), self._corrected(level, offset))
 
     async def deliver_elsewhere(self, put: Callable[[str, RawRecord], Awaitable[bool]]) -> None:
-        """By a slave in its master's place: what is due, until somewhere somebody does not take it."""
+        """By a slave in its master's place: what is due, of each level until somebody does not take it."""
         for level in list(self._offsets):
             while (due := self._first_due(level)) is not None:
                 topic = (_find_topic(due.properties) or b"").decode("utf-8", "replace")
                 if topic and topic != names.HALF_TOPIC and not await put(topic, due):
-                    return
+                    break
                 self._offsets[level] += 1
 
     def _first_due(self, level: int) -> RawRecord | None:

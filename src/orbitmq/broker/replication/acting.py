@@ -82,6 +82,7 @@ class ActingMaster:
         self._has_acted = False  # and its master has not registered again
         self._working = asyncio.Lock()
         self._failure = ""
+        self._sent: set[int] = set()  # offsets of the lease in hand that another master has already
         self._resting_until = 0.0  # the loop's time
 
     @property
@@ -141,6 +142,7 @@ class ActingMaster:
             self._escape.forget_routes()
             self._half_messages.look_again()
             self._has_acted = True
+            self._sent.clear()
             self._acting.set()
         elif not is_it and self._has_acted:
             logger.info("broker %d is alive: this slave acts in its place no longer", lowest_id)
@@ -177,7 +179,7 @@ class ActingMaster:
             logger.error("skipped a lease that cannot be read: %s", error)
             return True
         acked = self._acked(checkpoint)
-        for message in self._reviving.unacked(checkpoint, acked):
+        for message in self._reviving.unacked(checkpoint, acked | self._sent):
             again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
             topic = self._reviving.topic_again(checkpoint, message.reconsume_times)
             first_pop = (
@@ -185,7 +187,9 @@ class ActingMaster:
             )
             told = {keys.FIRST_POP_TIME: first_pop or str(checkpoint.pop_time_ms)}
             if not self.is_acting or not await self._escape.deliver(topic, again, **told):
-                return False
+                return False  # it is the first of the next round
+            self._sent.add(message.queue_offset)
+        self._sent.clear()
         return True
 
     def _acked(self, checkpoint: Checkpoint) -> set[int]:
