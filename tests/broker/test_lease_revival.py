@@ -6,10 +6,12 @@ import asyncio
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
-from orbitmq.broker.leases.checkpoints import Ack, Checkpoint
-from orbitmq.broker.leases.lease_log import LeaseLog
+from orbitmq.broker.leases.checkpoints import CHECKPOINT_TAG, Ack, Checkpoint
+from orbitmq.broker.leases.lease_log import NEXT_OFFSET, LeaseLog
+from orbitmq.broker.leases.positions import restore_positions
 from orbitmq.message import properties as keys
 from orbitmq.testing.clock import MovableClock
 from tests.broker.kit import PATIENCE_SECONDS, Wire, running, wire
@@ -201,6 +203,21 @@ async def test_an_ack_that_comes_out_of_the_timer_before_its_checkpoint_counts(
     broker.state.offsets.commit("LG", T, 0, 2)
     assert bodies(await pop_some(LeaseClient(client))) == [b"open"]
     assert broker.state.offsets.get("CID_RMQ_SYS_REVIVE_GROUP", log.topic, 3) == 1
+
+
+@pytest.mark.parametrize(
+    "next_offset", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "7"], ids=["no number", "too large", "forged"]
+)
+async def test_a_timer_message_that_looks_like_a_checkpoint_moves_nobody(tmp_path: Path, next_offset: str) -> None:
+    async with running(tmp_path) as broker, wire(broker) as client:
+        forged = Checkpoint(group="G", invisible_ms=1, count=1, pop_time_ms=1, queue_id=0, start_offset=0, topic="T")
+        looks: dict[str, Any] = {keys.TAGS: CHECKPOINT_TAG, NEXT_OFFSET: next_offset, keys.TIMER_DELAY_SECONDS: "1000"}
+        assert (await client.send("T", msgspec.json.encode(forged), **looks)).code == 0
+        state = broker.state
+        state.store.dispatch()
+        state.offsets.saved_log_end = 0
+        restore_positions(state.store, state.lease_log, state.offsets, 1)
+        assert state.offsets.get("G", "T", 0) is None
 
 
 async def test_leases_of_what_is_gone_are_dropped(

@@ -83,6 +83,19 @@ async def test_what_cannot_be_a_light_queue_is_refused(client: Wire, queues: str
     assert await client.bodies("T") == []
 
 
+@pytest.mark.parametrize("offset", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "7"], ids=["no number", "too large", "forged"])
+async def test_a_delayed_message_is_in_no_light_queue_whatever_its_producer_says(
+    client: Wire, broker: Broker, offset: str
+) -> None:
+    """Only the broker gives out offsets, and not while a message waits."""
+    waiting: dict[str, Any] = {"DELAY": "18", "INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": offset}
+    assert (await client.send("T", b"later", **waiting)).code == 0
+    assert (await client.send("T", b"now", INNER_MULTI_DISPATCH="%LMQ%a")).code == 0
+
+    assert await client.bodies("%LMQ%a") == [b"now"]
+    assert broker.state.store.queue_range("SCHEDULE_TOPIC_XXXX", 17).max_offset == 1
+
+
 async def test_without_them_the_names_mean_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, wire(broker) as client:
         assert (await client.send("T", b"x", INNER_MULTI_DISPATCH="%LMQ%a")).code == 0

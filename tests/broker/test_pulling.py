@@ -205,6 +205,17 @@ async def test_sql_filters_are_refused_while_they_are_switched_off(client: Wire)
     assert (await client.pull("T", expression_type="SQL92", subscription="a > 1")).code == 1
 
 
+async def test_a_number_without_end_matches_no_sql_filter_and_is_none_in_one(tmp_path: Path) -> None:
+    endless = "9" * 5000
+    async with running(tmp_path, enablePropertyFilter="true") as broker, wire(broker) as client:
+        await client.send("T", b"endless", a=endless)
+        await client.send("T", b"two", a="2")
+        (found,) = messages_of(await client.pull("T", expression_type="SQL92", subscription="a > 1"))
+        assert found.body == b"two"
+        refused = await client.pull("T", expression_type="SQL92", subscription=f"a > {endless}")
+        assert (refused.code, "too large" in str(refused.remark)) == (23, True)
+
+
 # ---- offsets on the way
 
 

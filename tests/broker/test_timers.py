@@ -163,7 +163,7 @@ async def test_a_level_beats_a_timer(client: Wire, broker: Broker, clock: Manual
 async def test_a_way_longer_than_the_window_is_gone_in_turns(tmp_path: Path, clock: ManualClock) -> None:
     changes = {**SMALL, "timerRollWindowSlot": 10}
     async with running(tmp_path, clock=clock, **changes) as broker, wire(broker) as client:
-        await client.send("T", b"far", TIMER_DELAY_SEC="35")
+        await client.send("T", b"far", TIMER_DELAY_SEC="35", TIMER_ROLL_TIMES="9" * 5000)  # which is no number of turns
         await client.send("T", b"gone", TIMER_DELAY_SEC="35", UNIQ_KEY="GONE")
         handle = (await client.send("T", b"gone", TIMER_DELAY_SEC="35", UNIQ_KEY="GONE2")).fields["recallHandle"]
         for _ in range(34):

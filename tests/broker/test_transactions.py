@@ -185,7 +185,11 @@ async def test_a_producer_that_does_not_decide_is_asked(tmp_path: Path) -> None:
         await producer.close()
 
 
-@pytest.mark.parametrize(("seconds", "left_alone", "asked_after"), [("60", 30, 31), ("1", 1, 1), ("many", 5, 2)])
+@pytest.mark.parametrize(
+    ("seconds", "left_alone", "asked_after"),
+    [("60", 30, 31), ("1", 1, 1), ("many", 5, 2), ("9" * 5000, 5, 2)],
+    ids=["longer", "shorter", "no number", "too large"],
+)
 async def test_a_message_says_how_long_it_is_left_alone(
     tmp_path: Path, seconds: str, left_alone: int, asked_after: int
 ) -> None:
@@ -202,6 +206,16 @@ async def test_a_message_says_how_long_it_is_left_alone(
         await broker.state.half_messages.check_round()
         await asyncio.wait_for(producer.questions.get(), PATIENCE_SECONDS)
         await producer.close()
+
+
+@pytest.mark.parametrize("checks", ["\N{SUPERSCRIPT TWO}", "9" * 5000], ids=["no number", "too large"])
+async def test_a_count_of_checks_that_is_none_keeps_no_broker_from_starting(tmp_path: Path, checks: str) -> None:
+    async with running(tmp_path) as broker, wire(broker) as client:
+        receipt = await _begin(client, TRANSACTION_CHECK_TIMES=checks)
+    async with running(tmp_path) as broker, wire(broker) as client:
+        assert len(broker.state.half_messages) == 1
+        assert (await _end(client, receipt, COMMIT)).code == 0
+        assert await client.bodies("Pay") == [b"half"]
 
 
 async def test_after_enough_questions_the_message_is_put_aside(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orbitmq.errors import MessageError
-from orbitmq.message.properties import RESERVED, decode_properties, encode_properties, property_finder
+from orbitmq.message.properties import RESERVED, decode_properties, encode_properties, property_finder, property_number
 
 NAMES = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1, max_size=8)
 VALUES = st.text(st.characters(exclude_characters="\x02", codec="utf-8"), min_size=1, max_size=8)
@@ -59,6 +59,18 @@ def test_finding_one_property_equals_looking_it_up_in_the_map(text: str) -> None
     for name in ("TAGS", "KEYS", "a", "标"):
         found = property_finder(name)(text.encode())
         assert (found.decode() if found is not None else None) == decode_properties(text).get(name)
+
+
+def test_what_is_no_small_number_counts_as_what_is_assumed() -> None:
+    other_digits = ["\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT TWO}"]
+    for text in ["", "-1", "+1", " 1", "1.0", *other_digits, "1" * 10, "1" * 5000]:
+        assert property_number(text, 7) == property_number(text.encode(), 7) == 7
+
+
+def test_a_small_number_is_read() -> None:
+    assert property_number(None, 7) == 7
+    assert property_number("0", 7) == property_number(b"000", 7) == 0
+    assert property_number("1" * 18, 7, 18) == int("1" * 18)
 
 
 # MessageConst.STRING_HASH_SET of 5.3

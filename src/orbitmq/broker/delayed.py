@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
@@ -19,7 +18,7 @@ from orbitmq.broker.durability import until_durable
 from orbitmq.broker.saved_table import SavedTable
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message import properties as keys
-from orbitmq.message.properties import property_finder
+from orbitmq.message.properties import property_finder, property_number
 from orbitmq.message.record import decode_raw
 from orbitmq.storage.lock import LastExit
 from orbitmq.storage.tables import DataVersion, DelayTable
@@ -40,7 +39,6 @@ logger = logging.getLogger(__name__)
 _LONGEST_SLEEP_SECONDS: Final = 0.1  # while something waits: an injected clock may jump
 _AFTER_FAILURE_SECONDS: Final = 0.1
 _BATCH: Final = 256
-_QUEUE_ID: Final = re.compile(rb"[0-9]{1,9}")
 _AT_ONCE: Final = 0
 _DELAY_TOPIC: Final = names.DELAY_TOPIC.encode()
 
@@ -240,14 +238,14 @@ class DelayedMessages:
     def _deliver(self, message: RawRecord) -> None:
         """StorageError when the store cannot take it now. What can never be delivered is dropped, and said so."""
         topic = (_find_topic(message.properties) or b"").decode("utf-8", "replace")
-        queue_id = _find_queue(message.properties) or b""
-        if not topic or _QUEUE_ID.fullmatch(queue_id) is None or topic == names.HALF_TOPIC:
+        queue_id = property_number(_find_queue(message.properties), -1)
+        if not topic or queue_id < 0 or topic == names.HALF_TOPIC:
             logger.error("dropped a delayed message at %d: it does not say where it belongs", message.commit_log_offset)
             return
         try:
             appended = self._store.append(
                 topic,
-                int(queue_id),
+                queue_id,
                 message.body,
                 message.properties,
                 message.born_at_ms,

@@ -24,7 +24,13 @@ from orbitmq.broker.own_queues import read_batch
 from orbitmq.broker.sending import asks_for_delay
 from orbitmq.errors import MessageError, RequestFailed, StorageError
 from orbitmq.message import properties as keys
-from orbitmq.message.properties import decode_properties, encode_properties, property_finder
+from orbitmq.message.properties import (
+    LONG_DIGITS,
+    decode_properties,
+    encode_properties,
+    property_finder,
+    property_number,
+)
 from orbitmq.message.record import decode_raw, decode_record, encode_stored
 from orbitmq.message.sysflags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from orbitmq.protocol.codes import RequestCode, ResponseCode
@@ -185,7 +191,7 @@ class HalfMessages:
         """The message as its consumers get it. Its stored properties still tell of the half message, as Java's do."""
         properties = half.properties
         topic = (_find_topic(properties) or b"").decode("utf-8", "replace")
-        queue_id = int(_find_queue(properties) or 0)
+        queue_id = property_number(_find_queue(properties), 0)
         text = properties.decode("utf-8", "replace")
         if asks_for_delay(text):
             parked = self._sending.parked(topic, queue_id, text, decode_properties(text))
@@ -290,8 +296,8 @@ class HalfMessages:
             del self._undecided[queue_offset]
             return None
         half.group = sys.intern(message.properties.get(keys.PRODUCER_GROUP, ""))
-        immunity = message.properties.get(keys.CHECK_IMMUNITY_SECONDS, "")
-        half.immune_ms = int(immunity) * 1000 if immunity.isdecimal() else None
+        immune_seconds = property_number(message.properties.get(keys.CHECK_IMMUNITY_SECONDS), -1)
+        half.immune_ms = immune_seconds * 1000 if immune_seconds >= 0 else None
         return message
 
     def _discard(self, queue_offset: int, message: StoredMessage) -> None:
@@ -338,7 +344,7 @@ class HalfMessages:
             bname=self._configuration.settings.broker_name,
         )
         message.topic = message.properties.get(keys.REAL_TOPIC, message.topic)
-        message.queue_id = int(message.properties.get(keys.REAL_QUEUE_ID, "0"))
+        message.queue_id = property_number(message.properties.get(keys.REAL_QUEUE_ID), 0)
         producer.connection.notify(new_request(RequestCode.CHECK_TRANSACTION_STATE, header, encode_stored(message)))
 
     # ---- by a slave in its master's place, and after its return
@@ -385,20 +391,18 @@ class HalfMessages:
 
     def _rebuild(self) -> None:
         decided = {
-            int(offset)
+            property_number(offset, -1, LONG_DIGITS)
             for message in self._messages(names.HALF_OP_TOPIC)
-            for offset in message.body.decode("ascii", "replace").split(",")
-            if offset.isdigit()
+            for offset in message.body.split(b",")
         }
         for message in self._messages(names.HALF_TOPIC):
             if message.queue_offset not in decided:
-                checks = message.properties.get(keys.TRANSACTION_CHECK_TIMES, "")
                 self._undecided[message.queue_offset] = HalfMessage(
                     message.properties.get(keys.REAL_TOPIC, ""),
                     message.commit_log_offset,
                     message.size,
                     message.stored_at_ms,
-                    int(checks) if checks.isdigit() else 0,
+                    property_number(message.properties.get(keys.TRANSACTION_CHECK_TIMES), 0),
                 )
         if self._undecided:
             logger.info("%d transactions are undecided", len(self._undecided))

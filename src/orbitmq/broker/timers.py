@@ -23,7 +23,13 @@ from orbitmq.broker.durability import until_durable
 from orbitmq.broker.histograms import DELAY_LATENCY, ON_DISK
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message import properties as keys
-from orbitmq.message.properties import decode_properties, encode_properties, property_finder
+from orbitmq.message.properties import (
+    LONG_DIGITS,
+    decode_properties,
+    encode_properties,
+    property_finder,
+    property_number,
+)
 from orbitmq.message.record import decode_raw
 from orbitmq.message.tags import java_hash
 from orbitmq.storage.commit_log import LIGHT_QUEUE_PREFIX
@@ -58,7 +64,6 @@ _LONGEST_SLEEP_SECONDS: Final = 0.1  # while something waits: an injected clock 
 _AFTER_FAILURE_SECONDS: Final = 0.1
 _PUT_PER_TURN: Final = 256
 _FIRED_PER_TURN: Final = 256
-_QUEUE_ID: Final = re.compile(rb"[0-9]{1,9}")
 
 _find_due: Final = property_finder(keys.TIMER_OUT_MS)
 _find_topic: Final = property_finder(keys.REAL_TOPIC)
@@ -394,16 +399,14 @@ class Timers:
     def _asked(self, message: RawRecord, size: int) -> Timer | None:
         """What a message of the timer topic asks for; None, and said, when it does not say when or where."""
         properties = message.properties
-        due = _find_due(properties)
+        due_ms = property_number(_find_due(properties), -1, LONG_DIGITS)
         goal, topic_hash = self._goal(message)
-        if not goal or due is None or not due.isdigit() or _QUEUE_ID.fullmatch(_find_queue(properties) or b"") is None:
+        if not goal or due_ms < 0 or property_number(_find_queue(properties), -1) < 0:
             logger.error(
                 "skipped a message of the timer topic at %d: it does not say when or where", message.commit_log_offset
             )
             return None
-        return Timer(
-            int(due), message.commit_log_offset, size, topic_hash, recall=_find_recalled(properties) is not None
-        )
+        return Timer(due_ms, message.commit_log_offset, size, topic_hash, recall=_find_recalled(properties) is not None)
 
     def _goal(self, message: RawRecord) -> tuple[str, int]:
         """The topic that a message is for, and Java's hash of it."""
@@ -502,9 +505,9 @@ class Timers:
 
     def _is_of_another(self, unit: TimerUnit, message: RawRecord) -> bool:
         """Whether the log was cut since the unit was put, and has a later timer at that place. That one has a unit of its own."""
-        due = _find_due(message.properties) or b""
+        due_ms = property_number(_find_due(message.properties), -1, LONG_DIGITS)
         precision_ms = self.wheel.precision_ms
-        return due.isdigit() and int(due) // precision_ms > unit.fires_ms // precision_ms
+        return due_ms // precision_ms > unit.fires_ms // precision_ms
 
     def _message(self, commit_log_offset: int, size: int) -> RawRecord | None:
         """None if there is none: its file has expired, or the log of a former slave was cut before it."""
@@ -522,10 +525,10 @@ class Timers:
         topic, queue_id = message.topic, message.queue_id
         now_ms = self._clock.now_ms()
         if roll:
-            turns = _find_turns(message.properties) or b""
-            told = _TOLD_AND_ROLLED % (put_at_ms, now_ms, int(turns) + 1 if turns.isdigit() else 1)
+            turns = property_number(_find_turns(message.properties), 0)
+            told = _TOLD_AND_ROLLED % (put_at_ms, now_ms, turns + 1)
         else:
-            topic, queue_id = goal, int(_find_queue(message.properties) or 0)
+            topic, queue_id = goal, property_number(_find_queue(message.properties), 0)
             told = _TOLD % (put_at_ms, now_ms)
         size = self._append(topic, queue_id, message, _told(message.properties, told))
         self._sending.count(topic, 1, size)

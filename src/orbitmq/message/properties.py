@@ -101,6 +101,7 @@ RESERVED: Final = frozenset({
     RECORD_CRC,
 })  # fmt: skip
 
+LONG_DIGITS: Final = 18  # of an offset or a time; eight bytes hold any such number
 KEY_SEPARATOR: Final = " "  # between the keys inside KEYS
 
 _NAME_END: Final = "\x01"
@@ -137,6 +138,16 @@ def decode_properties(data: bytes | str) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def property_number(value: bytes | str | None, default: int, most_digits: int = 9) -> int:
+    """What a property says, if it says a number that is not negative and has no more digits.
+
+    A producer can put anything there: `isdigit` alone lets "\N{SUPERSCRIPT TWO}" pass, and five thousand digits, and both make `int` raise.
+    """
+    if value and len(value) <= most_digits and value.isascii() and value.isdigit():
+        return int(value)
+    return default
 
 
 def property_finder(name: str) -> Callable[[bytes], bytes | None]:

@@ -10,7 +10,7 @@ import zlib
 from typing import Final
 
 from orbitmq.errors import MessageError
-from orbitmq.message.properties import RECORD_CRC, property_finder
+from orbitmq.message.properties import RECORD_CRC, property_finder, property_number
 from orbitmq.message.record import (
     END_OF_FILE,
     FIXED_BYTES,
@@ -29,6 +29,7 @@ _SHORT: Final = struct.Struct(">h")
 _UNSIGNED: Final = struct.Struct(">I")
 _CRC_AT: Final = 8
 _CRC_MASK: Final = 0x7FFFFFFF
+_CRC_DIGITS: Final = 10
 _find_crc: Final = property_finder(RECORD_CRC)
 
 
@@ -93,7 +94,8 @@ def valid_run(buffer: memoryview, at: int, end: int, at_most: int, *, check_crc:
 
 def _check_property_crc(buffer: memoryview, at: int, record_end: int, properties_at: int) -> None:
     digits = _find_crc(bytes(buffer[properties_at:record_end]))
-    if digits is None or not digits.isdigit():
+    told = property_number(digits[::-1], -1, _CRC_DIGITS) if digits is not None else -1
+    if told < 0:
         raise MessageError("the record has no CRC property")
-    if crc31(buffer[at : record_end - PROPERTY_CRC_BYTES]) != int(digits[::-1]):
+    if crc31(buffer[at : record_end - PROPERTY_CRC_BYTES]) != told:
         raise MessageError("the record does not match its CRC property")

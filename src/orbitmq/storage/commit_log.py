@@ -34,6 +34,7 @@ from orbitmq.message.properties import (
     decode_properties,
     encode_properties,
     property_finder,
+    property_number,
 )
 from orbitmq.message.record import (
     BLANK_BYTES,
@@ -74,6 +75,7 @@ _find_inner_num: Final = property_finder(INNER_NUM)
 # Set in prepared and rolled-back records alone: neither has a place in its queue.
 NO_QUEUE_ENTRY: Final = TRANSACTION_PREPARED
 
+MOST_IN_BATCH: Final = 0x7FFF  # messages; the index counts them in two bytes
 _SPECIAL: Final = HOSTS_MASK | INNER_BATCH | NO_QUEUE_ENTRY
 _SHORT: Final = struct.Struct(">h")
 _crc32: Final = zlib.crc32
@@ -386,7 +388,7 @@ class CommitLog:
     def _complete(self, topic: str, properties: bytes) -> tuple[list[str], bytes]:
         """The light queues a message goes to as well, and its properties with what the settings add."""
         light_queues: list[str] = []
-        if self._config.light_queues and _MULTI_DISPATCH_NAME in properties and _may_multi_dispatch(topic):
+        if self._config.light_queues and _MULTI_DISPATCH_NAME in properties and may_multi_dispatch(topic):
             light_queues, properties = self._number_light_queues(properties)
         return light_queues, with_crc_room(properties) if self._config.record_crc else properties
 
@@ -478,18 +480,19 @@ class CommitLog:
             self.next_queue_offsets[queue] = (known or 0) + 1
 
 
-def _may_multi_dispatch(topic: str) -> bool:
+def may_multi_dispatch(topic: str) -> bool:
+    """Whether messages of that topic can go to light queues as well; in others, what names them is a producer's word."""
     return not topic.startswith(("%RETRY%", "rmq_sys_")) and topic != DELAY_TOPIC
 
 
 def _number_inner_batch(properties: bytes, base: int) -> tuple[int, bytes]:
     """How many messages an inner batch holds, and its properties with the queue offset of the first."""
-    count = _find_inner_num(properties)
-    if count is None or not count.isdigit() or not 0 < int(count) <= 0x7FFF:
+    count = property_number(_find_inner_num(properties), 0)
+    if not 0 < count <= MOST_IN_BATCH:
         raise MessageError(
             "an inner batch must say in INNER_NUM how many messages it holds", code=AppendCode.MESSAGE_ILLEGAL
         )
-    return int(count), _joined(properties, f"{INNER_BASE}\x01{base}\x02".encode())
+    return count, _joined(properties, f"{INNER_BASE}\x01{base}\x02".encode())
 
 
 def _joined(first: bytes, second: bytes) -> bytes:

@@ -25,16 +25,25 @@ from orbitmq.message.properties import (
     INNER_BASE,
     INNER_NUM,
     KEYS,
+    LONG_DIGITS,
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
     REAL_QUEUE_ID,
     TAGS,
     UNIQUE_KEY,
     property_finder,
+    property_number,
 )
 from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from orbitmq.message.tags import MOST_AT_ONCE, tag_code
-from orbitmq.storage.commit_log import DELAY_TOPIC, LIGHT_QUEUE_ID, LIGHT_QUEUE_PREFIX, NO_QUEUE_ENTRY
+from orbitmq.storage.commit_log import (
+    DELAY_TOPIC,
+    LIGHT_QUEUE_ID,
+    LIGHT_QUEUE_PREFIX,
+    MOST_IN_BATCH,
+    NO_QUEUE_ENTRY,
+    may_multi_dispatch,
+)
 from orbitmq.storage.health import RunningFlags
 from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS, ExtensionUnit
 from orbitmq.storage.queue_index import QueueIndex, QueueRun
@@ -237,7 +246,7 @@ class Indexer:
                 kept = self._extended(run.queue, stored_at_ms, properties, code)
             run.places.append((offset, size, kept))
             run.next = queue_offset + 1
-            if light_queues and _MULTI_QUEUE_OFFSET in properties:
+            if light_queues and _MULTI_QUEUE_OFFSET in properties and may_multi_dispatch(queue[0]):
                 for begun in runs.values():
                     begun.enter()  # a light queue may be among them
                 touched.update(dict.fromkeys(self._put_light(entry, code)))
@@ -284,10 +293,10 @@ class Indexer:
         if (unique_key is not None or keys is not None) and not is_rolled_back and self._keys is not None:
             self._waiting_keys.append((offset, stored_at_ms, topic, unique_key, keys))
         if topic == DELAY_TOPIC:
-            level = _find_delay(properties)
-            if level is not None and level.isdigit() and int(level) > 0:
+            level = property_number(_find_delay(properties), 0)
+            if level > 0:
                 levels = self.delay_levels_ms
-                return stored_at_ms + levels[min(int(level), len(levels)) - 1]
+                return stored_at_ms + levels[min(level, len(levels)) - 1]
         tags = _find_tags(properties)
         code = self._tag_codes.get(tags)
         if code is None:
@@ -316,25 +325,27 @@ class Indexer:
     def _put_batch(self, queue: AnyQueue, entry: LogEntry, code: int) -> None:
         assert not isinstance(queue, QueueIndex)
         _, offset, size, queue_offset, _, stored_at_ms, properties = entry
-        base, count = _find_inner_base(properties), _find_inner_num(properties)
-        if base is not None and count is not None and base.isdigit() and count.isdigit():
-            queue.put(int(base), offset, size, 0, stored_at_ms, int(count))
+        base = property_number(_find_inner_base(properties), -1, LONG_DIGITS)
+        count = property_number(_find_inner_num(properties), -1)
+        if base >= 0 and 0 <= count <= MOST_IN_BATCH:
+            queue.put(base, offset, size, 0, stored_at_ms, count)
         else:
             queue.put(queue_offset, offset, size, code, stored_at_ms, 1)
 
     def _put_light(self, entry: LogEntry, code: int) -> list[AnyQueue]:
         _, offset, size, _, _, _, properties = entry
-        names = (_find_multi_dispatch(properties) or b"").decode().split(",")
-        numbers = (_find_multi_queue_offset(properties) or b"").decode().split(",")
+        names = (_find_multi_dispatch(properties) or b"").decode("utf-8", "replace").split(",")
+        numbers = (_find_multi_queue_offset(properties) or b"").split(b",")
         if len(names) != len(numbers):
             logger.error("the record at %d names light queues without their offsets", offset)
             return []
         touched: list[AnyQueue] = []
-        for name, number in zip(names, numbers, strict=True):
-            if name.startswith(LIGHT_QUEUE_PREFIX) and "/" not in name and number.isdigit():
+        for name, digits in zip(names, numbers, strict=True):
+            number = property_number(digits, -1, LONG_DIGITS)
+            if name.startswith(LIGHT_QUEUE_PREFIX) and "/" not in name and number >= 0:
                 queue = self._queues.open(name, LIGHT_QUEUE_ID)
                 if type(queue) is QueueIndex:
-                    queue.put(int(number), offset, size, code)
+                    queue.put(number, offset, size, code)
                     touched.append(queue)
         return touched
 

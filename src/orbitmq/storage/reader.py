@@ -17,7 +17,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from orbitmq.errors import MessageError, StorageError
-from orbitmq.message.properties import INNER_BASE, INNER_NUM, KEYS, UNIQUE_KEY, decode_properties
+from orbitmq.message.properties import (
+    INNER_BASE,
+    INNER_NUM,
+    KEYS,
+    LONG_DIGITS,
+    UNIQUE_KEY,
+    decode_properties,
+    property_number,
+)
 from orbitmq.message.record import decode_entry, decode_record, stored_at_ms
 from orbitmq.message.record_check import check_record
 from orbitmq.message.sysflags import INNER_BATCH, TRANSACTION_PREPARED
@@ -319,9 +327,10 @@ def message_numbers(entry: RecordEntry) -> tuple[int, int]:
     """The queue offset of the first message in a record, and how many it holds."""
     if entry.sys_flag & INNER_BATCH:
         properties = decode_properties(entry.properties)
-        base, count = properties.get(INNER_BASE, ""), properties.get(INNER_NUM, "")
-        if base.isdecimal() and count.isdecimal():
-            return int(base), int(count)
+        base = property_number(properties.get(INNER_BASE), -1, LONG_DIGITS)
+        count = property_number(properties.get(INNER_NUM), -1)
+        if base >= 0 and count >= 0:
+            return base, count
     return entry.queue_offset, 1
 
 

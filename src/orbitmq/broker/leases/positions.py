@@ -43,13 +43,15 @@ def restore_positions(store: Store, lease_log: LeaseLog, offsets: ConsumerOffset
             message = decode_record(record) if record is not None else None
             if message is None or keys.TIMER_DEQUEUE_MS in message.properties:
                 continue  # the timer delivered it: it is an old one, behind newer ones
-            next_offset = message.properties.get(NEXT_OFFSET, "")
-            checkpoint = read_checkpoint(message.body) if next_offset.isdigit() else None
+            if message.properties.get(keys.REAL_TOPIC, lease_log.topic) != lease_log.topic:
+                continue  # somebody's timer message that only looks like one
+            next_offset = keys.property_number(message.properties.get(NEXT_OFFSET), -1, keys.LONG_DIGITS)
+            checkpoint = read_checkpoint(message.body) if next_offset >= 0 else None
         except (MessageError, BodyError) as error:
             logger.error("skipped a checkpoint at %d: %s", physical, error)
             continue
         if checkpoint is not None:
-            offsets.commit(checkpoint.group, checkpoint.topic, checkpoint.queue_id, int(next_offset))
+            offsets.commit(checkpoint.group, checkpoint.topic, checkpoint.queue_id, next_offset)
             moved.add((checkpoint.topic, checkpoint.group, checkpoint.queue_id))
     if moved:
         logger.info("%d positions brought up to date from the leases in the log", len(moved))

@@ -18,6 +18,7 @@ Evaluate = Callable[[Mapping[str, str]], Value]
 
 _LARGEST_INTEGER: Final = 2**31 - 1
 _LARGEST_LONG: Final = 2**63 - 1
+_LONG_DIGITS: Final = 19
 _SMALLEST_DOUBLE: Final = 5e-324
 
 
@@ -43,9 +44,10 @@ def text_constant(text: str) -> Expression:
 
 
 def whole_number(text: str) -> Expression:
-    number = int(text.rstrip("lL"))
+    digits = text.rstrip("lL")
+    number = int(digits) if len(digits) <= _LONG_DIGITS else _LARGEST_LONG + 1
     if number > _LARGEST_LONG:
-        raise BadExpression(f"{text} is too large")
+        raise BadExpression(f"{text[:30]} is too large")
     return _constant(number if number <= _LARGEST_INTEGER else Long(number))
 
 

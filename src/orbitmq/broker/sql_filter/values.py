@@ -14,7 +14,7 @@ from typing import Final
 
 Value = str | int | float | bool | None
 
-_WHOLE: Final = re.compile(r"[+-]?[0-9]+")
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,4000}")  # of more, Python makes no number
 _JAVA_BLANKS: Final = "".join(map(chr, range(33)))  # what String.trim takes off
 _DOUBLE: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
 _HEX_DOUBLE: Final = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?")
