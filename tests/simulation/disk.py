@@ -325,6 +325,9 @@ class _MemoryFile(PlainFile):
         self._inode.write(data, offset)
         self._inode.modified_ms = self._disk.platter.now_ms()
 
+    def next_data(self, offset: int) -> int:
+        return offset  # one that does not know its holes
+
     def truncate(self, size: int) -> None:
         self._disk.step("resize", self.path)
         data = bytes(self._inode.data[:size])

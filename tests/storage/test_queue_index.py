@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orbitmq.errors import StoreCorrupt, StoreFull
-from orbitmq.storage.entry_log import EntryFiles, load_entry_files
+from orbitmq.storage.entry_log import EntryFiles, EntryLog, load_entry_files
 from orbitmq.storage.files import LocalDisk
+from orbitmq.storage.open_files import PAGE_BYTES, PlainFile
 from orbitmq.storage.queue_index import ENTRY, NOWHERE, QueueIndex, valid_entries
 from orbitmq.storage.queue_table import QueueTable
+from orbitmq.storage.segmented_log import segment_name
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.store_kit import small_config
 
@@ -319,6 +321,38 @@ def test_a_queue_deleted_while_it_was_to_be_written_does_not_come_back(tmp_path:
     table.touched([queue])
     table.write_out()
     assert not (tmp_path / "consumequeue" / "T").exists()
+
+
+@pytest.mark.parametrize("knows_holes", [True, False])
+def test_entries_behind_however_long_a_lost_stretch_are_cleared_and_nothing_else_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows_holes: bool
+) -> None:
+    if not knows_holes:
+        monkeypatch.setattr(PlainFile, "next_data", lambda self, offset: offset)
+    disk, directory, file_bytes = LocalDisk(), tmp_path / "T" / "0", 6_000_000
+    files = EntryFiles(disk, directory, file_bytes)
+    kept = b"".join(ENTRY.pack(number * RECORD, RECORD, 7) for number in range(1000))
+    islands = {first: b"".join(ENTRY.pack(first + n, RECORD, 7) for n in range(9)) for first in (2000, 40_000, 299_990)}
+    files.write(0, kept)
+    for first, entries in islands.items():
+        files.write(first * ENTRY.size, entries)
+    files.close()
+    islands_at = {number * ENTRY.size // PAGE_BYTES for first in islands for number in (first, first + 8)}
+    pages: set[int] = set()
+    pwrite = PlainFile.pwrite
+
+    def noted(self: PlainFile, data: bytes | bytearray | memoryview, offset: int) -> None:
+        pages.update(range(offset // PAGE_BYTES, (offset + len(data) - 1) // PAGE_BYTES + 1))
+        pwrite(self, data, offset)
+
+    monkeypatch.setattr(PlainFile, "pwrite", noted)
+    log = EntryLog(load_entry_files(disk, directory, file_bytes), ENTRY.size)
+    log.load(valid_entries, trust=False)
+    assert log.written == 1000
+    assert (directory / segment_name(0)).read_bytes() == kept + bytes(file_bytes - len(kept))
+    assert pages == islands_at  # a hole is left one: the disk may be full
+    assert log.files.needs_sync
+    log.files.close()
 
 
 def test_ten_thousand_queues_need_few_descriptors_and_little_disk(tmp_path: Path) -> None:

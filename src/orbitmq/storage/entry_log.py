@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.open_files import PlainFile
 
 _CHUNK_ENTRIES: Final = 16_384  # read at once when entries are looked at one by one
-_WINDOW_BYTES: Final = 32_768
-_ZERO_WINDOWS: Final = 8  # no power cut takes more than that of one queue and keeps what was written behind it
+_ZEROES: Final = bytes(64 * PAGE_BYTES)
 _FILES_TO_SCAN: Final = 3  # after a crash; what is older was synced long ago
 
 
@@ -65,6 +64,27 @@ class EntryFiles:
             file.pwrite(piece, position + at - start)
             self._unsynced.add(start)
             at += len(piece)
+
+    def clear_from(self, position: int) -> None:
+        """Zeroes from there to the end of that file, if it is there. Only pages that hold something else are written: others may
+        have no block yet, and the disk no room."""
+        start = position - position % self.file_bytes
+        if start not in self.starts:
+            return
+        file, at = self._opened(start), position - start
+        while True:
+            at = file.next_data(at)
+            window = file.pread(len(_ZEROES) - at % PAGE_BYTES, at)
+            if not window:
+                return
+            done = len(window) if _ZEROES.startswith(window) else 0
+            while done < len(window):
+                page = window[done : done + PAGE_BYTES - (at + done) % PAGE_BYTES]
+                if not _ZEROES.startswith(page):
+                    file.pwrite(_ZEROES[: len(page)], at + done)
+                    self._unsynced.add(start)
+                done += len(page)
+            at += done
 
     def distrust(self) -> None:
         """Take no file for synced: whoever wrote them was killed."""
@@ -207,19 +227,9 @@ class EntryLog:
             if start >= self.written * self.entry_bytes:
                 self.files.drop(start)
         if not trust:
-            self._clear_behind()
+            # Of what was not synced a power cut keeps any pages. Those behind a lost one would count again once that is filled.
+            self.files.clear_from(self.written * self.entry_bytes)
         return page[:seen] if len(starts) == 1 else b""
-
-    def _clear_behind(self) -> None:
-        """Of what was not synced a power cut keeps any pages. Those behind a lost one would count again once that is filled."""
-        at, zero_windows = self.written * self.entry_bytes, 0
-        while zero_windows < _ZERO_WINDOWS and (window := self.files.read(at, _WINDOW_BYTES)):
-            if window.count(0) == len(window):
-                zero_windows += 1
-            else:
-                zero_windows = 0
-                self.files.write(at, bytes(len(window)))
-            at += len(window)
 
     def cut(self, number: int) -> None:
         """Forget the entries from `number` on, and clear them, so that nobody takes them for valid later."""

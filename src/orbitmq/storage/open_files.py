@@ -186,6 +186,22 @@ class PlainFile:
         except OSError as cause:
             raise storage_error("write", self.path, cause) from cause
 
+    def next_data(self, offset: int) -> int:
+        """Where something may have been written, from `offset` on; the file's size if nowhere. What is skipped are holes, so zeroes."""
+        try:
+            with self._lock:
+                descriptor = self._opened()
+                try:
+                    return os.lseek(descriptor, offset, os.SEEK_DATA)
+                except OSError as cause:
+                    if cause.errno == errno.ENXIO:
+                        return os.fstat(descriptor).st_size
+                    if cause.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                        return offset  # a file system that does not know its holes
+                    raise
+        except OSError as cause:
+            raise storage_error("look for data in", self.path, cause) from cause
+
     def truncate(self, size: int) -> None:
         try:
             with self._lock:
