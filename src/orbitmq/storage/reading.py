@@ -42,6 +42,8 @@ class ReadStatus(Enum):
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
+    __hash__ = object.__hash__  # each is one object; Enum's own is two calls, and every pull looks its code up
+
 
 class ReadResult(msgspec.Struct):
     status: ReadStatus

@@ -415,9 +415,11 @@ class Connection(asyncio.Protocol):
 
     def _without_run(self, swift: SwiftHandler, data: bytes) -> bytes:
         """What is left of a read when the swift handler has answered what it could."""
-        if not self._decoder.can_join or self._late.is_full():
+        decoder = self._decoder
+        if not decoder.can_join or self._late.is_full():
             return data
-        data = self._decoder.joined(data)
+        if decoder.held:
+            data = decoder.joined(data)
         taken, answers = swift(self, data)
         if answers:
             self._transport.write(answers if self._tls is None else self._tls.encrypt(answers))

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class LateAnswers:
-    __slots__ = ("_connection", "_most", "_on_room", "_owed", "_paid", "_tasks", "_times")
+    __slots__ = ("_connection", "_most", "_on_room", "_owed", "_paid", "_tasks", "_times", "_waiting")
 
     def __init__(
         self, connection: Connection, most: int, times: RequestTimes | None, on_room: Callable[[], None]
@@ -30,11 +30,12 @@ class LateAnswers:
         self._times = times
         self._on_room = on_room
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting = 0  # tasks: asked at every read, so not counted each time
         self._owed = 0  # by express handlers
         self._paid: asyncio.Future[None] | None = None  # done when nothing is owed, for who waits for that
 
     def is_full(self) -> bool:
-        return len(self._tasks) + self._owed >= self._most
+        return self._waiting + self._owed >= self._most
 
     def owe(self, answers: int) -> None:
         self._owed += answers
@@ -59,11 +60,13 @@ class LateAnswers:
         """A handler that was stepped once by hand turned out to wait: have it go on as a task."""
         task = asyncio.get_running_loop().create_task(self._finish(request, coroutine, waiting_for))
         self._tasks.add(task)
+        self._waiting += 1
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         was_full = self.is_full()
         self._tasks.discard(task)
+        self._waiting -= 1
         if was_full:
             self._on_room()
 
