@@ -11,8 +11,12 @@ import pytest
 
 from orbitmq.broker import names
 from orbitmq.broker.consumer_offsets import ConsumerOffsets
+from orbitmq.broker.replication import handing_back
+from orbitmq.broker.replication.agreement import MasterLog, master_log
 from orbitmq.broker.replication.escape import Escape
+from orbitmq.broker.timers import Timers
 from orbitmq.clock import ManualClock
+from orbitmq.errors import ConnectionLost
 from orbitmq.message.sysflags import TRANSACTION_COMMIT
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.lease_texts import retry_topic_v1
@@ -33,12 +37,13 @@ from tests.nameserver.running import running as running_name_server
 from tests.replication.kit import Group, copied, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
     from orbitmq.message.record import RawRecord
     from orbitmq.transport.address import Address
+    from orbitmq.transport.pool import Pool
 
 ACTING: dict[str, Any] = {
     "enableSlaveActingMaster": "true",
@@ -314,6 +319,64 @@ async def test_messages_whose_lease_is_over_are_handed_out_by_another_master(gro
     await master.state.reviving.round()
     assert messages_in(master, retry) == 0
     assert messages_in(other, retry) == 1
+
+
+async def test_acks_are_read_once_for_all_leases_that_end(
+    group: Group, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave, other = await pair(group)
+    client = wire(master)
+    await create_group(client)
+    consumer = LeaseClient(client, "g")
+    leases = 20
+    for number in range(leases):
+        assert (await client.send("T", b"%d" % number)).code == 0
+        for leased in await consumer.pop("T", invisibleTime=20_000):
+            assert (await consumer.ack(leased)).code == 0
+    assert (await client.send("T", b"afterwards", TIMER_DELAY_SEC="40")).code == 0
+    await client.close()
+    await master_dies(group, master, slave)
+    read = 0
+    due_for = Timers.due_for
+
+    def counted(timers: Timers, goal: str, start_ms: int, stop_ms: int) -> Iterator[RawRecord]:
+        nonlocal read
+        for entry in due_for(timers, goal, start_ms, stop_ms):
+            read += 1
+            yield entry
+
+    monkeypatch.setattr(Timers, "due_for", counted)
+    clock.advance(seconds=60)
+    await until(lambda: messages_in(other, "T") == 1, "what is behind the leases is delivered")
+    assert messages_in(other, retry_topic_v1("g", "T")) == 0
+    assert leases <= read <= 2 * leases  # a lease and its ack each
+
+
+async def test_a_slave_that_cannot_be_asked_for_a_moment_is_asked_again(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave = await group.master(**ACTING), await group.slave(**ACTING)
+    await all_alive(slave, 0, 1)
+    client = wire(master)
+    for number in range(10):
+        assert (await client.send("T", b"%d" % number)).code == 0
+    await create_group(client)
+    await client.close()
+    await master_dies(group, master, slave)
+    await commit(slave, 7)
+    tries = 0
+
+    async def busy_at_first(pool: Pool, address: Address) -> MasterLog:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise ConnectionLost("the slave stands still")
+        return await master_log(pool, address)
+
+    monkeypatch.setattr(handing_back, "master_log", busy_at_first)
+    master = await group.master(**ACTING)
+    assert tries == 2
+    assert await committed(master) == 7
 
 
 async def test_what_one_master_refuses_holds_up_nothing_else_and_comes_once(

@@ -248,6 +248,8 @@ class Timers:
         while (firing := self.wheel.due(self._clock.now_ms())) is not None:
             recalled = self._recalls(firing) if firing.has_recalls else {}
             for number in range(firing.fired, len(firing.positions)):
+                if not number % _FIRED_PER_TURN:
+                    await asyncio.sleep(0)  # much of it needs nobody to answer, but others want the event loop too
                 unit = self.wheel.log.unit(firing.positions[number])
                 message = self._message(unit.commit_log_offset, unit.size) if unit is not None else None
                 if (

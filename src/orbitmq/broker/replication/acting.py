@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.delayed import DelayedMessages
     from orbitmq.broker.half_messages import HalfMessages
-    from orbitmq.broker.leases.checkpoints import Checkpoint
+    from orbitmq.broker.leases.checkpoints import Checkpoint, LeaseKey
     from orbitmq.broker.leases.lease_log import LeaseLog
     from orbitmq.broker.leases.reviving import Reviving
     from orbitmq.broker.replication.escape import Escape
@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 _ROUND_SECONDS: Final = 0.1
 _REST_SECONDS: Final = 10.0  # for a master that is back to register
 _ACKS_WITHIN_MS: Final = 3000  # behind its checkpoint, on the wheel
+_ACKS_READ_PER_TURN: Final = 256
+_SECONDS_REMEMBERED: Final = 60  # of acks, behind the lease that ends
 
 
 class ActingMaster:
@@ -84,6 +86,8 @@ class ActingMaster:
         self._failure = ""
         self._sent: set[int] = set()  # offsets of the lease in hand that another master has already
         self._resting_until = 0.0  # the loop's time
+        self._acks: dict[int, dict[LeaseKey, set[int]]] = {}  # on the wheel for a second: what they acknowledge
+        self._acks_of = -1  # the timer topic's messages before this are on the wheel
 
     @property
     def is_acting(self) -> bool:
@@ -143,6 +147,7 @@ class ActingMaster:
             self._half_messages.look_again()
             self._has_acted = True
             self._sent.clear()
+            self._acks_of = -1
             self._acting.set()
         elif not is_it and self._has_acted:
             logger.info("broker %d is alive: this slave acts in its place no longer", lowest_id)
@@ -178,7 +183,7 @@ class ActingMaster:
         except BodyError as error:
             logger.error("skipped a lease that cannot be read: %s", error)
             return True
-        acked = self._acked(checkpoint)
+        acked = await self._acked(checkpoint)
         for message in self._reviving.unacked(checkpoint, acked | self._sent):
             again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
             topic = self._reviving.topic_again(checkpoint, message.reconsume_times)
@@ -192,19 +197,36 @@ class ActingMaster:
         self._sent.clear()
         return True
 
-    def _acked(self, checkpoint: Checkpoint) -> set[int]:
-        """The offsets of a lease whose acks are on the wheel behind it."""
+    async def _acked(self, checkpoint: Checkpoint) -> set[int]:
+        """The offsets of a lease whose acks are on the wheel around its end. Each ack is read once, for all leases."""
         assert self._timers is not None
+        if self._acks_of != self._timers.wheel.queue_offset:
+            self._acks.clear()
+            self._acks_of = self._timers.wheel.queue_offset
         end_ms = checkpoint.revive_ms
+        seconds = range((end_ms - _ACKS_WITHIN_MS) // 1000, (end_ms + _ACKS_WITHIN_MS) // 1000 + 1)
         acked: set[int] = set()
-        for entry in self._timers.due_for(self._lease_log.topic, end_ms - _ACKS_WITHIN_MS, end_ms + _ACKS_WITHIN_MS):
+        for second in seconds:
+            if second not in self._acks:
+                self._acks[second] = await self._acks_for(self._timers, second)
+                for known in [known for known in self._acks if known < seconds[0] - _SECONDS_REMEMBERED]:
+                    del self._acks[known]
+            acked |= self._acks[second].get(checkpoint.key, set())
+        return acked
+
+    async def _acks_for(self, timers: Timers, second: int) -> dict[LeaseKey, set[int]]:
+        own_name = self._configuration.settings.broker_name
+        acked: dict[LeaseKey, set[int]] = {}
+        entries = timers.due_for(self._lease_log.topic, second * 1000, second * 1000 + 999)
+        for number, entry in enumerate(entries, 1):
             if decode_properties(entry.properties).get(keys.TAGS) in (ACK_TAG, BATCH_ACK_TAG):
                 try:
                     ack = read_ack(bytes(entry.body))
                 except BodyError:
                     continue  # said when it is its turn on the master
-                if ack.key(self._configuration.settings.broker_name) == checkpoint.key:
-                    acked.update(ack.offsets())
+                acked.setdefault(ack.key(own_name), set()).update(ack.offsets())
+            if not number % _ACKS_READ_PER_TURN:
+                await asyncio.sleep(0)
         return acked
 
     async def close(self) -> None:

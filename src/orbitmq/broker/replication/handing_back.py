@@ -8,12 +8,13 @@ Java: BrokerPreOnlineService
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from orbitmq.broker.half_messages import GROUP as TRANSACTIONS
 from orbitmq.broker.replication.agreement import master_log
-from orbitmq.errors import OrbitError, RequestFailed
+from orbitmq.errors import OrbitError, RequestFailed, TransportError
 from orbitmq.fastjson import loads
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CALL_SECONDS: Final = 5.0
+_PATIENCE_SECONDS: Final = 30.0  # with a slave that has much to put elsewhere, or stands still
+_AGAIN_SECONDS: Final = 0.5
 
 T = TypeVar("T", bound=JavaObject)
 
@@ -59,7 +62,7 @@ class HandingBack:
         self._half_messages = half_messages
 
     async def take_back(self, own: Address, ha_address: Address) -> None:
-        """From the slave with the smallest id, which is who acted. One that cannot be asked keeps no master from its work.
+        """From the slave with the smallest id, which is who acted. For one that cannot be asked a master waits half a minute.
 
         It is told first that its master is back, so that what it says does not change afterwards.
         """
@@ -71,19 +74,34 @@ class HandingBack:
         if not slaves or alive.get(0, own) != own:
             return
         address = alive[slaves[0]]
-        try:
-            log_end = (
-                await master_log(self._pool, address)
-            ).end  # first: told of its master, it cuts off what that lost
-            await self._pool.call(address, new_request(RequestCode.EXCHANGE_BROKER_HA_INFO, here), _CALL_SECONDS)
-            offsets = await self._fetch(address, RequestCode.GET_ALL_CONSUMER_OFFSET, tables.OffsetTable)
-            delays = await self._fetch(address, RequestCode.GET_ALL_DELAY_OFFSET, tables.DelayTable)
-            answer = await self._pool.call(address, new_request(RequestCode.GET_TIMER_CHECK_POINT), _CALL_SECONDS)
-        except OrbitError as error:
-            logger.error(
-                "cannot ask %s what it did in this master's place, some of it may be done again: %s", address, error
-            )
-            return
+        give_up_at = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
+        log_end: int | None = None
+        while True:
+            try:
+                if log_end is None:  # asked once, and first: told of its master, a slave cuts off and copies
+                    log_end = (await master_log(self._pool, address)).end
+                await self._take_back_from(address, here, log_end)
+                return
+            except OrbitError as error:
+                failure = error
+            is_late = asyncio.get_running_loop().time() > give_up_at
+            if (
+                is_late
+                or not isinstance(failure, TransportError)
+                or address not in (await self._members.alive()).values()
+            ):
+                break
+            await asyncio.sleep(_AGAIN_SECONDS)
+        logger.error(
+            "cannot ask %s what it did in this master's place, some of it may be done again: %s", address, failure
+        )
+
+    async def _take_back_from(self, address: Address, here: HaAddresses, log_end: int) -> None:
+        """Its log ended there. OrbitError: nothing was taken."""
+        await self._pool.call(address, new_request(RequestCode.EXCHANGE_BROKER_HA_INFO, here), _CALL_SECONDS)
+        offsets = await self._fetch(address, RequestCode.GET_ALL_CONSUMER_OFFSET, tables.OffsetTable)
+        delays = await self._fetch(address, RequestCode.GET_ALL_DELAY_OFFSET, tables.DelayTable)
+        answer = await self._pool.call(address, new_request(RequestCode.GET_TIMER_CHECK_POINT), _CALL_SECONDS)
         has_lost = log_end > self._store.log.end
         self._offsets.take_back(
             offsets,
