@@ -85,7 +85,7 @@ async def test_what_cannot_be_a_light_queue_is_refused(client: Wire, queues: str
 
 @pytest.mark.parametrize("offset", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "7"], ids=["no number", "too large", "forged"])
 async def test_a_delayed_message_is_in_no_light_queue_whatever_its_producer_says(
-    client: Wire, broker: Broker, offset: str
+    client: Wire, broker: Broker, caplog: pytest.LogCaptureFixture, offset: str
 ) -> None:
     """Only the broker gives out offsets, and not while a message waits."""
     waiting: dict[str, Any] = {"DELAY": "18", "INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": offset}
@@ -94,6 +94,9 @@ async def test_a_delayed_message_is_in_no_light_queue_whatever_its_producer_says
 
     assert await client.bodies("%LMQ%a") == [b"now"]
     assert broker.state.store.queue_range("SCHEDULE_TOPIC_XXXX", 17).max_offset == 1
+    assert [
+        record.message for record in caplog.records if record.levelname == "ERROR"
+    ] == []  # what is indexed with it is not lost
 
 
 async def test_without_them_the_names_mean_nothing(tmp_path: Path) -> None:
