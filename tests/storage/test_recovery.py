@@ -445,6 +445,40 @@ def test_entries_behind_a_lost_page_do_not_count_again_once_it_is_filled(tmp_pat
     store.close()
 
 
+@pytest.mark.parametrize("half", ["left", "right"])
+@pytest.mark.parametrize("entry", [204, 409, 614, 819])  # each stands on two pages, and is divided elsewhere
+@pytest.mark.parametrize("lost_of_the_log", [0, 300])
+def test_an_entry_of_which_a_power_cut_took_one_page_is_made_whole(
+    tmp_path: Path, entry: int, half: str, lost_of_the_log: int
+) -> None:
+    config: dict[str, Any] = {"queue_file_bytes": 20 * 1000, "segment_bytes": 1 << 18}
+    store = open_store(tmp_path, **config)
+    appended = [put(store, body=body(number), TAGS="a") for number in range(950)]
+    store.dispatch()
+    store.flush()
+    store.abandon()
+    path = tmp_path / "consumequeue" / "T" / "0" / segment_name(0)
+    whole = path.read_bytes()
+    begin, end = entry * 20, entry * 20 + 20
+    boundary = end - end % 4096
+    assert begin < boundary < end
+    lost = (begin, boundary) if half == "left" else (boundary, end)
+    path.write_bytes(whole[: lost[0]] + bytes(lost[1] - lost[0]) + whole[lost[1] :])
+    kept = 950 - lost_of_the_log
+    if lost_of_the_log:
+        lost_from = appended[kept].commit_log_offset
+        log = tmp_path / "commitlog" / segment_name(0)
+        log.write_bytes(log.read_bytes()[:lost_from] + bytes((1 << 18) - lost_from))
+    (tmp_path / "abort").write_text("1\nanother boot\n")
+
+    store = open_store(tmp_path, **config)
+    assert store.last_exit is LastExit.CRASHED
+    assert bodies(store) == [body(number) for number in range(kept)]
+    assert put(store, body=body(kept), TAGS="a").queue_offset == kept
+    store.close()
+    assert path.read_bytes()[: kept * 20] == whole[: kept * 20]
+
+
 @pytest.mark.parametrize("seed", [0, 29])  # 29: the first file is torn, the second whole
 def test_a_key_index_that_was_just_built_again_is_built_once_more_after_a_power_cut(tmp_path: Path, seed: int) -> None:
     disk, clock = FaultyDisk(tmp_path), ManualClock()

@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from orbitmq.storage.entry_log import EntryLog
+from orbitmq.storage.entry_log import NOWHERE_SIZE, EntryLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +38,6 @@ ENTRY: Final = struct.Struct(
     "i"  # reserved
 )
 ENTRY_BYTES: Final = ENTRY.size
-NOWHERE_SIZE: Final = 0x7FFFFFFF  # of an entry that leads nowhere
 _NOT_COMPACTED: Final = -1
 
 
@@ -120,6 +119,14 @@ class BatchQueueIndex:
     def load(self, *, trust: bool) -> None:
         self.log.load(valid_entries, trust=trust)
         self._find_ends()
+
+    def distrust_from(self, physical: int) -> None:
+        """As QueueIndex; here all that a power cut may have damaged is entered anew."""
+        self.log.cut(self.log.first_leading_to(physical))
+        self._find_ends()
+
+    def trust(self) -> None:
+        """Nothing is distrusted: it was cut off."""
 
     def truncate(self, physical: int) -> None:
         if self.max_physical > physical:

@@ -12,6 +12,7 @@ Java: MappedFileQueue, as ConsumeQueue and BatchConsumeQueue use it
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import StoreCorrupt
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _CHUNK_ENTRIES: Final = 16_384  # read at once when entries are looked at one by one
 _ZEROES: Final = bytes(64 * PAGE_BYTES)
+NOWHERE_SIZE: Final = 0x7FFFFFFF  # of an entry that leads to no record
 _FILES_TO_SCAN: Final = 3  # after a crash; what is older was synced long ago
 
 
@@ -246,6 +248,24 @@ class EntryLog:
             elif first + self.per_file > number:
                 low, high = max(first, number), min(first + self.per_file, end)
                 self.files.write(low * self.entry_bytes, bytes((high - low) * self.entry_bytes))
+
+    def first_leading_to(self, physical: int) -> int:
+        """Of the entries that a crash may have damaged, the first that leads to log offset `physical` or further, or back.
+
+        Each begins with an offset and a size. Offsets ascend; what leads back stands on two pages, and one of them was lost.
+        """
+        head = struct.Struct(f">qi{self.entry_bytes - 12}x")
+        before = -1
+        for start in self.files.starts[-_FILES_TO_SCAN:]:
+            number = start // self.entry_bytes
+            while data := self.read(number, min(_CHUNK_ENTRIES, start // self.entry_bytes + self.per_file - number)):
+                for offset, size in head.iter_unpack(data):
+                    if size != NOWHERE_SIZE:
+                        if offset >= physical or offset <= before:
+                            return number
+                        before = offset
+                    number += 1
+        return self.next
 
     def overwrite(self, number: int, entry: bytes) -> None:
         """Change one entry that is there."""

@@ -18,7 +18,7 @@ import struct
 from itertools import starmap
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.storage.entry_log import EntryLog
+from orbitmq.storage.entry_log import NOWHERE_SIZE, EntryLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,6 @@ ENTRY: Final = struct.Struct(
     "q"  # tag hash, or delivery time for delayed messages
 )
 ENTRY_BYTES: Final = ENTRY.size
-NOWHERE_SIZE: Final = 0x7FFFFFFF
 NOWHERE: Final = ENTRY.pack(0, NOWHERE_SIZE, 0)  # an entry without a message
 
 _NO_ENTRY: Final = (0, 0, 0)
@@ -44,7 +43,7 @@ _SOME_OFFSETS: Final = struct.Struct(">" + "q12x" * _SOME_ENTRIES)  # of so many
 class QueueIndex:
     """Not thread-safe by itself: `QueueTable` guards all queues with one lock, taken once for many entries."""
 
-    __slots__ = ("_min_physical", "log", "max_physical", "min_offset", "queue_id", "topic")
+    __slots__ = ("_min_physical", "is_distrusted", "log", "max_physical", "min_offset", "queue_id", "topic")
 
     def __init__(self, topic: str, queue_id: int, files: EntryFiles) -> None:
         self.topic = topic
@@ -53,6 +52,7 @@ class QueueIndex:
         self.min_offset = 0
         self.max_physical = -1  # end of the newest record that has an entry
         self._min_physical = -1  # the log offset that entry `min_offset` leads to; -1 if nobody looked
+        self.is_distrusted = False  # while recovery holds the entries against their records
 
     @property
     def next_offset(self) -> int:
@@ -61,10 +61,14 @@ class QueueIndex:
 
     def put(self, queue_offset: int, physical: int, size: int, tags_code: int) -> bool:
         """Add an entry. False if it is there already: indexing the same record again changes nothing."""
-        if physical + size <= self.max_physical:
-            return False
         log = self.log
         expected = log.written + len(log.tail) // ENTRY_BYTES
+        if self.is_distrusted:
+            if queue_offset < expected:
+                self._mend(queue_offset, ENTRY.pack(physical, size, tags_code))
+                return False
+        elif physical + size <= self.max_physical:
+            return False
         if queue_offset != expected:
             if queue_offset < expected:
                 return False
@@ -163,11 +167,30 @@ class QueueIndex:
         else:
             self._find_max_physical()
 
+    def distrust_from(self, physical: int) -> None:
+        """A power cut keeps any page of what was not synced: an entry on two of them may be half there.
+
+        Until `trust`, what is put again mends the entry that stands there.
+        """
+        self.is_distrusted = True
+
+    def trust(self) -> None:
+        if self.is_distrusted:
+            self.is_distrusted = False
+            self._find_max_physical()
+
+    def _mend(self, number: int, entry: bytes) -> None:
+        if number >= self.log.first and self.log.read(number, 1) != entry:
+            self.log.overwrite(number, entry)
+
     def truncate(self, physical: int) -> None:
         """Forget entries whose record begins at or after `physical`: the log was cut there."""
-        if self.max_physical <= physical:
+        if self.is_distrusted:
+            keep = self.log.first_leading_to(physical)
+        elif self.max_physical <= physical:
             return
-        keep = self.search(lambda offset, _size: offset < physical)
+        else:
+            keep = self.search(lambda offset, _size: offset < physical)
         while keep > self.log.first and self.entry(keep - 1)[1] == NOWHERE_SIZE:
             keep -= 1
         self.log.cut(keep)

@@ -189,6 +189,18 @@ class QueueTable:
                 self._unsynced.setdefault(queue, PAGE_BYTES)
                 self._unnamed.update((files.directory.parent, files.directory.parent.parent))
 
+    def distrust_from(self, physical: int) -> None:
+        """After a power cut: entries of records from `physical` on are held against what the walk enters, until `trust`."""
+        with self._files_lock, self.lock:
+            for queue in self.queues.values():
+                queue.distrust_from(physical)
+                self._changed_in_place(queue)
+
+    def trust(self) -> None:
+        with self.lock:
+            for queue in self.queues.values():
+                queue.trust()
+
     def truncate(self, physical: int) -> None:
         """The log was cut at `physical`: forget what lies behind it."""
         with self._files_lock, self.lock:

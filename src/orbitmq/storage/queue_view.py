@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from orbitmq.storage import batch_queue_index, queue_index
-from orbitmq.storage.queue_index import NOWHERE_SIZE
+from orbitmq.storage.entry_log import NOWHERE_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from orbitmq.accelerated import compiled
+from orbitmq.storage.entry_log import NOWHERE_SIZE
 from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS
-from orbitmq.storage.queue_index import ENTRY, NOWHERE_SIZE, QueueIndex
+from orbitmq.storage.queue_index import ENTRY, QueueIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

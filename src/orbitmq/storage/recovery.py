@@ -82,7 +82,11 @@ def recover(
     unsynced_from_ms = checkpoint.log_synced_ms if exit_ is LastExit.CRASHED and checkpoint.is_known else None
     # A clean stop left a whole key index unless somebody damaged it, and so did a killed process up to its last record.
     keyed_to = NEVER if exit_ is LastExit.CLEAN and not keys_lost else indexer.keyed_to
-    recovered = _walk(config, log, queues, indexer, first, keyed_to, unsynced_from_ms)
+    if exit_ is LastExit.CRASHED:
+        queues.distrust_from(log.files.segments[first].start)
+    recovered = _walk(
+        config, log, queues, indexer, first, keyed_to, unsynced_from_ms, trust=exit_ is not LastExit.CRASHED
+    )
     indexer.enter_waiting_keys()
     for damage in recovered.damages:
         logger.error(
@@ -90,6 +94,7 @@ def recover(
         )
     clear_behind(log, recovered.end)
     queues.truncate(recovered.end)
+    queues.trust()
     for damage in recovered.damages:
         queues.lead_nowhere(damage.start, damage.end)
         for queue, next_offset, physical in dropped:
@@ -162,6 +167,8 @@ def _walk(
     first: int,
     keyed_to: int,
     unsynced_from_ms: int | None,
+    *,
+    trust: bool,
 ) -> Recovered:
     segments = log.files.segments[first:]
     end = segments[0].start
@@ -170,8 +177,9 @@ def _walk(
     hole: Damage | None = None  # the first since the last record
     unindexed_from_ms: int | None = None
     last: Run | None = None
-    # Most records are in the indexes already. Knowing which saves decoding them, and that is most of the work.
-    known = None if config.light_queues else queues.known_from(end)
+    # Most records are in the indexes already. Knowing which saves decoding them, and that is most of the work. After a power cut
+    # each is entered again, which mends entries of which a part is lost.
+    known = None if config.light_queues or not trust else queues.known_from(end)
     for found in walk_runs(segments, check_crc=config.check_crc_on_recover, property_crc=config.verify_record_crc):
         if isinstance(found, NoRecord):
             damages.append(Damage(found.start, found.end, found.reason))
