@@ -102,6 +102,52 @@ def test_a_body_that_is_not_avro_fails_with_its_place_or_is_null() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("long", "int"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 2},
+            {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+        ),
+    ],
+)
+def test_a_value_that_its_column_cannot_hold_fails_with_its_place_or_is_null(written: Any, read: Any) -> None:
+    fastavro = pytest.importorskip("fastavro")
+
+    def record(kind: Any) -> dict[str, Any]:
+        return {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]}
+
+    def body(value: int) -> bytes:
+        stream = io.BytesIO()
+        given = value if written == "long" else Decimal(value)
+        fastavro.schemaless_writer(stream, fastavro.parse_schema(record(written)), {"f": given})
+        return stream.getvalue()
+
+    bodies = bodies_of("avro", json.dumps(record(read)).encode(), "")
+    given = [body(7), body(1 << 40), None, body(8)]
+    assert [row.get("f") for row in decoded(bodies, given, "null")] == [7, None, None, 8]
+    with pytest.raises(MessageError, match=r"the body of T, queue 3, offset 1 is no Avro R: "):
+        decoded(bodies, given)
+
+
+def test_a_time_beyond_any_calendar_fails_with_its_place_or_is_null() -> None:
+    files = descriptors()
+    from google.protobuf import descriptor_pool, message_factory
+
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.Add(file)
+    order: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+    late = order(id=1)
+    late.at.seconds = 1 << 50
+    bodies = bodies_of("protobuf", files.SerializeToString(), "shop.Order")
+    given = [order(id=5).SerializeToString(), late.SerializeToString()]
+    assert [row.get("id") for row in decoded(bodies, given, "null")] == [5, None]
+    with pytest.raises(MessageError, match=r"offset 1 is no Protobuf shop\.Order"):
+        decoded(bodies, given)
+
+
+@pytest.mark.parametrize(
     ("schema", "message"),
     [
         (b"{", "no Avro schema"),

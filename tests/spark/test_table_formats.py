@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType
 
 from orbitmq.cli.entry import cli
 from orbitmq.clock import SystemClock
-from orbitmq.errors import ConfigError
+from orbitmq.errors import ConfigError, StorageError
 from orbitmq.spark import table_formats
 from orbitmq.spark.archive import Archive
 from orbitmq.spark.lake import Lake, Manifest
 from orbitmq.spark.lake_writer import LakeWriter
 from orbitmq.spark.source_options import source_options, source_schema
-from orbitmq.spark.table_formats import open_table
-from orbitmq.spark.table_sink import BatchTableWriter, StreamTableWriter, WrittenFiles, sink_table
+from orbitmq.spark.table_formats import begun_table, open_table, publish_batch
+from orbitmq.spark.table_sink import BatchTableWriter, StreamTableWriter, TableSinkSource, WrittenFiles, sink_table
 from orbitmq.sync import connect
 from orbitmq.testing import Server
 from tests.spark.marks import SPARK
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from orbitmq.spark.lake_writer import Layout
 
 pytestmark = SPARK
 FORMATS = ("delta", "iceberg")
@@ -227,3 +231,61 @@ def test_a_missing_package_is_named_with_what_to_install(tmp_path: Path, monkeyp
     for kind, package in (("delta", "deltalake"), ("iceberg", "pyiceberg")):
         with pytest.raises(ConfigError, match=rf"{package}.*orbitmq\[{kind}\]"):
             open_table(Lake(str(tmp_path)), kind)
+
+
+COLUMNS = pa.schema([("topic", pa.string()), ("storeTimestamp", pa.timestamp("us", "UTC")), ("id", pa.int64())])
+STORED_AT = datetime(2026, 11, 15, 18, tzinfo=UTC)
+
+
+def a_batch(where: Path, number: int, *, schema: pa.Schema = COLUMNS, layout: Any = "hour", name: str = "") -> Manifest:
+    """Files as workers leave them, and what is said of them."""
+    writer = LakeWriter(Lake(str(where)), name or f"{number:08d}-00000", schema, layout=layout, compression="zstd")
+    row = {"topic": "Orders", "storeTimestamp": STORED_AT, "id": number}
+    writer.write(pa.RecordBatch.from_pylist([row], schema))
+    files = writer.close()
+    return Manifest(number=number, kind="archive", source="tests", written_at_ms=number, added=files, format="")
+
+
+def test_what_does_not_fit_into_a_table_is_said_before_it_is_written(tmp_path: Path, kind: str) -> None:
+    lake = Lake(str(tmp_path))
+    table, state = begun_table(lake, kind, COLUMNS, "hour")
+    assert table is not None
+    table.create(COLUMNS, "hour")
+    publish_batch(lake, table, replace(a_batch(tmp_path, 0), format=kind), state)
+    more = COLUMNS.append(pa.field("more", pa.string()))
+    other = COLUMNS.set(2, pa.field("id", pa.string()))
+    misfits: list[tuple[pa.Schema, Layout, str]] = [
+        (COLUMNS, "topic", "is partitioned by .*topic.*hour.*, not by topic .write with the --by"),
+        (more, "hour", "has other columns: more .*string is not there"),
+        (other, "hour", "has other columns: id .*string is int64"),
+    ]
+    for schema, layout, said in misfits:
+        for refusing in (table.create, partial(begun_table, lake, kind)):
+            with pytest.raises(ConfigError, match=said):
+                refusing(schema, layout)
+    # Nothing was left behind: the table goes on, also with fewer columns.
+    fewer = COLUMNS.remove(2)
+    table, state = begun_table(lake, kind, fewer, "hour")
+    assert state.next_number == 1
+    publish_batch(lake, table, replace(a_batch(tmp_path, 1, schema=fewer), format=kind), state)
+    assert table_rows(kind, tmp_path)["id"].to_pylist() in ([0, None], [None, 0])
+
+
+def test_a_sink_says_before_it_writes_what_does_not_fit(tmp_path: Path, kind: str) -> None:
+    options = {"path": str(tmp_path), "tableFormat": kind}
+    first = StructType().add("id", "long")
+    BatchTableWriter(sink_table(options), first, False).commit([])
+    for made in (TableSinkSource(options).writer, TableSinkSource(options).streamWriter):
+        made(first, False)
+        with pytest.raises(ConfigError, match=r"has other columns: id .*string is int64"):
+            made(StructType().add("id", "string"), False)
+
+
+def test_files_listed_by_another_layout_are_told_with_the_list_to_remove(tmp_path: Path) -> None:
+    """As an older version left them: listed, and never to be committed."""
+    pytest.importorskip("deltalake")
+    lake = Lake(str(tmp_path))
+    open_table(lake, "delta").create(COLUMNS, "hour")
+    lake.prepare(replace(a_batch(tmp_path, 0, layout="topic"), format="delta"))
+    with pytest.raises(StorageError, match=r"not in folders of topic, date, hour.*remove .*files\.json"):
+        begun_table(lake, "delta", COLUMNS, "hour")

@@ -28,7 +28,7 @@ from orbitmq.spark.queue_offsets import Offsets, OffsetsJson, from_json, to_json
 from orbitmq.spark.range_reading import RangeReader
 from orbitmq.spark.rate_limits import TriggerPace
 from orbitmq.spark.schema import projection
-from orbitmq.spark.table_formats import begun_state, lake_table, publish_batch
+from orbitmq.spark.table_formats import begun_table, publish_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,8 +107,8 @@ class Archive:
         self._pace = TriggerPace(options.limits)
         self._link = link(options.access)
         self._format = table_format
-        self._table = lake_table(self._lake, table_format)
-        self.state: LakeState = begun_state(self._lake, table_format, self._table)
+        self.state: LakeState
+        self._table, self.state = begun_table(self._lake, table_format, self._wanted.arrow, layout)
         self.summary = ArchiveSummary()
         self._source = (
             f"topics {options.pattern or ','.join(options.topics)} tags {options.tags or '*'} {options.sql}".strip()
@@ -179,9 +179,9 @@ class Archive:
         return batch
 
     def _run(self, batch: BatchPlan) -> None:
-        manifest = self._written(batch)
         if self._table is not None:
             self._table.create(self._wanted.arrow, self._layout)
+        manifest = self._written(batch)
         self.state = publish_batch(self._lake, self._table, manifest, self.state)
         self._count(batch, manifest.added)
         if self._options.commit:

@@ -8,6 +8,7 @@ A schema becomes columns once, on the driver. Workers get what they need to deco
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -83,12 +84,10 @@ def decode_array(
     decode = bodies.decoder()
     texts, *places = arrays
 
-    def one(body: bytes | None, number: int) -> Row | None:
-        if body is None:
-            return None
+    def one(number: int, make: Callable[[], Any]) -> Any:
         try:
-            return decode(body[header_bytes:])
-        except ValueError as error:
+            return make()
+        except (ValueError, OverflowError, pa.ArrowTypeError) as error:  # ArrowInvalid is a ValueError
             if malformed == "null":
                 return None
             raise MessageError(
@@ -96,7 +95,16 @@ def decode_array(
                 hint='malformed = "null" makes nulls of such bodies, for rules to drop',
             ) from error
 
-    return pa.array([one(body, number) for number, body in enumerate(texts.to_pylist())], kind)
+    def row_of(body: bytes | None) -> Row | None:
+        return None if body is None else decode(body[header_bytes:])
+
+    rows = [one(number, partial(row_of, body)) for number, body in enumerate(texts.to_pylist())]
+    try:
+        return pa.array(rows, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        # Some value decodes, but is beyond what its column holds: one by one, it is known whose.
+        fitting = [one(number, partial(pa.array, [row], kind)) for number, row in enumerate(rows)]
+        return pa.concat_arrays([pa.nulls(1, kind) if made is None else made for made in fitting])
 
 
 def _said(topic: str | None, queue: int | None, offset: int | None) -> str:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
 from orbitmq.errors import StorageError
 from orbitmq.spark.table_formats import optional, partition_columns, partition_values
+from orbitmq.spark.table_shape import TableShape, check_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,15 +34,22 @@ class DeltaLakeTable:
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
 
-    def create(self, schema: pa.Schema, layout: Layout) -> None:
-        columns = optional(schema)
-        for name in partition_columns(layout):
-            if name not in columns.names:
-                columns = columns.append(pa.field(name, _FOLDER_TYPES[name]))
+    def check(self, schema: pa.Schema, layout: Layout) -> None:
         with _plain(self._lake.address):
-            DeltaTable.create(
-                self._lake.address, columns, mode="ignore", partition_by=list(partition_columns(layout)) or None
+            if not DeltaTable.is_deltatable(self._lake.address):
+                return
+            table = DeltaTable(self._lake.address)
+            held = TableShape(pa.schema(table.schema().to_arrow()), tuple(table.metadata().partition_columns))
+            given = TableShape(
+                pa.schema(Schema.from_arrow(_columns(schema, layout)).to_arrow()), partition_columns(layout)
             )
+        check_fit(f"the Delta table {self._lake.address}", held, given)
+
+    def create(self, schema: pa.Schema, layout: Layout) -> None:
+        partitions = list(partition_columns(layout)) or None
+        with _plain(self._lake.address):
+            DeltaTable.create(self._lake.address, _columns(schema, layout), mode="ignore", partition_by=partitions)
+        self.check(schema, layout)
 
     def committed(self, writer: str) -> int:
         with _plain(self._lake.address):
@@ -68,6 +76,15 @@ class DeltaLakeTable:
         return {unquote(path) for path in actions["path"].to_pylist()}
 
 
+def _columns(schema: pa.Schema, layout: Layout) -> pa.Schema:
+    """Of the files, and those that their folders say."""
+    columns = optional(schema)
+    for name in partition_columns(layout):
+        if name not in columns.names:
+            columns = columns.append(pa.field(name, _FOLDER_TYPES[name]))
+    return columns
+
+
 def _addition(file: DataFile, change: TableChange, partitioned: list[str]) -> AddAction:
     return AddAction(
         path=file.path,  # encoded by the library
@@ -85,6 +102,11 @@ def _removal(path: str, change: TableChange, partitioned: list[str]) -> RemoveAc
 
 def _partition(path: str, partitioned: list[str]) -> dict[str, str | None]:
     values = partition_values(path)
+    if not values.keys() >= set(partitioned):
+        raise StorageError(
+            f"{path} is not in folders of {', '.join(partitioned)}, by which the Delta table is partitioned",
+            hint="remove the newest _manifests/*.files.json, if it names the file: its batch is then written again",
+        )
     return {name: values[name] for name in partitioned}
 
 

@@ -3,10 +3,9 @@
     <lake>/metadata/v7.metadata.json      the table as of its seventh commit
     <lake>/metadata/version-hint.text     "7"
 
-This is the layout of Iceberg's HadoopTables: `spark.read.format("iceberg").load("/lake/shop")`, DuckDB's `iceberg_scan` and
-pyiceberg's `StaticTable` read it, and a catalog takes it over with `register_table`. Partitions are the topic and the day or hour of
-storeTimestamp. One writer at a time, like the lake itself: the next metadata file must not be there yet. Files that a compaction
-replaced stay until their snapshots are expired.
+This is the layout of Iceberg's HadoopTables. It was seen read by pyiceberg's `StaticTable`; other readers were not tried. Partitions are
+the topic and the day or hour of storeTimestamp. One writer at a time, like the lake itself: the next metadata file must not be there
+yet. Files that a compaction replaced stay until their snapshots are expired.
 
 Java: org.apache.iceberg.hadoop.HadoopTableOperations
 """
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import assign_fresh_schema_ids
 from pyiceberg.table import CommitTableResponse, StaticTable, Table
@@ -30,9 +29,11 @@ from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform,
 
 from orbitmq.errors import StorageError
 from orbitmq.spark.table_formats import optional
+from orbitmq.spark.table_shape import TableShape, check_fit
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Transaction
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
@@ -55,9 +56,17 @@ class IcebergTable:
         self._lake = lake
         self._catalog = _DirectoryCatalog(lake)
 
+    def check(self, schema: pa.Schema, layout: Layout) -> None:
+        if not self._catalog.version():
+            return
+        table = self._catalog.load()
+        given = _shape(*self._catalog.form(optional(schema), layout))
+        check_fit(f"the Iceberg table {self._lake.address}", _shape(table.schema(), table.spec()), given)
+
     def create(self, schema: pa.Schema, layout: Layout) -> None:
         if not self._catalog.version():
             self._catalog.create(optional(schema), layout)
+        self.check(schema, layout)
 
     def committed(self, writer: str) -> int:
         return int(self._catalog.load().properties.get(f"{_COMMITTED}{writer}", -1))
@@ -88,6 +97,12 @@ class IcebergTable:
             )
         root = self._catalog.address("")
         return {task.file.file_path.removeprefix(root) for task in tasks}
+
+
+def _shape(schema: Schema, spec: PartitionSpec) -> TableShape:
+    names = [(str(one.transform), schema.find_column_name(one.source_id) or one.name) for one in spec.fields]
+    partitions = [name if transform == "identity" else f"{transform} of {name}" for transform, name in names]
+    return TableShape(schema_to_pyarrow(schema, include_field_ids=False), tuple(partitions))
 
 
 def _replace(
@@ -124,7 +139,8 @@ class _DirectoryCatalog(NoopCatalog):
             self._lake.keep_text(_HINT, str(version))
         return version
 
-    def create(self, columns: pa.Schema, layout: Layout) -> None:
+    def form(self, columns: pa.Schema, layout: Layout) -> tuple[Schema, PartitionSpec]:
+        """Of a table that is made for such files."""
         schema = assign_fresh_schema_ids(self._convert_schema_if_needed(columns))
         fields = []
         if layout != "none":
@@ -134,9 +150,11 @@ class _DirectoryCatalog(NoopCatalog):
             name, transform = _TIMES[layout]
             stored = schema.find_field("storeTimestamp").field_id
             fields.append(PartitionField(source_id=stored, field_id=1001, transform=transform, name=name))
-        metadata = new_table_metadata(
-            schema, PartitionSpec(*fields), UNSORTED_SORT_ORDER, self._location, {"format-version": "2"}
-        )
+        return schema, PartitionSpec(*fields)
+
+    def create(self, columns: pa.Schema, layout: Layout) -> None:
+        schema, spec = self.form(columns, layout)
+        metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, self._location, {"format-version": "2"})
         self._write(metadata, 1)
 
     def load(self) -> Table:

@@ -17,7 +17,7 @@ from orbitmq.spark.lake import DataFile, Lake, Manifest
 from orbitmq.spark.lake_writer import LakeWriter, Layout
 from orbitmq.spark.schema import projection
 from orbitmq.spark.store_scan import LogRange, check_gaps, plan, read_range
-from orbitmq.spark.table_formats import begun_state, lake_table, publish_batch
+from orbitmq.spark.table_formats import begun_table, publish_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,8 +83,8 @@ def export_store(
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportSummary:
     lake = Lake(address)
-    table = lake_table(lake, table_format)
-    state = begun_state(lake, table_format, table)
+    wanted = projection(schema)
+    table, state = begun_table(lake, table_format, wanted.arrow, layout)
     source = _source(scan)
     pending = lake.pending(state, ExportPlan)
     for known in (state.source, pending.source if pending else ""):
@@ -98,7 +98,8 @@ def export_store(
         lake.intend(state, ExportPlan(source=source, ranges=[(one.start, one.end, one.log_end) for one in ranges]))
     gaps = [gap for gap in gaps if begin is None or gap.log_offset >= begin]
     check_gaps(scan, gaps)
-    wanted = projection(schema)
+    if table is not None and ranges:
+        table.create(wanted.arrow, layout)
     tasks = [
         ExportTask(scan=scan, log_range=log_range, wanted=wanted, lake=address, layout=layout, compression=compression)
         for log_range in ranges
@@ -118,8 +119,6 @@ def export_store(
             damage=damage,
             format=table_format,
         )
-        if table is not None:
-            table.create(wanted.arrow, layout)
         publish_batch(lake, table, manifest, state)
     first = ranges[0].start if ranges else log_end
     return ExportSummary(log_start=first, log_end=log_end, files=files, damage=damage)

@@ -58,8 +58,11 @@ class TableChange:
 
 
 class LakeTable(Protocol):
+    def check(self, schema: pa.Schema, layout: Layout) -> None:
+        """ConfigError where the table exists and such files do not fit into it."""
+
     def create(self, schema: pa.Schema, layout: Layout) -> None:
-        """Unless it exists."""
+        """Unless it exists: then it is checked."""
 
     def committed(self, writer: str) -> int:
         """The newest number of that writer; -1 if there is none."""
@@ -85,6 +88,14 @@ def open_table(lake: Lake, kind: str) -> LakeTable:
 def lake_table(lake: Lake, kind: str) -> LakeTable | None:
     """None for a lake of plain Parquet files."""
     return open_table(lake, kind) if kind in TABLE_FORMATS else None
+
+
+def begun_table(lake: Lake, kind: str, schema: pa.Schema, layout: Layout) -> tuple[LakeTable | None, LakeState]:
+    """For whoever is about to write such files. Before anything is planned, so that what does not fit leaves nothing behind."""
+    table = lake_table(lake, kind)
+    if table is not None:
+        table.check(schema, layout)
+    return table, begun_state(lake, kind, table)
 
 
 def begun_state(lake: Lake, kind: str, table: LakeTable | None) -> LakeState:

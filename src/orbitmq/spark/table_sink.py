@@ -77,11 +77,15 @@ class TableSinkSource(DataSource):
 
     @plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return BatchTableWriter(sink_table(self.options), schema, overwrite)
+        made = BatchTableWriter(sink_table(self.options), schema, overwrite)
+        made.check()
+        return made
 
     @plain_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
-        return StreamTableWriter(sink_table(self.options), schema, overwrite)
+        made = StreamTableWriter(sink_table(self.options), schema, overwrite)
+        made.check()
+        return made
 
 
 class FileWriter:
@@ -91,6 +95,10 @@ class FileWriter:
         self.table = table
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self.replaces_all = replaces_all
+
+    def check(self) -> None:
+        """What does not fit into the table is told before anything is written."""
+        open_table(Lake(self.table.address), self.table.kind).check(self.schema, "none")
 
     def write_files(self, batches: Iterator[pa.RecordBatch]) -> WrittenFiles:
         context = TaskContext.get()

@@ -1,0 +1,53 @@
+"""Whether files fit into a table that exists: it is asked before they are written, because a table forgives none that do not.
+
+Delta takes files of any columns: those it does not know are never seen, and those of another type make it unreadable. Iceberg
+refuses them, but only when they are committed. Columns that a table has and the files have not are null there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from orbitmq.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TableShape(NamedTuple):
+    columns: pa.Schema  # as the format gives them back
+    partitions: tuple[str, ...]
+
+
+def check_fit(table: str, held: TableShape, given: TableShape) -> None:
+    """`table` is for people: "the Delta table /lake"."""
+    if held.partitions != given.partitions:
+        raise ConfigError(
+            f"{table} is partitioned by {_said(held.partitions)}, not by {_said(given.partitions)}",
+            hint="write with the --by it was made with, or into another directory",
+        )
+    differences = [*_unknown(held.columns, given.columns), *_missing(held.columns, given.columns)]
+    if differences:
+        raise ConfigError(
+            f"{table} has other columns: {'; '.join(differences)}",
+            hint="write the columns it was made with, or into another directory",
+        )
+
+
+def _unknown(held: pa.Schema, given: pa.Schema) -> list[str]:
+    known = {column.name: column.type for column in held}
+    return [
+        f"{column.name} {column.type} is {known.get(column.name, 'not there')}"
+        for column in given
+        if known.get(column.name) != column.type
+    ]
+
+
+def _missing(held: pa.Schema, given: pa.Schema) -> list[str]:
+    return [
+        f"{column.name} must not be null" for column in held if not column.nullable and column.name not in given.names
+    ]
+
+
+def _said(partitions: tuple[str, ...]) -> str:
+    return ", ".join(partitions) or "nothing"
