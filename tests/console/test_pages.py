@@ -11,6 +11,8 @@ from orbitmq.admin.brokers import BrokerRow
 from orbitmq.admin.groups import GroupRow
 from orbitmq.admin.topics import TopicRow
 from orbitmq.sync import connect
+from orbitmq.transport.address import parse_address
+from tests.broker.kit import Wire
 from tests.cli.kit import wait_until
 from tests.console.visitor import give_up, read
 
@@ -88,6 +90,19 @@ def test_a_message_is_found_by_id_by_key_and_in_its_topic(visitor: Visitor, shop
     page = visitor.get(f"/messages/{shop}?topic=Orders")
     assert "Readers" in page.words
     assert "42" in page.words
+
+
+async def test_a_message_whose_id_has_slashes_has_a_page(visitor: Visitor, server: Server) -> None:
+    """Ids are what a producer says."""
+    wire = Wire(parse_address(server.broker_address))
+    await wire.send("Numbered", b"by another client", UNIQ_KEY="2026/11/16 no. 7?")
+    await wire.close()
+    link = 'href="(/messages/[^"]*)"><code>2026/11/16 no. 7\\?<'
+    wait_until(lambda: re.search(link, visitor.get("/topics/Numbered").text) is not None)
+    found = re.search(link, visitor.get("/topics/Numbered").text)
+    assert found is not None
+    wait_until(lambda: visitor.get(found[1]).status == 200)  # the index follows the queue
+    assert "by another client" in visitor.get(found[1]).words
 
 
 def test_dead_letters_are_shown_by_group(visitor: Visitor, server: Server) -> None:

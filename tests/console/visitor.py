@@ -114,13 +114,16 @@ def read(client: Client, topic: str, group: str, count: int) -> None:
                 pass
 
 
-def give_up(client: Client, topic: str, group: str) -> None:
-    """Let a group fail at one message, as often as it may."""
+def give_up(client: Client, topic: str, group: str, count: int = 1) -> None:
+    """Let a group fail at so many messages, as often as it may."""
 
     def refuse(message: ReceivedMessage) -> None:
-        tried.set()
+        tried.add(message.message_id)
+        if len(tried) >= count:
+            enough.set()
         raise RetryLater("not today")
 
-    tried = threading.Event()
+    tried: set[str] = set()
+    enough = threading.Event()
     with client.consumer(topic, group=group, start="earliest", max_retries=0, handler=refuse):
-        assert tried.wait(_SECONDS)
+        assert enough.wait(_SECONDS)

@@ -6,15 +6,24 @@ Java: the dashboard's DlqMessageController; a group's dead-letter topic is `%DLQ
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from orbitmq.admin.messages import MessageRow, TopicReader, Window, body_bytes, original_topic
+from orbitmq.admin.messages import (
+    MessageRow,
+    TopicReader,
+    Window,
+    body_bytes,
+    message_at,
+    missing_message,
+    original_topic,
+    storing_broker,
+)
 from orbitmq.admin.session import gathered
 from orbitmq.admin.topics import list_topics, topic_queues
 from orbitmq.client.names import DLQ_PREFIX, retry_topic
-from orbitmq.errors import RequestFailed
+from orbitmq.errors import MessageError, RequestFailed
 from orbitmq.message import Message
 from orbitmq.message import properties as names
 from orbitmq.message.properties import RESERVED
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from orbitmq.admin.session import Session
 
 Destination = Literal["group", "topic"]
+_NEWEST: Final = 100
 
 
 class DeadLetterRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +77,37 @@ async def newest_dead_letters(session: Session, group: str, count: int) -> list[
         return await TopicReader(session).newest(DLQ_PREFIX + group, count)
     except RequestFailed as error:
         raise _none_of(group, error) from None
+
+
+async def dead_letters_by_id(session: Session, group: str, offset_ids: list[str]) -> list[MessageRow]:
+    """In the order asked for. RequestFailed when one of them is none of this group's.
+
+    Looked for where the id says. A broker that has moved since is not there: so also among the newest.
+    """
+    topic = DLQ_PREFIX + group
+
+    async def at(offset_id: str) -> tuple[str, MessageRow | None]:
+        place = await storing_broker(session, offset_id)
+        if place is None:
+            return offset_id, None
+        try:
+            row = await message_at(session, place, offset_id)
+        except MessageError:  # no message begins there
+            return offset_id, None
+        except RequestFailed as error:
+            if error.code != ResponseCode.NO_MESSAGE:
+                raise
+            return offset_id, None
+        return offset_id, row if (row.topic, row.offset_id) == (topic, offset_id) else None
+
+    found = dict(await gathered(at, offset_ids))
+    if None in found.values():
+        newest = {row.offset_id: row for row in await newest_dead_letters(session, group, _NEWEST)}
+        found = {offset_id: row or newest.get(offset_id) for offset_id, row in found.items()}
+    for offset_id, row in found.items():
+        if row is None:
+            raise missing_message(f"group {group!r} has no dead letter {offset_id}")
+    return [row for row in found.values() if row is not None]
 
 
 def _none_of(group: str, error: RequestFailed) -> RequestFailed:

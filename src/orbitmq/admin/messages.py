@@ -275,11 +275,11 @@ class TopicReader:
                         yield message_row(message.stored, queue.broker_name)
 
     async def newest(self, topic: str, count: int) -> list[MessageRow]:
-        """The last messages that were stored, the newest first; of each queue at most a fetch."""
+        """The last messages that were stored, the newest first."""
 
         async def last_of(queue: QueueRef) -> list[MessageRow]:
             low, high = await self.range(queue, None, None)
-            wanted = min(count, _FETCH, high - low)
+            wanted = min(count, high - low)
             if wanted <= 0:
                 return []
             found = (await self.fetch(queue, high - wanted, wanted)).messages

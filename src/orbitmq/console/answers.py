@@ -44,7 +44,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], *, status: 
     state = request.app.state
     text = _TEMPLATES.get_template(template).render(
         values,
-        path=request.url.path,
+        path=request.scope["path"],
         query=request.query_params,
         name_servers=state.name_servers,
         allow_changes=state.allow_changes,

@@ -62,7 +62,7 @@ def build_app(settings: ConsoleSettings) -> Starlette:
             Route("/groups/{group}", looking.group),
             Route("/groups/{group}/reset", changing.reset, methods=["POST"]),
             Route("/messages", looking.messages),
-            Route("/messages/{id}", looking.message),
+            Route("/messages/{id:path}", looking.message),
             Route("/dead-letters", looking.dead_letters),
             Route("/dead-letters/{group}", looking.dead_letters_of),
             Route("/dead-letters/{group}/resend", changing.resend, methods=["POST"]),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
-from orbitmq.admin.dead_letters import letter_again, newest_dead_letters
+from orbitmq.admin.dead_letters import dead_letters_by_id, letter_again
 from orbitmq.admin.resets import apply_reset, plan_reset
 from orbitmq.admin.sending import Outgoing, send_all
 from orbitmq.admin.topics import TopicPlan, create_topic, delete_topic
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from orbitmq.admin.resets import Goal
+
+
+_MOST_DIGITS: Final = 9
+_SHOWN: Final = 40  # characters of what makes no sense
 
 
 async def new_topic(request: Request) -> Response:
@@ -69,16 +73,12 @@ async def reset(request: Request) -> Response:
 
 
 async def resend(request: Request) -> Response:
-    """One dead letter, or every one that the page shows."""
+    """The dead letters with these offset ids, separated by blanks: one, or all that the page showed."""
     name = request.path_params["group"]
     form = await _form(request)
-    wanted = _needed(form, "id")
-    most = _whole(form, "most", 100)
+    wanted = _needed(form, "id").split()
     async with open_session(request) as session:
-        letters = await newest_dead_letters(session, name, most)
-        chosen = [row for row in letters if wanted in ("all", row.offset_id)]
-        if not chosen:
-            raise ConfigError(f"group {name!r} has no dead letter {wanted}", hint="load the page again")
+        chosen = await dead_letters_by_id(session, name, wanted)
         await send_all(session, [Outgoing(letter_again(row, name, "group")) for row in chosen])
     return _done(request, f"/dead-letters/{quote(name, safe='')}", {"sent": len(chosen)})
 
@@ -101,8 +101,8 @@ def _needed(form: dict[str, str], name: str) -> str:
 
 def _whole(form: dict[str, str], name: str, otherwise: int) -> int:
     text = form.get(name, "").strip() or str(otherwise)
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
-        raise ConfigError(f"{name} cannot be {text!r}", hint="write a number from 1 to 1024")
+    if not text.isdecimal() or len(text) > _MOST_DIGITS or not 1 <= int(text) <= 1024:
+        raise ConfigError(f"{name} cannot be {text[:_SHOWN]!r}", hint="write a number from 1 to 1024")
     return int(text)
 
 
@@ -112,12 +112,12 @@ def _goal(text: str) -> Goal:
     if text == "latest":
         return "latest"
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):  # of the first and the last day there is, elsewhere it may be none
         raise ConfigError(
-            f"{text!r} is no place to go to", hint="write earliest, latest or a time such as 2026-01-31T12:00:00+00:00"
+            f"{text[:_SHOWN]!r} is no place to go to",
+            hint="write earliest, latest or a time such as 2026-01-31T12:00:00+00:00",
         ) from None
-    return moment.astimezone()
 
 
 def _done(request: Request, where: str, what: dict[str, object]) -> Response:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 COOKIE: Final = "orbitmq_console"
 MIN_TOKEN: Final = 16
-_OPEN_PATHS: Final = ("/enter", "/static/")
 _MAX_FORM_BYTES: Final = 5 << 20  # a message of 4 MB, quoted where it must be
+_MAX_TOKEN_FORM_BYTES: Final = 4 << 10  # of somebody who is not let in yet
+_MAX_FIELDS: Final = 32
 _HEADERS: Final = (
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'"),
     (b"x-content-type-options", b"nosniff"),
@@ -77,16 +78,27 @@ class Doors:
                 message["headers"] = [*message["headers"], *_HEADERS]
             await send(message)  # type: ignore[arg-type]
 
-        if request.url.path.startswith(_OPEN_PATHS) or self._is_known(request):
+        if _is_open(scope["path"]) or self._is_known(request):
             await self._app(scope, receive, send_guarded)
         else:
             await _shut(request)(scope, receive, send_guarded)
 
     def _is_known(self, request: Request) -> bool:
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            return self._keys.is_token(token.strip())
+        shown = _shown_token(request)
+        if shown is not None:
+            return self._keys.is_token(shown)
         return self._keys.is_cookie(request.cookies.get(COOKIE, ""))
+
+
+def _is_open(path: str) -> bool:
+    """Of the path that routes are chosen by: `request.url` is put together with the Host header, which the visitor chooses."""
+    return path == "/enter" or path.startswith("/static/")
+
+
+def _shown_token(request: Request) -> str | None:
+    """That a program shows with each request; None of a browser."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else None
 
 
 def _shut(request: Request) -> Response:
@@ -102,38 +114,45 @@ async def enter(request: Request) -> Response:
     """With the token in the address, or typed into the form."""
     keys: Keys = request.app.state.keys
     if request.method == "POST":
-        token = (await form_values(request)).get("token", "")
+        try:
+            token = (await form_values(request, _MAX_TOKEN_FORM_BYTES)).get("token", "")
+        except ConfigError as error:  # said at the door: pages of failures show more than a stranger should see
+            return page(request, "enter.html", {"problem": error.message}, status=HTTPStatus.BAD_REQUEST)
     else:
         token = request.query_params.get("token", "")
     if not keys.is_token(token):
         problem = "that is not the token" if token else ""
         return page(request, "enter.html", {"problem": problem}, status=HTTPStatus.UNAUTHORIZED)
     answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
-    answer.set_cookie(COOKIE, keys.cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    answer.set_cookie(COOKIE, keys.cookie, httponly=True, samesite="strict", secure=request.scope["scheme"] == "https")
     return answer
 
 
-async def form_values(request: Request) -> dict[str, str]:
-    """Of a form as browsers send it. Refused while it grows beyond what a message can be."""
+async def form_values(request: Request, max_bytes: int = _MAX_FORM_BYTES) -> dict[str, str]:
+    """Of a form as browsers send it. Refused while it grows beyond what a message can be, or `max_bytes`."""
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
-        if len(data) > _MAX_FORM_BYTES:
+        if len(data) > max_bytes:
             raise ConfigError(
-                f"a form of more than {_MAX_FORM_BYTES} bytes", hint="`orbitmq msg send --file` sends large ones"
+                f"a form of more than {max_bytes} bytes", hint="`orbitmq msg send --file` sends large ones"
             )
     try:
-        return dict(parse_qsl(data.decode(), keep_blank_values=True, strict_parsing=bool(data)))
+        pairs = parse_qsl(data.decode(), keep_blank_values=True, strict_parsing=bool(data), max_num_fields=_MAX_FIELDS)
     except ValueError:
         raise ConfigError(
-            "the form cannot be read", hint="send it as application/x-www-form-urlencoded, in UTF-8"
+            "the form cannot be read",
+            hint=f"send it as application/x-www-form-urlencoded, in UTF-8, with {_MAX_FIELDS} fields at most",
         ) from None
+    return dict(pairs)
 
 
 async def checked_form(request: Request) -> dict[str, str]:
     """Of a form that our own page made, or of a program that showed the token itself."""
     values = await form_values(request)
-    by_program = request.headers.get("authorization", "").lower().startswith("bearer ")
-    if not by_program and not request.app.state.keys.is_form(values.pop("form_token", "")):
+    keys: Keys = request.app.state.keys
+    shown = _shown_token(request)
+    by_program = shown is not None and keys.is_token(shown)
+    if not by_program and not keys.is_form(values.pop("form_token", "")):
         raise ConfigError("the form is not from this console, or it was started anew", hint="load the page again")
     return values
