@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
+from threading import Barrier
+from traceback import extract_stack
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,10 +21,10 @@ from orbitmq.clock import SystemClock
 from orbitmq.errors import ConfigError, StorageError
 from orbitmq.spark import table_formats
 from orbitmq.spark.archive import Archive
-from orbitmq.spark.lake import Lake, Manifest
+from orbitmq.spark.lake import Lake, LakeState, Manifest
 from orbitmq.spark.lake_writer import LakeWriter
 from orbitmq.spark.source_options import source_options, source_schema
-from orbitmq.spark.table_formats import begun_table, open_table, publish_batch
+from orbitmq.spark.table_formats import TableChange, begun_table, open_table, publish_batch
 from orbitmq.spark.table_sink import BatchTableWriter, StreamTableWriter, TableSinkSource, WrittenFiles, sink_table
 from orbitmq.sync import connect
 from orbitmq.testing import Server
@@ -289,3 +292,78 @@ def test_files_listed_by_another_layout_are_told_with_the_list_to_remove(tmp_pat
     lake.prepare(replace(a_batch(tmp_path, 0, layout="topic"), format="delta"))
     with pytest.raises(StorageError, match=r"not in folders of topic, date, hour.*remove .*files\.json"):
         begun_table(lake, "delta", COLUMNS, "hour")
+
+
+def test_a_batch_beside_another_of_its_number_is_refused_and_the_table_keeps_its_rows(
+    tmp_path: Path, kind: str
+) -> None:
+    """An archive and a compaction, or two archives, that began with the same state."""
+    lake = Lake(str(tmp_path))
+    table, begun = begun_table(lake, kind, COLUMNS, "hour")
+    assert table is not None
+    table.create(COLUMNS, "hour")
+    first = publish_batch(lake, table, replace(a_batch(tmp_path, 0), format=kind), begun)
+    archived = replace(a_batch(tmp_path, 1), format=kind)
+    compacted = a_batch(tmp_path, 1, name="compacted-00000001-00000", layout="hour")
+    compacted = replace(compacted, kind="compaction", format=kind, removed=sorted(first.files))
+    publish_batch(lake, table, archived, first)
+    for late in (compacted, replace(archived, added=[])):
+        with pytest.raises(StorageError, match="a batch 1 from somebody else"):
+            publish_batch(lake, table, late, first)
+    assert lake.read("_manifests/00000001.files.json", Manifest) == archived
+    assert sorted(table_rows(kind, tmp_path)["id"].to_pylist()) == [0, 1]
+    # Where the list is no help, the table knows whose files it has got.
+    lake.remove(["_manifests/00000001.files.json", "_manifests/00000001.json"])
+    with pytest.raises(StorageError, match="a batch 1 from somebody else"):
+        publish_batch(lake, table, compacted, first)
+    lake.remove(["_manifests/00000001.files.json"])
+    assert sorted(publish_batch(lake, table, archived, first).files) == sorted(table.paths())
+
+
+def test_of_several_who_take_a_number_at_once_one_has_it(tmp_path: Path) -> None:
+    together = Barrier(8)
+
+    def publish(number: int) -> bool:
+        manifest = Manifest(number=0, kind="archive", source=f"{number}", written_at_ms=0)
+        together.wait()
+        try:
+            Lake(str(tmp_path)).publish(manifest, LakeState())
+        except StorageError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(publish, range(8))) == 1
+    assert [path.name for path in (tmp_path / "_manifests").iterdir()] == ["00000000.json"]
+
+
+def test_a_commit_of_iceberg_never_replaces_one_that_came_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyiceberg")
+    from orbitmq.spark.iceberg_table import _DirectoryCatalog
+
+    lake = Lake(str(tmp_path))
+    ours, theirs = open_table(lake, "iceberg"), open_table(lake, "iceberg")
+    ours.create(COLUMNS, "hour")
+
+    def change(number: int, writer: str) -> TableChange:
+        name = f"{writer}-{number}"
+        return TableChange(writer=writer, number=number, added=a_batch(tmp_path, number, name=name).added, at_ms=0)
+
+    ours.commit(change(0, "ours"))
+    between = [change(1, "theirs")]
+    version = _DirectoryCatalog.version
+
+    def then_others(self: Any) -> int:
+        """Somebody commits between the look of ours and what it does then."""
+        seen = version(self)
+        if between and "commit_table" in {frame.name for frame in extract_stack()}:
+            theirs.commit(between.pop())
+        return seen
+
+    monkeypatch.setattr(_DirectoryCatalog, "version", then_others)
+    ours.commit(change(2, "ours"))  # refused, and made again upon the other
+    assert not between
+    assert sorted(table_rows("iceberg", tmp_path)["id"].to_pylist()) == [0, 1, 2]
+    assert (ours.committed("ours"), ours.committed("theirs")) == (2, 1)

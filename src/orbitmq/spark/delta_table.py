@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from orbitmq.spark.lake_writer import Layout
     from orbitmq.spark.table_formats import TableChange
 
+_FILES: Final = "orbitmq.files."
+_COMMITS_LOOKED_AT: Final = 100
 _FOLDER_TYPES: Final = {"date": pa.date32(), "hour": pa.int32()}
 
 
@@ -56,6 +58,11 @@ class DeltaLakeTable:
             version = DeltaTable(self._lake.address).transaction_version(writer)
         return -1 if version is None else version
 
+    def committed_digest(self, writer: str) -> str:
+        with _plain(self._lake.address):
+            commits = DeltaTable(self._lake.address).history(_COMMITS_LOOKED_AT)
+        return next((str(commit[name]) for commit in commits if (name := f"{_FILES}{writer}") in commit), "")
+
     def commit(self, change: TableChange) -> None:
         with _plain(self._lake.address):
             table = DeltaTable(self._lake.address)
@@ -67,7 +74,10 @@ class DeltaLakeTable:
                 "overwrite" if change.replaces_all else "append",
                 table.schema(),
                 partition_by=partitioned,
-                commit_properties=CommitProperties(app_transactions=[Transaction(change.writer, change.number)]),
+                commit_properties=CommitProperties(
+                    custom_metadata={f"{_FILES}{change.writer}": change.digest},
+                    app_transactions=[Transaction(change.writer, change.number)],
+                ),
             )
 
     def paths(self) -> set[str]:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _HINT: Final = "metadata/version-hint.text"
 _COMMITTED: Final = "orbitmq.committed."
+_FILES: Final = "orbitmq.files."
 _TIMES: Final[dict[Layout, tuple[str, Transform[Any, Any]]]] = {
     "date": ("storeTimestamp_day", DayTransform()),
     "hour": ("storeTimestamp_hour", HourTransform()),
@@ -71,13 +72,21 @@ class IcebergTable:
     def committed(self, writer: str) -> int:
         return int(self._catalog.load().properties.get(f"{_COMMITTED}{writer}", -1))
 
+    def committed_digest(self, writer: str) -> str:
+        return self._catalog.load().properties.get(f"{_FILES}{writer}", "")
+
     def commit(self, change: TableChange) -> None:
         table = self._catalog.load()
         said = {"orbitmq.writer": change.writer, "orbitmq.number": str(change.number)}
         added = [self._catalog.address(file.path) for file in change.added]
         try:
             with table.transaction() as transaction:
-                transaction.set_properties({f"{_COMMITTED}{change.writer}": str(change.number)})
+                transaction.set_properties(
+                    {
+                        f"{_COMMITTED}{change.writer}": str(change.number),
+                        f"{_FILES}{change.writer}": change.digest,
+                    }
+                )
                 if change.replaces_all and table.current_snapshot() is not None:
                     transaction.delete(AlwaysTrue(), snapshot_properties=said)
                 if change.removed:
@@ -158,7 +167,10 @@ class _DirectoryCatalog(NoopCatalog):
         self._write(metadata, 1)
 
     def load(self) -> Table:
-        address = self.address(_metadata_path(self.version()))
+        return self._load(self.version())
+
+    def _load(self, version: int) -> Table:
+        address = self.address(_metadata_path(version))
         loaded = StaticTable.from_metadata(address)
         return Table(("lake", "table"), loaded.metadata, address, loaded.io, self)
 
@@ -168,20 +180,18 @@ class _DirectoryCatalog(NoopCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        current = self.load()
+        version = self.version()  # what is checked, what is built on and what comes next are told by this one look
+        current = self._load(version)
         for requirement in requirements:
             requirement.validate(current.metadata)
-        version = self.version() + 1
         metadata = update_table_metadata(current.metadata, updates, metadata_location=current.metadata_location)
-        self._write(metadata, version)
-        where = self.address(_metadata_path(version))
+        self._write(metadata, version + 1)
+        where = self.address(_metadata_path(version + 1))
         return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": where})
 
     def _write(self, metadata: TableMetadata, version: int) -> None:
-        path = _metadata_path(version)
-        if self._lake.has(path):
+        if not self._lake.keep_new_text(_metadata_path(version), metadata.model_dump_json(exclude_none=True)):
             raise CommitFailedException(f"version {version} came from somebody else")
-        self._lake.keep_text(path, metadata.model_dump_json(exclude_none=True))
         self._lake.keep_text(_HINT, str(version))
 
 

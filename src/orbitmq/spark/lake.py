@@ -14,7 +14,9 @@ The directory may be on any file system that Arrow knows (`s3://`, `gs://`, `hdf
 
 from __future__ import annotations
 
+import os
 import re
+import uuid
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -104,18 +106,13 @@ class Lake:
 
     def publish(self, manifest: Manifest, state: LakeState) -> LakeState:
         """Make a batch count. `state` is what its writer knew when it began."""
-        path = self._manifest_path(manifest.number)
-        if self.has(path):
-            raise StorageError(
-                f"{self.address} has got a batch {manifest.number} from somebody else",
-                hint="one archive at a time may write into a directory",
-            )
         after = _after(state, manifest)
         if manifest.number and manifest.number % _WHOLE_EVERY == 0:
             manifest = msgspec.structs.replace(
                 manifest, is_whole=True, added=list(after.files.values()), offsets=after.offsets, log_end=after.log_end
             )
-        self.write(path, manifest)
+        if not self._create(self._manifest_path(manifest.number), _json(manifest)):
+            raise self.taken(manifest.number)
         return after
 
     def pending(self, state: LakeState, kind: type[T]) -> T | None:
@@ -125,7 +122,8 @@ class Lake:
 
     def intend(self, state: LakeState, plan: Any) -> None:
         """What the next batch will read, kept before it runs."""
-        self.write(self._plan_path(state.next_number), plan)
+        if not self._create(self._plan_path(state.next_number), _json(plan)):
+            raise self.taken(state.next_number)
 
     def prepared(self, state: LakeState) -> Manifest | None:
         """The next batch, if all its files are there and only its commit is missing, or the word that it was made."""
@@ -133,8 +131,19 @@ class Lake:
         return self.read(path, Manifest) if self.has(path) else None
 
     def prepare(self, manifest: Manifest) -> None:
-        """All files of the batch are there. From now on a table may name them: they are not written again."""
-        self.write(self._files_path(manifest.number), manifest)
+        """All files of the batch are there. From now on a table may name them: they are not written again.
+
+        A batch has one list of files for good. Another, of a compaction beside an archive, would make the table lose rows.
+        """
+        path = self._files_path(manifest.number)
+        if not self._create(path, _json(manifest)) and self.read(path, Manifest) != manifest:
+            raise self.taken(manifest.number)
+
+    def taken(self, number: int) -> StorageError:
+        return StorageError(
+            f"{self.address} has got a batch {number} from somebody else",
+            hint="one archive or compaction at a time may write into a directory; start it again when the other is done",
+        )
 
     def leftovers(self, state: LakeState) -> list[str]:
         """Files of batches and compactions that never counted or no longer do; none while a batch is under way.
@@ -170,7 +179,7 @@ class Lake:
     def write(self, path: str, content: Any) -> None:
         """Whole, or not at all."""
         with self.creating(path) as stream:
-            stream.write(msgspec.json.format(msgspec.json.encode(content), indent=1))
+            stream.write(_json(content))
 
     def text(self, path: str) -> str:
         try:
@@ -184,11 +193,24 @@ class Lake:
         with self.creating(path) as stream:
             stream.write(text.encode())
 
+    def keep_new_text(self, path: str, text: str) -> bool:
+        """Whole, or not at all; False where the name is taken."""
+        return self._create(path, text.encode())
+
     def creating(self, path: str) -> _NewFile:
         return _NewFile(self.files, f"{self.root}/{path}")
 
     def address_of(self, path: str) -> str:
         return f"{self.address.rstrip('/')}/{path}"
+
+    def _create(self, path: str, content: bytes) -> bool:
+        """False where the name is taken. Of two who try at once, one succeeds on local disks; elsewhere Arrow cannot promise it."""
+        if self.has(path):
+            return False
+        new = _NewFile(self.files, f"{self.root}/{path}", is_shared=True)
+        with new as stream:
+            stream.write(content)
+        return new.is_ours
 
     def _plan_path(self, number: int) -> str:
         return f"{MANIFESTS}/{number:08d}.plan.json"
@@ -203,6 +225,10 @@ class Lake:
         where = fs.FileSelector(f"{self.root}/{MANIFESTS}", allow_not_found=True)
         names = [info.base_name for info in self.files.get_file_info(where)]
         return sorted(int(found[1]) for name in names if (found := _MANIFEST_NAME.fullmatch(name)))
+
+
+def _json(content: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(content), indent=1)
 
 
 def _after(state: LakeState, manifest: Manifest) -> LakeState:
@@ -223,11 +249,14 @@ def _after(state: LakeState, manifest: Manifest) -> LakeState:
 class _NewFile:
     """A file that gets its name when it is whole. Until then its name begins with a dot, which readers of lakes pass over."""
 
-    def __init__(self, files: fs.FileSystem, path: str) -> None:
+    def __init__(self, files: fs.FileSystem, path: str, *, is_shared: bool = False) -> None:
+        """`is_shared`: others may be writing it, too, and the first to be done has it."""
         self._files = files
         self._path = path
+        self._is_shared = is_shared
+        self.is_ours = True
         folder, _, name = path.rpartition("/")
-        self._temporary = f"{folder}/.{name}.tmp"
+        self._temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp" if is_shared else f"{folder}/.{name}.tmp"
         try:
             files.create_dir(folder, recursive=True)
             self.stream = files.open_output_stream(self._temporary)
@@ -239,7 +268,20 @@ class _NewFile:
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.stream.close()
-        if kind is None:
-            self._files.move(self._temporary, self._path)
+        if kind is not None:
+            self._files.delete_file(self._temporary)
+        elif self._is_shared and isinstance(self._files, fs.LocalFileSystem):
+            self._link()
         else:
+            self._files.move(self._temporary, self._path)
+
+    def _link(self) -> None:
+        """Unlike a move, it does not replace what has the name."""
+        try:
+            os.link(self._temporary, self._path)
+        except FileExistsError:
+            self.is_ours = False
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error}") from error
+        finally:
             self._files.delete_file(self._temporary)

@@ -4,18 +4,21 @@ The rows reach neither the JVM nor the driver, and no jar of the format is neede
 Python writers (`deltalake`, `pyiceberg`), whatever Spark's version. Every commit says who makes it and its number, and a table
 remembers the newest number of each writer, so a commit that is tried again after a crash is made once:
 
-    Delta     the action `txn` (appId, version) in the same commit
-    Iceberg   the table property `orbitmq.committed.<writer>` in the same commit, and both in the snapshot's summary
+    Delta     the action `txn` (appId, version) in the same commit; `orbitmq.files.<writer>` in its commitInfo tells which files
+    Iceberg   the table properties `orbitmq.committed.<writer>` and `orbitmq.files.<writer>` in the same commit; writer and number
+              in the snapshot's summary, too
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 from urllib.parse import unquote
 
+import msgspec
 import pyarrow as pa
 
 from orbitmq.errors import ConfigError
@@ -56,6 +59,12 @@ class TableChange:
     replaces_all: bool = False
     at_ms: int
 
+    @property
+    def digest(self) -> str:
+        """Tells a change from another of the same number."""
+        files = (sorted(file.path for file in self.added), sorted(self.removed), self.is_rearranged)
+        return hashlib.sha256(msgspec.json.encode(files)).hexdigest()
+
 
 class LakeTable(Protocol):
     def check(self, schema: pa.Schema, layout: Layout) -> None:
@@ -66,6 +75,9 @@ class LakeTable(Protocol):
 
     def committed(self, writer: str) -> int:
         """The newest number of that writer; -1 if there is none."""
+
+    def committed_digest(self, writer: str) -> str:
+        """Of that writer's newest change; empty where the table does not know it."""
 
     def commit(self, change: TableChange) -> None: ...
 
@@ -111,10 +123,13 @@ def begun_state(lake: Lake, kind: str, table: LakeTable | None) -> LakeState:
     return publish_batch(lake, table, prepared, state) if prepared is not None else state
 
 
-def commit_once(table: LakeTable, change: TableChange) -> None:
-    """Whoever died after the last try."""
-    if table.committed(change.writer) < change.number:
+def commit_once(table: LakeTable, change: TableChange) -> bool:
+    """Whoever died after the last try. False where the table has got another change of that number."""
+    newest = table.committed(change.writer)
+    if newest < change.number:
         table.commit(change)
+        return True
+    return newest == change.number and table.committed_digest(change.writer) in ("", change.digest)
 
 
 def publish_batch(lake: Lake, table: LakeTable | None, manifest: Manifest, state: LakeState) -> LakeState:
@@ -130,7 +145,8 @@ def publish_batch(lake: Lake, table: LakeTable | None, manifest: Manifest, state
                 is_rearranged=manifest.kind == "compaction",
                 at_ms=manifest.written_at_ms,
             )
-            commit_once(table, change)
+            if not commit_once(table, change):
+                raise lake.taken(manifest.number)
     return lake.publish(manifest, state)
 
 
