@@ -117,6 +117,12 @@ class _LeaseParts(TypedDict):
     reviving: Reviving
 
 
+class _ActingParts(TypedDict):
+    members: Members | None
+    acting: ActingMaster | None
+    handing_back: HandingBack | None
+
+
 class Opener:
     def __init__(
         self,
@@ -163,24 +169,11 @@ class Opener:
         topics, groups, offsets = known.topics, known.groups, known.offsets
         lease_parts = self._open_leases(store, known, sending, durability, stats, host, start_task)
         half_messages = HalfMessages(store, topics, offsets, clients, sending, configuration, stats, clock, host)
-        members = acting = handing_back = None
-        if settings.enable_slave_acting_master:
-            new_pool = partial(self._pool, own_signature(settings))
-            members = Members(configuration, name_servers, registration, new_pool())
-            done = (offsets, delayed, timers, half_messages)
-            if copying is not None and master_tables is not None:
-                escape = Escape(configuration, name_servers, new_pool())
-                log, reviving = lease_parts["lease_log"], lease_parts["reviving"]
-                acting = ActingMaster(
-                    configuration, members, escape, copying, master_tables, *done, log, reviving, clock
-                )
-            else:
-                handing_back = HandingBack(members, new_pool(), store, *done)
+        done = (offsets, delayed, timers, half_messages)
+        acting_parts = self._open_acting(store, registration, copying, master_tables, done, lease_parts, name_servers)
         return State(
             **lease_parts,
-            members=members,
-            acting=acting,
-            handing_back=handing_back,
+            **acting_parts,
             configuration=configuration,
             clock=clock,
             randomness=self._random,
@@ -307,6 +300,30 @@ class Opener:
         copying = Copying(store, configuration, self._clock, pool, self._network)
         topics, groups, offsets, _, request_modes = known
         return copying, MasterTables(copying, pool, topics, groups, offsets, delayed, request_modes, timers, store)
+
+    def _open_acting(
+        self,
+        store: Store,
+        registration: Registration,
+        copying: Copying | None,
+        master_tables: MasterTables | None,
+        done: tuple[ConsumerOffsets, DelayedMessages, Timers | None, HalfMessages],
+        leases: _LeaseParts,
+        name_servers: NameServers,
+    ) -> _ActingParts:
+        """For a slave that may act in its master's place, and a master that takes back what one did (`done`)."""
+        configuration = self._configuration
+        if not configuration.settings.enable_slave_acting_master:
+            return {"members": None, "acting": None, "handing_back": None}
+        new_pool = partial(self._pool, own_signature(configuration.settings))
+        members = Members(configuration, name_servers, registration, new_pool())
+        if copying is None or master_tables is None:
+            return {"members": members, "acting": None, "handing_back": HandingBack(members, new_pool(), store, *done)}
+        escape = Escape(configuration, name_servers, new_pool())
+        acting = ActingMaster(
+            configuration, members, escape, copying, master_tables, *done, leases["lease_log"], leases["reviving"], self._clock
+        )  # fmt: skip
+        return {"members": members, "acting": acting, "handing_back": None}
 
     def _open_durability(self, store: Store, slaves: Slaves) -> Durability:
         settings = self._configuration.settings
