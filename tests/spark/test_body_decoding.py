@@ -92,6 +92,50 @@ def test_avro_of_every_kind_becomes_columns() -> None:
     assert bodies_of("avro", several, "shop.Order").columns() == bodies.columns()
 
 
+def test_names_of_avro_are_in_the_namespace_around_them_and_may_come_from_beside() -> None:
+    fastavro = pytest.importorskip("fastavro")
+    place = {"type": "record", "name": "Place", "fields": [{"name": "town", "type": "string"}]}
+    inner = {
+        "type": "record",
+        "name": "Line",
+        "namespace": "shop.lines",
+        "fields": [{"name": "at", "type": place}, {"name": "next", "type": ["null", "shop.lines.Place"]}],
+    }
+    order = {
+        "type": "record",
+        "name": "shop.Order",
+        "fields": [{"name": "line", "type": inner}, {"name": "back", "type": "shop.lines.Place"}],
+    }
+    wanted = (
+        "struct<line:struct<at:struct<town:string>,next:struct<town:string>>,back:struct<town:string>,"
+        "state:string,other:struct<town:string>>"
+    )
+    state = {"type": "enum", "name": "State", "namespace": "shop", "symbols": ["NEW", "PAID"]}
+    other = {**place, "name": "Other", "namespace": "shop"}
+    order["fields"] = [*order["fields"], {"name": "state", "type": "State"}, {"name": "other", "type": "Other"}]
+    row = {
+        "line": {"at": {"town": "Ulm"}, "next": None},
+        "back": {"town": "Bonn"},
+        "state": "PAID",
+        "other": {"town": "Kiel"},
+    }
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema([state, other, order])[2], row)
+    for several in ([state, other, order], [order, other, state]):
+        bodies = bodies_of("avro", json.dumps(several).encode(), "shop.Order")
+        assert bodies.columns().simpleString() == wanted
+        assert decoded(bodies, [stream.getvalue()]) == [row]
+    alone = json.dumps(ORDER).encode()
+    assert bodies_of("avro", alone, "shop.Order").columns() == bodies_of("avro", alone, "").columns()
+    for given, name, message in (
+        (alone, "shop.Bill", r"no record shop\.Bill.*there are shop\.Order"),
+        (json.dumps([state, other, order]).encode(), "", r"several types.*shop\.Other, shop\.Order"),
+        (json.dumps([order]).encode(), "shop.Order", "no Avro schema: UnknownType"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            bodies_of("avro", given, name)
+
+
 def test_a_body_that_is_not_avro_fails_with_its_place_or_is_null() -> None:
     body = avro(ORDER_ROW)
     bodies = bodies_of("avro", json.dumps(ORDER).encode(), "")

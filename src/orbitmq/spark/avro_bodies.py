@@ -49,34 +49,36 @@ _WIDER: Final[dict[frozenset[str], spark.DataType]] = {
 
 
 class AvroBodies:
+    """The schema is kept as fastavro gives it back: every name in full, and what names mean beside it."""
+
     def __init__(self, schema: bytes, name: str) -> None:
         try:
-            loaded = json.loads(schema)
-            if name:
-                loaded = next(one for one in loaded if _full_name(one) == name)
-            self._schema = _known_logical(loaded)
-            fastavro.parse_schema(self._schema)
-        except StopIteration:
-            raise ConfigError(f"the Avro schema has no record {name}") from None
+            loaded = _known_logical(json.loads(schema))
+            records = _parsed(loaded if isinstance(loaded, list) else [loaded])
         except (ValueError, TypeError, KeyError, AttributeError, fastavro.schema.SchemaParseException) as error:
             raise ConfigError(f"this is no Avro schema: {error!r}", hint="a file of JSON, as .avsc are") from error
-        if not isinstance(self._schema, dict) or self._schema.get("type") != "record":
+        named = {one["name"]: one for one in records if isinstance(one, dict) and one.get("type") == "record"}
+        if name and name not in named:
+            raise ConfigError(f"the Avro schema has no record {name}", hint=f"there are {', '.join(named) or 'none'}")
+        if not named:
             raise ConfigError("the Avro schema is no record", hint="columns come from the fields of a record")
-        self.name = f"Avro {_full_name(self._schema)}"
+        if not name and len(records) > 1:
+            raise ConfigError("the Avro schema has several types", hint=f"name one of {', '.join(named)} after a colon")
+        self._schema: dict[str, Any] = named[name] if name else records[0]
+        self.name = f"Avro {self._schema['name']}"
 
     def columns(self) -> spark.StructType:
-        columns = _Columns().of(self._schema, "")
+        columns = _Columns(self._schema["__named_schemas"]).of(self._schema, "")
         assert isinstance(columns, spark.StructType)
         return columns
 
     def decoder(self) -> Callable[[bytes], Row]:
-        parsed = fastavro.parse_schema(self._schema)
         fitting = _fitting(self.columns())
 
         def decode(body: bytes) -> Row:
             stream = io.BytesIO(body)
             try:
-                row: Any = fastavro.schemaless_reader(stream, parsed, None)
+                row: Any = fastavro.schemaless_reader(stream, self._schema, None)
             except (EOFError, IndexError, OverflowError, MemoryError, KeyError) as error:
                 raise ValueError(f"it ends too early or holds impossible values ({type(error).__name__})") from error
             if rest := len(body) - stream.tell():
@@ -87,17 +89,17 @@ class AvroBodies:
 
 
 class _Columns:
-    """From a schema to column types; named types are known from where they are first written."""
+    """From a schema to column types."""
 
-    def __init__(self) -> None:
-        self._named: dict[str, Any] = {}
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
         self._inside: list[str] = []
 
     def of(self, schema: Any, field: str) -> spark.DataType:
         if isinstance(schema, list):
             return self._union(schema, field)
         if isinstance(schema, str):
-            return _PRIMITIVES.get(schema) or self._reference(schema, field)
+            return _PRIMITIVES.get(schema) or self.of(self._named[schema], field)
         kind = schema["type"]
         logical = schema.get("logicalType")
         if logical == "decimal":
@@ -113,10 +115,9 @@ class _Columns:
         return self.of(kind, field)
 
     def _of_named(self, schema: Any, field: str) -> spark.DataType:
-        name = _full_name(schema)
-        self._named[name] = self._named[schema["name"]] = schema
         if schema["type"] != "record":
             return spark.StringType() if schema["type"] == "enum" else spark.BinaryType()
+        name = schema["name"]
         if name in self._inside:
             raise ConfigError(f"the Avro record {name} holds itself in {field}: that has no column type")
         self._inside.append(name)
@@ -126,12 +127,6 @@ class _Columns:
         ]
         self._inside.pop()
         return spark.StructType(fields)
-
-    def _reference(self, name: str, field: str) -> spark.DataType:
-        found = self._named.get(name)
-        if found is None:
-            raise ConfigError(f"the Avro type {name} of {field} is not in the schema")
-        return self.of(found, field)
 
     def _union(self, schema: list[Any], field: str) -> spark.DataType:
         others = [one for one in schema if one != "null"]
@@ -180,6 +175,22 @@ def _known_logical(schema: Any) -> Any:
     return kept
 
 
-def _full_name(schema: Any) -> str:
-    name, space = schema.get("name", ""), schema.get("namespace", "")
-    return f"{space}.{name}" if space and "." not in name else str(name)
+def _parsed(types: list[Any]) -> list[Any]:
+    """Types that use each other, in whatever order the file has them."""
+    named: dict[str, Any] = {}
+    done: dict[int, Any] = {}
+    while len(done) < len(types):
+        unknown = None
+        for index in sorted(set(range(len(types))) - set(done)):
+            known = dict(named)  # of a type that cannot be parsed yet nothing is kept
+            try:
+                done[index] = fastavro.parse_schema(types[index], known)
+            except fastavro.schema.UnknownType as error:
+                unknown = unknown or error
+            else:
+                named = known
+                break
+        else:
+            assert unknown is not None
+            raise unknown
+    return [done[index] for index in range(len(types))]
