@@ -20,7 +20,8 @@ from orbitmq.cli.entry import cli
 from orbitmq.clock import SystemClock
 from orbitmq.errors import ConfigError, StorageError
 from orbitmq.spark import table_formats
-from orbitmq.spark.archive import Archive
+from orbitmq.spark.archive import Archive, archived_source
+from orbitmq.spark.compaction import CompactionSummary, compact
 from orbitmq.spark.lake import Lake, LakeState, Manifest
 from orbitmq.spark.lake_writer import LakeWriter
 from orbitmq.spark.source_options import source_options, source_schema
@@ -367,3 +368,22 @@ def test_a_commit_of_iceberg_never_replaces_one_that_came_between(
     assert not between
     assert sorted(table_rows("iceberg", tmp_path)["id"].to_pylist()) == [0, 1, 2]
     assert (ours.committed("ours"), ours.committed("theirs")) == (2, 1)
+
+
+def test_a_compaction_finishes_a_first_batch_of_which_only_the_commit_is_missing(tmp_path: Path, kind: str) -> None:
+    lake = Lake(str(tmp_path))
+    open_table(lake, kind).create(COLUMNS, "hour")
+    lake.prepare(replace(a_batch(tmp_path, 0), format=kind))
+    no_session: Any = None  # one file: there is nothing for workers to do
+    assert compact(no_session, str(tmp_path), compression="zstd", clock=SystemClock()) == CompactionSummary(1, 1)
+    assert table_rows(kind, tmp_path)["id"].to_pylist() == [0]
+    assert lake.state().format == kind
+
+
+def test_archives_of_two_namespaces_are_of_two_sources() -> None:
+    def said(**options: str) -> str:
+        return archived_source(source_options({"nameServer": "localhost:1", **options}, streaming=True))
+
+    for chosen in ({"subscribe": "Orders"}, {"subscribePattern": "Or.*"}):
+        assert len({said(**chosen), said(**chosen, namespace="shop"), said(**chosen, namespace="test")}) == 3
+    assert said(subscribe="Orders") == "topics Orders tags *"

@@ -110,9 +110,7 @@ class Archive:
         self.state: LakeState
         self._table, self.state = begun_table(self._lake, table_format, self._wanted.arrow, layout)
         self.summary = ArchiveSummary()
-        self._source = (
-            f"topics {options.pattern or ','.join(options.topics)} tags {options.tags or '*'} {options.sql}".strip()
-        )
+        self._source = archived_source(options)
         if self.state.source not in ("", self._source):
             raise ConfigError(
                 f"{address} holds what came from {self.state.source}, not from {self._source}",
@@ -230,6 +228,13 @@ class Archive:
         self.summary.bytes += sum(file.bytes for file in files)
         self.summary.files += len(files)
         self.summary.topics |= {one.topic for ranges in batch.tasks for one in ranges}
+
+
+def archived_source(options: SourceOptions) -> str:
+    """What makes two archives the same, in words. Topics are named with their namespace; a pattern looks inside of one."""
+    topics = options.pattern or ",".join(options.topics)
+    inside = f" in {options.access.namespace}" if options.pattern and options.access.namespace else ""
+    return f"topics {topics}{inside} tags {options.tags or '*'} {options.sql}".strip()
 
 
 def archive_ranges(task: ArchiveTask) -> list[DataFile]:

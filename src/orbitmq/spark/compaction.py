@@ -16,7 +16,7 @@ from orbitmq.errors import ConfigError
 from orbitmq.spark.jobs import run_tasks
 from orbitmq.spark.lake import DataFile, Lake, Manifest
 from orbitmq.spark.lake_writer import LakeWriter
-from orbitmq.spark.table_formats import begun_state, lake_table, live_paths, publish_batch
+from orbitmq.spark.table_formats import begun_state, lake_format, lake_table, live_paths, publish_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,9 +54,9 @@ def compact(
     progress: Callable[[int, int], None] | None = None,
 ) -> CompactionSummary:
     lake = Lake(address)
-    state = lake.state()
-    table = lake_table(lake, state.format)
-    state = begun_state(lake, state.format or "parquet", table)
+    kind = lake_format(lake)
+    table = lake_table(lake, kind)
+    state = begun_state(lake, kind, table)
     if not state.next_number:
         raise ConfigError(f"{address} holds no archive and no export", hint="`orbitmq spark archive` makes one")
     lake.remove(lake.leftovers(state))

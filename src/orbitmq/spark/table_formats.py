@@ -102,6 +102,13 @@ def lake_table(lake: Lake, kind: str) -> LakeTable | None:
     return open_table(lake, kind) if kind in TABLE_FORMATS else None
 
 
+def lake_format(lake: Lake) -> str:
+    """As its batches say, the one that only waits for its commit too; parquet where there is none."""
+    state = lake.state()
+    prepared = lake.prepared(state)
+    return state.format or (prepared.format if prepared else "parquet")
+
+
 def begun_table(lake: Lake, kind: str, schema: pa.Schema, layout: Layout) -> tuple[LakeTable | None, LakeState]:
     """For whoever is about to write such files. Before anything is planned, so that what does not fit leaves nothing behind."""
     table = lake_table(lake, kind)
