@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 from click.testing import CliRunner
 from pyarrow import dataset
+from pyspark import cloudpickle
 
 from orbitmq.cli.entry import cli
 from orbitmq.errors import ConfigError
+from orbitmq.spark.pipeline import RunningPipeline
 from orbitmq.spark.pipeline_code import load_code
-from orbitmq.spark.pipeline_file import load
+from orbitmq.spark.pipeline_file import Transform, load
 from orbitmq.sync import connect
 from orbitmq.testing import Server
 from tests.spark.marks import SPARK
@@ -213,6 +218,51 @@ source = [{ name = "a", format = "parquet", path = "in" }]
 transform = [{ name = "b", sql = "SELECT * FROM a" }]
 sink = [{ table = "b", format = "console" }]
 """
+
+
+def test_modules_beside_a_pipeline_are_found_while_it_is_built_and_carried_to_workers(tmp_path: Path) -> None:
+    (tmp_path / "carried_words").mkdir()
+    (tmp_path / "carried_words" / "__init__.py").write_text("")
+    (tmp_path / "carried_words" / "forms.py").write_text("def loud(text):\n    return text.upper()\n")
+    (tmp_path / "found_late.py").write_text("def same(frame):\n    return frame\n")
+    (tmp_path / "transforms.py").write_text("from found_late import same\ndef copied(frame):\n    return same(frame)\n")
+    file = tmp_path / "json.py"  # a name that Python knows
+    file.write_text("""
+from __future__ import annotations
+from dataclasses import dataclass
+from carried_words.forms import loud
+from orbitmq.spark import Pipeline
+
+@dataclass
+class Word:
+    text: str
+
+def said(text):
+    return loud(Word(text).text)
+
+pipeline = Pipeline("beside", checkpoint="c")
+pipeline.source("raw", "csv", path="in")
+
+@pipeline.table
+def late(raw):
+    from found_late import same
+    return same(raw)
+
+pipeline.sink("late", "console")
+""")
+    code = load_code(file)
+    said = sys.modules["orbitmq_pipeline_json"].said
+    running = RunningPipeline(MagicMock(), code.parts(file), tmp_path, functions=code.functions)
+    assert running.tables["late"] is running.tables["raw"]
+    parts = code.parts(file)
+    parts.transforms[:] = [Transform(name="late", python="transforms.py:copied", source="raw")]
+    assert RunningPipeline(MagicMock(), parts, tmp_path).tables.keys() == {"raw", "late"}
+    assert str(tmp_path) not in sys.path
+    # A worker has neither the file nor its folder.
+    pickler: Any = cloudpickle
+    work = "import pickle, sys; print(pickle.load(sys.stdin.buffer)('hello'))"
+    worker = subprocess.run([sys.executable, "-c", work], input=pickler.dumps(said), capture_output=True, check=True)
+    assert worker.stdout.strip() == b"HELLO"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ exactly once; into a topic at least once, with ids that tell repeats apart. What
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from orbitmq.errors import ConfigError
 from orbitmq.spark.body_decoding import bodies_of, decoded
+from orbitmq.spark.neighbours import modules_beside, run_file
 from orbitmq.spark.pipeline_code import SESSION
 from orbitmq.spark.pipeline_file import TABLE_FORMATS
 from orbitmq.spark.table_sink import TABLE_SINK, sink_table
@@ -56,10 +56,11 @@ class RunningPipeline:
         self._pipeline = pipeline
         self._folder = folder
         self.tables: dict[str, DataFrame] = {}
-        for source in pipeline.sources:
-            self._add(source.name, self._source(source))
-        for transform in pipeline.transforms:
-            self._add(transform.name, self._transformed(transform))
+        with modules_beside(folder):
+            for source in pipeline.sources:
+                self._add(source.name, self._source(source))
+            for transform in pipeline.transforms:
+                self._add(transform.name, self._transformed(transform))
 
     def describe(self) -> str:
         """What would run: every table with its columns, every sink with its plan."""
@@ -217,13 +218,8 @@ def _quoted(text: str) -> str:
 
 def _function(folder: Path, name: str) -> TableFunction:
     file, _, function = name.partition(":")
-    spec = importlib.util.spec_from_file_location(Path(file).stem, folder / file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{name}: {file} is no Python file", hint="write file.py:function")
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-        found: TableFunction = getattr(module, function)
+        found: TableFunction = getattr(run_file(folder / file), function)
     except (OSError, AttributeError) as error:
         raise ConfigError(f"{name} cannot be used: {error}", hint="write file.py:function") from error
     return found

@@ -17,14 +17,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from orbitmq.errors import ConfigError
+from orbitmq.spark.neighbours import run_file
 from orbitmq.spark.pipeline_file import Expectation, Sink, Source, Transform, check
 from orbitmq.spark.pipeline_file import Pipeline as Parts
 
@@ -110,17 +109,10 @@ class Pipeline:
 
 def load_code(path: Path) -> Pipeline:
     """Runs the file: its modules are looked for beside it."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ConfigError(f"{path} is no Python file", hint="`orbitmq pipeline init --form python` makes one")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        module = run_file(path)
     except (ImportError, NameError, SyntaxError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} cannot be run: {error}") from error
-    finally:
-        sys.path.remove(str(path.parent))
     found: list[Any] = [one for one in vars(module).values() if isinstance(one, Pipeline)]
     if len(found) != 1:
         raise ConfigError(f"{path} has {len(found)} pipelines", hint="one Pipeline at the top level of the file")
