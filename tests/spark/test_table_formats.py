@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -335,6 +337,23 @@ def test_of_several_who_take_a_number_at_once_one_has_it(tmp_path: Path) -> None
 
     with ThreadPoolExecutor(8) as threads:
         assert sum(threads.map(publish, range(8))) == 1
+    assert [path.name for path in (tmp_path / "_manifests").iterdir()] == ["00000000.json"]
+
+
+def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[int] = []
+
+    def no_links(*_: Any) -> None:
+        refused.append(1)
+        raise PermissionError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    lake = Lake(str(tmp_path))
+    manifest = Manifest(number=0, kind="archive", source="tests", written_at_ms=0)
+    lake.publish(manifest, LakeState())
+    with pytest.raises(StorageError, match="from somebody else"):
+        lake.publish(manifest, LakeState())
+    assert refused
     assert [path.name for path in (tmp_path / "_manifests").iterdir()] == ["00000000.json"]
 
 

@@ -14,6 +14,7 @@ The directory may be on any file system that Arrow knows (`s3://`, `gs://`, `hdf
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import uuid
@@ -35,6 +36,11 @@ MANIFESTS: Final = "_manifests"
 _MANIFEST_NAME: Final = re.compile(r"(\d{8})\.json")
 # The names that archives, compactions and exports give, also while a file is being written.
 _OUR_FILE: Final = re.compile(r"(compacted-)?\d{8}-\d{5}\.parquet|\d{20}-\d{20}\.parquet")
+_NO_LINKS: Final = (
+    errno.EPERM,
+    errno.ENOTSUP,
+    errno.ENOSYS,
+)  # said by file systems that have none, such as FAT and some of FUSE
 _WHOLE_EVERY: Final = 50  # so often a manifest repeats all before it, so that few are read
 
 
@@ -204,7 +210,10 @@ class Lake:
         return f"{self.address.rstrip('/')}/{path}"
 
     def _create(self, path: str, content: bytes) -> bool:
-        """False where the name is taken. Of two who try at once, one succeeds on local disks; elsewhere Arrow cannot promise it."""
+        """False where the name is taken.
+
+        Of two who try at once, one succeeds where the disk is local and has hard links; elsewhere Arrow cannot promise it.
+        """
         if self.has(path):
             return False
         new = _NewFile(self.files, f"{self.root}/{path}", is_shared=True)
@@ -282,6 +291,8 @@ class _NewFile:
         except FileExistsError:
             self.is_ours = False
         except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error}") from error
-        finally:
-            self._files.delete_file(self._temporary)
+            if error.errno not in _NO_LINKS:
+                raise StorageError(f"cannot write {self._path}: {error}") from error
+            self._files.move(self._temporary, self._path)
+            return
+        self._files.delete_file(self._temporary)
