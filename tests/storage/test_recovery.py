@@ -445,6 +445,40 @@ def test_entries_behind_a_lost_page_do_not_count_again_once_it_is_filled(tmp_pat
     store.close()
 
 
+@pytest.mark.parametrize("synced", [True, False])
+def test_a_record_whose_properties_a_power_cut_took_is_none(tmp_path: Path, synced: bool) -> None:
+    """Its CRC covers the body alone. What the checkpoint says was synced is believed as it stands."""
+    config: dict[str, Any] = {"segment_bytes": 1 << 16}
+    store = open_store(tmp_path, **config)
+    while True:
+        if not synced:
+            store.flush()
+        store.clock.advance(ms=100)  # type: ignore[attr-defined]
+        last = put(store, body=b"short", KEYS="k" * 700)
+        boundary = last.end - last.end % 4096
+        if last.commit_log_offset + 300 < boundary < last.end - 10:
+            break
+    if synced:
+        store.flush()
+        store.clock.advance(ms=100)  # type: ignore[attr-defined]
+        put(store, body=b"behind")
+        store.flush()
+    store.abandon()
+    log = tmp_path / "commitlog" / segment_name(0)
+    data = log.read_bytes()
+    log.write_bytes(data[:boundary] + bytes(last.end - boundary) + data[last.end :])
+    (tmp_path / "abort").write_text("1\nanother boot\n")
+
+    store = open_store(tmp_path, **config)
+
+    assert store.last_exit is LastExit.CRASHED
+    assert len(bodies(store)) == last.queue_offset + (2 if synced else 0)
+    if not synced:
+        again = put(store, body=b"in its place")
+        assert (again.commit_log_offset, again.queue_offset) == (last.commit_log_offset, last.queue_offset)
+    store.close()
+
+
 @pytest.mark.parametrize("half", ["left", "right"])
 @pytest.mark.parametrize("entry", [204, 409, 614, 819])  # each stands on two pages, and is divided elsewhere
 @pytest.mark.parametrize("lost_of_the_log", [0, 300])

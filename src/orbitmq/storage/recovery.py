@@ -14,11 +14,12 @@ Java: DefaultMessageStore.recover, CommitLog.recoverNormally, recoverAbnormally
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message.log_entry import entries_at
-from orbitmq.message.record import END_OF_FILE, stored_at_ms
+from orbitmq.message.record import END_OF_FILE, record_layout, stored_at_ms
 from orbitmq.message.record_check import check_record
 from orbitmq.storage.indexer import NEVER
 from orbitmq.storage.lock import LastExit
@@ -191,20 +192,45 @@ def _walk(
             break
         else:
             hole = None
-            last, end = found, found.end
+            whole = found if unsynced_from_ms is None else _without_torn(found, unsynced_from_ms)
+            is_torn, found = whole is not found, whole
+            end = found.end
+            if not found.positions:
+                break
+            last = found
             records += len(found.positions)
             memory, base = found.segment.memory, found.segment.start
             indexed = known.before(end) if known is not None else set()
-            if end <= keyed_to and indexed.issuperset([base + position for position in found.positions]):
-                continue
-            fresh = [at for at in found.positions if base + at not in indexed or base + at >= keyed_to]
-            batch = entries_at(memory, fresh, base)
-            indexer.index(batch)
-            if batch and unindexed_from_ms is None:
-                unindexed_from_ms = batch[0][5]
+            if end > keyed_to or not indexed.issuperset([base + position for position in found.positions]):
+                fresh = [at for at in found.positions if base + at not in indexed or base + at >= keyed_to]
+                batch = entries_at(memory, fresh, base)
+                indexer.index(batch)
+                if batch and unindexed_from_ms is None:
+                    unindexed_from_ms = batch[0][5]
+            if is_torn:
+                break
     if last is not None:
         indexer.last_stored_at_ms = stored_at_ms(last.segment.memory, last.positions[-1])
     return Recovered(end, records, [damage for damage in damages if damage.start < end], unindexed_from_ms)
+
+
+def _without_torn(run: Run, unsynced_from_ms: int) -> Run:
+    """The run up to the first record of which a power cut took a page with its topic or properties: the CRC covers the body alone.
+
+    What was never on the disk reads as zeroes, and neither text has any.
+    """
+    memory, base = run.segment.memory, run.segment.start
+    for number, (position, behind) in enumerate(pairwise([*run.positions, run.end - base])):
+        second_page = position - position % PAGE_BYTES + PAGE_BYTES
+        if second_page >= behind or stored_at_ms(memory, position) < unsynced_from_ms:
+            continue
+        _, _, _, topic_at, topic_end = record_layout(memory, position, behind)
+        for page in range(second_page, behind, PAGE_BYTES):
+            for text_start, text_end in ((topic_at, topic_end), (topic_end + 2, behind)):
+                piece = bytes(memory[max(page, text_start) : min(page + PAGE_BYTES, text_end)])
+                if piece and piece == _ZEROES[: len(piece)]:
+                    return Run(run.segment, run.positions[:number], base + position)
+    return run
 
 
 def _first_stored_at_ms(run: Run) -> int:
