@@ -17,8 +17,15 @@ from typing import Any, Final
 logger = logging.getLogger(__name__)
 
 SWITCH: Final = "ORBITMQ_ACCELERATOR"
-MODULES: Final = ("sends", "indexes", "reads", "copies", *(("sockets",) if sys.platform == "linux" else ()))
-INTERFACE: Final = 5  # what the two expect of each other; to be changed in both, together
+MODULES: Final = (
+    "sends",
+    "pulls",
+    "indexes",
+    "reads",
+    "copies",
+    *(("sockets", "pages") if sys.platform == "linux" else ()),
+)
+INTERFACE: Final = 6  # what the two expect of each other; to be changed in both, together
 
 
 def compiled(module: str) -> Any | None:

@@ -132,7 +132,7 @@ async def test_signed_and_forged_sends_leave_the_same_bytes_both_ways(
 
 def taken(broker: Broker, *frames: bytes) -> int:
     """How many of these the compiled loop takes from the front of one read."""
-    swift = broker._servers[0]._swift
+    swift = broker._servers[0]._service.swift
     assert swift is not None
     connection, _ = connected(broker._servers[0])
     size, _ = swift(connection, b"".join(frames))

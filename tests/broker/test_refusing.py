@@ -15,6 +15,7 @@ from orbitmq.transport.congestion import LARGE_READ_BYTES, Congestion
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.load_limits import Refusals
 from orbitmq.transport.request_times import RequestTimes
+from orbitmq.transport.service import Service
 from tests.broker.kit import PULL, SEND, SEND_BATCH, SEND_V2, configuration, running, send_header, wire
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def test_sends_that_want_an_answer_get_the_reason_and_everything_else_is_left(
 ) -> None:
     looked(refusing, crowd, 5000, 100)
     refusing.share = 0.0
-    connection = Connection({})
+    connection = Connection(Service())
     sends = b"".join(
         _request(code, opaque, codec) for opaque, code in ((7, SEND), (-3, SEND_V2), (2**31 - 1, SEND_BATCH))
     )
@@ -125,7 +126,7 @@ async def test_a_broker_in_which_sends_wait_says_so_and_takes_them_again_later(t
 
 class _Unread(Connection):
     def __init__(self, unread: int) -> None:
-        super().__init__({})
+        super().__init__(Service())
         self.unread = unread
 
     def unread_bytes(self) -> int:
@@ -171,7 +172,7 @@ def test_unread_bytes_are_those_in_the_systems_buffer() -> None:
                 return is_closing
 
         is_closing = False
-        connection = Connection({})
+        connection = Connection(Service())
         connection._transport = Transport()  # type: ignore[assignment]
         assert connection.unread_bytes() == 1234
         is_closing = True

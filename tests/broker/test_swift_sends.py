@@ -310,7 +310,7 @@ async def test_what_a_broker_does_not_take_is_refused_both_ways(
 async def test_a_run_ends_before_what_is_unusual(tmp_path: Path, accelerator: pytest.MonkeyPatch) -> None:
     async with running(tmp_path / "store") as broker, wire(broker) as client:
         await client.send("T", b"the topic is there")
-        swift = broker._servers[0]._swift
+        swift = broker._servers[0]._service.swift
         assert swift is not None
         usual = send_header("T", 1, {"UNIQ_KEY": "A1"})
         delayed = send_header("T", 1, {"UNIQ_KEY": "A2", "DELAY": "99"})
@@ -346,7 +346,7 @@ async def test_a_run_holds_every_kind(tmp_path: Path, accelerator: pytest.Monkey
         fields = send_header("T", 1, {"UNIQ_KEY": "B"}, {"batch": True}).to_fields()
         everything = b"".join(sends) + commands.encode(Command(SEND_BATCH, opaque=9, fields=fields, body=members))
         connection, _ = connected(broker._servers[0])
-        swift = broker._servers[0]._swift
+        swift = broker._servers[0]._service.swift
         assert swift is not None
         taken, answers = swift(connection, everything)
 

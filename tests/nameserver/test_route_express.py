@@ -115,7 +115,7 @@ async def test_a_one_way_question_is_not_answered(client: RawClient) -> None:
 async def test_a_damaged_question_is_answered_as_without_express(server: NameServer) -> None:
     logging.disable()  # a line for each of them would be many
     try:
-        ordinary = Server(server._server._routes)
+        ordinary = Server(server._server._service.routes)
         await ordinary.start("127.0.0.1", 0)
         chance = random.Random(105)
         async with raw_client(server.address) as client:

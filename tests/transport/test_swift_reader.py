@@ -188,7 +188,9 @@ async def test_an_error_while_reading_ends_that_connection_and_no_other(
             raise ValueError("a mistake of ours")
 
         monkeypatch.setattr(type(first), "_answer_single", lambda self, data: False)
-        monkeypatch.setattr(type(first), "_process", lambda self, frames: fail(frames) if self is first else None)
+        monkeypatch.setattr(
+            type(first._serving), "process", lambda self, frames: fail(frames) if self is first._serving else None
+        )
         one.send(unusual)
         assert await one.is_closed_by_the_server()
         monkeypatch.undo()

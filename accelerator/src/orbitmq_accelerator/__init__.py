@@ -1,13 +1,15 @@
 """The busiest loops of the OrbitMQ broker, compiled.
 
     sends      the usual sends of one read, from frames to receipts, signatures included
-    sockets    the connections that send, read many at a time
+    pulls      the usual pulls of one read, answered from where their records lie in the log
+    sockets    the connections that send and pull, read many at a time
     indexes    entering records into their queues and into the key index
-    reads      gathering the records that a pull is answered with
+    reads      gathering the records that other pulls are answered with
+    pages      having pages of the log ready before they are written to
     copies     sending on what has waited: delays, timers, transactions
 
 Each does what a function of `orbitmq`, or the event loop, does, byte for byte, and leaves whatever is unusual to it. `orbitmq.accelerated` decides
 whether they are used.
 """
 
-INTERFACE = 5  # as in `orbitmq.accelerated`
+INTERFACE = 6  # as in `orbitmq.accelerated`

@@ -11,9 +11,10 @@ from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp
 
-from orbitmq_accelerator.byte_order cimport load32
+from orbitmq_accelerator.byte_order cimport load32, load64
+from orbitmq_accelerator.command_header cimport is_plain, read_number
 from orbitmq_accelerator.record cimport BLANK_BYTES, HEAD_BYTES, MOST_PROPERTIES, Record, record_bytes, write_record
-from orbitmq_accelerator.send_header cimport is_plain, memmem, read_number
+from orbitmq_accelerator.send_header cimport memmem
 
 cdef enum:
     MAGIC_V1 = 0xDAA320A7  # the topic's length in one byte
@@ -153,10 +154,6 @@ cdef class Copies:
         next_offsets[queue] = record.queue_offset + 1
         self.note_record((queue, at, record.size, record.queue_offset, record.sys_flag, record.stored_at_ms, text))
         return self.topic, record.size, record.born_at_ms
-
-
-cdef inline int64_t load64(const uint8_t *at) noexcept nogil:
-    return <int64_t>load32(at) << 32 | load32(at + 4)
 
 
 cdef const uint8_t *read_record(

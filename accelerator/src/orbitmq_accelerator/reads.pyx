@@ -5,15 +5,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
-from orbitmq_accelerator.byte_order cimport load32
+from orbitmq_accelerator.byte_order cimport load32, load64
 
 cdef enum:
     ENTRY_BYTES = 20
     LARGE_BYTES = 256 << 10  # more than this is better sent from where it lies
-
-
-cdef int64_t load64(const uint8_t *at) noexcept nogil:
-    return (<int64_t>load32(at) << 32) | load32(at + 4)
 
 
 def gather(bytes entries, memory, int64_t start, int64_t end, int64_t limit, int64_t most):

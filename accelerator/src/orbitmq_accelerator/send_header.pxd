@@ -3,16 +3,17 @@
 Every function answers false, or NULL, for what is unusual. That need not be wrong: `orbitmq.protocol` reads it then, and knows.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcmp, memcpy
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
 
-from orbitmq_accelerator.byte_order cimport load32
+from orbitmq_accelerator.command_header cimport (
+    Envelope, Text, find_quote, is_plain, is_text, read_binary_envelope, read_json_envelope, read_number,
+)
 
 cdef extern from "string.h" nogil:
     void *memmem(const void *haystack, size_t length, const void *needle, size_t needle_length)
 
 cdef enum:
-    FIXED_BYTES = 21  # of a binary header
     SPECIAL_FLAGS = 0x10 | 0x20 | 0x80  # IPv6 hosts, inner batch
     PREPARED_FLAG = 0x4  # or rolled back
     COMMITTED_FLAG = 0x8
@@ -24,15 +25,8 @@ cdef enum:
     ALL_FIELDS
 
 
-cdef struct Text:
-    const uint8_t *start
-    Py_ssize_t length
-
-
 cdef struct Send:
-    int64_t code
-    int64_t opaque
-    int64_t command_flag
+    Envelope envelope
     int64_t queue_id
     int64_t sys_flag
     int64_t born_at_ms
@@ -43,34 +37,6 @@ cdef struct Send:
     Py_ssize_t properties_bytes
     uint32_t seen  # a bit for each field
     bint is_batch
-
-
-cdef inline bint read_number(const uint8_t *text, Py_ssize_t length, int64_t low, int64_t high, int64_t *number) noexcept nogil:
-    cdef bint negative = length > 0 and text[0] == c"-"
-    cdef int64_t value = 0
-    cdef Py_ssize_t at = 1 if negative else 0
-    if length - at < 1 or length - at > 18 or (text[at] == c"0" and length - at > 1):
-        return False
-    while at < length:
-        if not c"0" <= text[at] <= c"9":
-            return False
-        value = 10 * value + (text[at] - c"0")
-        at += 1
-    number[0] = -value if negative else value
-    return low <= number[0] <= high and not (negative and value == 0)
-
-
-cdef inline bint is_text(const uint8_t *value, Py_ssize_t length, const char *text, Py_ssize_t text_length) noexcept nogil:
-    return length == text_length and memcmp(value, text, length) == 0
-
-
-cdef inline bint is_plain(const uint8_t *text, Py_ssize_t length) noexcept nogil:
-    """Printable ASCII that JSON needs no escapes for."""
-    cdef Py_ssize_t at
-    for at in range(length):
-        if text[at] < 0x20 or text[at] >= 0x7F or text[at] == c'"' or text[at] == c"\\":
-            return False
-    return True
 
 
 cdef inline bint keep(Send *send, int field, const uint8_t *value, Py_ssize_t length) noexcept nogil:
@@ -161,14 +127,9 @@ cdef inline const uint8_t *unescape(Send *send, const uint8_t *at, const uint8_t
     return NULL
 
 
-cdef inline const uint8_t *find_quote(const uint8_t *at, const uint8_t *end) noexcept nogil:
-    while at < end and at[0] != c'"':
-        at += 1
-    return at
-
-
-cdef inline const uint8_t *read_fields(Send *send, const uint8_t *at, const uint8_t *end) noexcept nogil:
+cdef inline const uint8_t *read_fields(void *request, const uint8_t *at, const uint8_t *end) noexcept nogil:
     """`{"a":"...",...}`; where it ends, or NULL."""
+    cdef Send *send = <Send *>request
     cdef const uint8_t *name
     cdef const uint8_t *close
     cdef Py_ssize_t name_bytes
@@ -206,101 +167,30 @@ cdef inline const uint8_t *read_fields(Send *send, const uint8_t *at, const uint
             return NULL
 
 
-cdef inline bint read_json(Send *send, const uint8_t *at, Py_ssize_t length) noexcept nogil:
-    cdef const uint8_t *end = at + length
-    cdef const uint8_t *key
-    cdef const uint8_t *value
-    cdef Py_ssize_t key_bytes
-    cdef int64_t number
-    if length < 2 or at[0] != c"{" or at[length - 1] != c"}":
+cdef inline bint take_binary_field(
+    void *request, const uint8_t *name, Py_ssize_t name_bytes, const uint8_t *value, Py_ssize_t length
+) noexcept nogil:
+    cdef Send *send = <Send *>request
+    cdef Py_ssize_t index
+    if name_bytes != 1:
+        return take_named(send, name, name_bytes, value, length)
+    if name[0] != c"i":
+        return take_field(send, name[0], value, length)
+    if send.seen & (1u << (c"i" - c"a")):  # its buffer is in use
         return False
-    at += 1
-    while True:
-        if end - at < 4 or at[0] != c'"':
+    for index in range(length):
+        if value[index] == 0 or value[index] >= 0x7F:
             return False
-        key = at + 1
-        at = find_quote(key, end)
-        key_bytes = at - key
-        if end - at < 3 or at[1] != c":":
-            return False
-        at += 2
-        if is_text(key, key_bytes, b"extFields", 9):
-            if send.seen:
-                return False
-            at = read_fields(send, at, end)
-            if at == NULL:
-                return False
-        elif at[0] == c'"':
-            value = at + 1
-            at = find_quote(value, end)
-            if not is_plain(value, at - value) or not (
-                is_text(key, key_bytes, b"language", 8) or is_text(key, key_bytes, b"serializeTypeCurrentRPC", 23)
-            ):
-                return False
-            at += 1
-        else:
-            value = at
-            while at < end and at[0] != c"," and at[0] != c"}":
-                at += 1
-            if not read_number(value, at - value, -0x7FFFFFFF, 0x7FFFFFFF, &number):
-                return False
-            if is_text(key, key_bytes, b"code", 4):
-                send.code = number
-            elif is_text(key, key_bytes, b"opaque", 6):
-                send.opaque = number
-            elif is_text(key, key_bytes, b"flag", 4):
-                send.command_flag = number
-            elif not is_text(key, key_bytes, b"version", 7):
-                return False
-        if at >= end:
-            return False
-        if at[0] == c"}":
-            return at + 1 == end
-        if at[0] != c",":
-            return False
-        at += 1
+    memcpy(send.properties, value, length)
+    return take_properties(send, length)
+
+
+cdef inline bint read_json(Send *send, const uint8_t *at, Py_ssize_t length) noexcept nogil:
+    return read_json_envelope(&send.envelope, at, length, read_fields, send)
 
 
 cdef inline bint read_binary(Send *send, const uint8_t *at, Py_ssize_t length) noexcept nogil:
-    cdef const uint8_t *end = at + length
-    cdef const uint8_t *name
-    cdef uint32_t value_bytes
-    cdef Py_ssize_t index, name_bytes
-    if length < FIXED_BYTES:
-        return False
-    send.code = (at[0] << 8) | at[1]
-    send.opaque = <int32_t>load32(at + 5)
-    send.command_flag = <int32_t>load32(at + 9)
-    if load32(at + 13) != 0 or load32(at + 17) != length - FIXED_BYTES:
-        return False
-    at += FIXED_BYTES
-    while at < end:
-        if end - at < 7:
-            return False
-        name = at + 2
-        name_bytes = (at[0] << 8) | at[1]
-        if name_bytes > end - at - 6:
-            return False
-        at = name + name_bytes + 4
-        value_bytes = load32(name + name_bytes)
-        if value_bytes > end - at:
-            return False
-        if name_bytes == 1 and name[0] == c"i":
-            if send.seen & (1u << (c"i" - c"a")):  # its buffer is in use
-                return False
-            for index in range(value_bytes):
-                if at[index] == 0 or at[index] >= 0x7F:
-                    return False
-            memcpy(send.properties, at, value_bytes)
-            if not take_properties(send, value_bytes):
-                return False
-        elif not (
-            take_field(send, name[0], at, value_bytes) if name_bytes == 1
-            else take_named(send, name, name_bytes, at, value_bytes)
-        ):
-            return False
-        at += value_bytes
-    return True
+    return read_binary_envelope(&send.envelope, at, length, take_binary_field, send)
 
 
 cdef inline bint contains(const Send *send, const char *text, size_t length) noexcept nogil:

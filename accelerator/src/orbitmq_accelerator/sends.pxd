@@ -2,8 +2,9 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
+from orbitmq_accelerator.command_header cimport Text
 from orbitmq_accelerator.record cimport Record
-from orbitmq_accelerator.send_header cimport Send, Text
+from orbitmq_accelerator.send_header cimport Send
 from orbitmq_accelerator.signatures cimport KeyStates, sha1_pieces
 from orbitmq_accelerator.waiting cimport Wish
 

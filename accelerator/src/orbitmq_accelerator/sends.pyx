@@ -18,9 +18,10 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
 from orbitmq_accelerator.byte_order cimport load32, store32
+from orbitmq_accelerator.command_header cimport Text
 from orbitmq_accelerator.record cimport BLANK_BYTES, HEAD_BYTES, MOST_PROPERTIES, Record, record_bytes, write_record
 from orbitmq_accelerator.send_header cimport (
-    ACCESS_KEY, COMMITTED_FLAG, LETTERS, PREPARED_FLAG, SECURITY_TOKEN, SIGNATURE, Send, Text, contains, find_unique_key, memmem,
+    ACCESS_KEY, COMMITTED_FLAG, LETTERS, PREPARED_FLAG, SECURITY_TOKEN, SIGNATURE, Send, contains, find_unique_key, memmem,
     read_binary, read_json,
 )
 from orbitmq_accelerator.signatures cimport (
@@ -275,20 +276,20 @@ cdef class SwiftSends:
         self.properties[0] = SEPARATOR
         send.properties = self.properties + 1
         send.properties_bytes = send.seen = 0
-        send.code = send.opaque = send.command_flag = send.reconsume_times = 0
+        send.reconsume_times = 0
         send.is_batch = False
         if not (
             read_json(&send, header, header_bytes) if codec == 0
             else codec == 1 and read_binary(&send, header, header_bytes)
         ):
             return False
-        if not (send.code == SEND_MESSAGE_V2 or send.code == SEND_BATCH_MESSAGE):
+        if not (send.envelope.code == SEND_MESSAGE_V2 or send.envelope.code == SEND_BATCH_MESSAGE):
             return False
-        if send.command_flag != 0 or send.seen & NEEDED != NEEDED:
+        if send.envelope.flag != 0 or send.seen & NEEDED != NEEDED:
             return False
-        if not self.immediate and self.first_code and self.first_code != send.code:
+        if not self.immediate and self.first_code and self.first_code != send.envelope.code:
             return False  # receipts that wait are paid together, as those of one code
-        self.code = send.code
+        self.code = send.envelope.code
         if send.properties_bytes and send.properties[send.properties_bytes - 1] != SEPARATOR:
             send.properties[send.properties_bytes] = SEPARATOR
             send.properties_bytes += 1
@@ -611,7 +612,7 @@ cdef class SwiftSends:
         cdef Text *value = send.values
         cdef int letter
         if (
-            send.code != SEND_MESSAGE_V2
+            send.envelope.code != SEND_MESSAGE_V2
             or send.seen & SIGNED != SIGNED
             or value[SIGNATURE].length != SIGNATURE_CHARACTERS
             or not self.choose_key(value[ACCESS_KEY])
@@ -721,7 +722,7 @@ cdef class SwiftSends:
             memcpy(out, handle, handle_bytes)
             out += handle_bytes
         out = write_text(write_text(out, b'"'), self.receipts.behind_key)
-        out = write_text(write_number(out, send.opaque), self.receipts.behind_opaque)
+        out = write_text(write_number(out, send.envelope.opaque), self.receipts.behind_opaque)
         store32(frame, <uint32_t>(out - frame - 4))
         store32(frame + 4, <uint32_t>(out - frame - PREFIX_BYTES))
         self.answered += out - frame

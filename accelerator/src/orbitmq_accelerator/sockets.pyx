@@ -1,7 +1,8 @@
-"""The sockets of those who send, read many at a time: what the event loop and `Connection.data_received` do for one of them.
+"""The sockets of those who send and pull, read many at a time: what the event loop and `Connection.data_received` do for one of them.
 
-    event loop ── one descriptor is ready ──> turn ── for each socket that is ──> recv ─> the run of sends ─> send
-                                                                                    └─ what is left ─> Connection.data_received
+    event loop ── one descriptor is ready ──> turn ── for each socket that is ──> recv ─┬─> the run of sends ─> send
+                                                                                        ├─> its pulls ─> sendmsg, from the log
+                                                                                        └─ what is left ─> Connection.data_received
 
 A connection is seated here when a swift handler has taken a read of it, and is given back to the event loop when it ends, fails or is
 to be paused. Its transport stays its owner: it still writes whatever cannot be written at once.
@@ -15,6 +16,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset, strerror
 
+from orbitmq_accelerator.pulls cimport SwiftPulls, begins_with_a_pull, iovec
 from orbitmq_accelerator.sends cimport SwiftSends, begins_with_a_send, host_of
 
 from orbitmq.transport.congestion import LARGE_READ_BYTES
@@ -42,8 +44,12 @@ cdef extern from "sys/socket.h" nogil:
     enum:
         MSG_DONTWAIT
         MSG_NOSIGNAL
+    struct msghdr:
+        iovec *msg_iov
+        size_t msg_iovlen
     ssize_t recv(int descriptor, void *data, size_t length, int flags)
     ssize_t send(int descriptor, const void *data, size_t length, int flags)
+    ssize_t sendmsg(int descriptor, const msghdr *message, int flags)
 
 cdef extern from "unistd.h" nogil:
     int close(int descriptor)
@@ -72,6 +78,7 @@ cdef class SwiftReader:
     """See orbitmq/transport/express.py."""
 
     cdef SwiftSends sends
+    cdef SwiftPulls pulls  # or None where pulls go the ordinary way
     cdef object times, congestion, loop
     cdef dict seats  # by descriptor
     cdef int epoll
@@ -93,8 +100,9 @@ cdef class SwiftReader:
         if self.epoll >= 0:
             close(self.epoll)
 
-    def __init__(self, SwiftSends sends, times, congestion):
+    def __init__(self, SwiftSends sends, SwiftPulls pulls, times, congestion):
         self.sends = sends
+        self.pulls = pulls
         self.times = times
         self.congestion = congestion
         self.seats = {}
@@ -187,16 +195,15 @@ cdef class SwiftReader:
         connection.last_activity = now
         if length >= LARGE_READ:
             self.congestion.crowded[connection] = None
-        if (
-            begins_with_a_send(self.read, length)
-            and not (seat.is_mid_frame or self.refuses)
-            and connection.meter is None
-            and self.open_run()
-        ):
-            taken = self.sends.take_frames(connection, seat.born_host, self.read, length)
-            if taken:
-                self.taken += taken
-                self.answer(seat, descriptor)
+        if not (seat.is_mid_frame or self.refuses) and connection.meter is None:
+            if begins_with_a_send(self.read, length):
+                if self.open_run():
+                    taken = self.sends.take_frames(connection, seat.born_host, self.read, length)
+                    if taken:
+                        self.answer(seat, descriptor)
+            elif self.pulls is not None and begins_with_a_pull(self.read, length):
+                taken = self.serve_pulls(seat, descriptor, length)
+            self.taken += taken
         if taken < length:
             self.close_run()  # whoever looks now finds everything in its place
             connection.data_received(PyBytes_FromStringAndSize(<const char *>self.read + taken, length - taken))
@@ -218,6 +225,33 @@ cdef class SwiftReader:
                 sent = 0
         seat.write(PyBytes_FromStringAndSize(<const char *>sends.answers + sent, sends.answered - sent))
         return 0
+
+    cdef Py_ssize_t serve_pulls(self, Seat seat, int descriptor, Py_ssize_t length) except -1:
+        """How many bytes they were. A run of sends stays open: what is not indexed yet is not there for a pull."""
+        cdef SwiftPulls pulls = self.pulls
+        cdef Py_ssize_t more = 1, taken = 0
+        cdef ssize_t sent
+        cdef msghdr message
+        while more and taken < length:
+            try:
+                more = pulls.take_frames(seat.connection, self.read + taken, length - taken)
+                taken += more
+                if not pulls.size:  # all of them wait
+                    continue
+                sent = 0
+                if seat.unsent() == 0:
+                    memset(&message, 0, sizeof(message))
+                    message.msg_iov = pulls.pieces
+                    message.msg_iovlen = pulls.piece_count
+                    sent = sendmsg(descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+                    if sent < 0:  # the transport will find out why
+                        sent = 0
+                if sent < pulls.size:
+                    seat.write(pulls.joined(sent))
+                    break  # it reads more slowly than it asks
+            finally:
+                pulls.release()
+        return taken
 
     cdef bint open_run(self) except -1:
         if self.is_open:

@@ -6,7 +6,7 @@ As everywhere, what is unusual is not answered: `orbitmq.broker.sending` and `ti
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memchr, memcmp
 
-from orbitmq_accelerator.send_header cimport read_number
+from orbitmq_accelerator.command_header cimport read_number
 
 cdef enum:
     MOST_ENTRIES = 48

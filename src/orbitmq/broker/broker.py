@@ -13,7 +13,7 @@ from orbitmq.broker.jobs import start_jobs
 from orbitmq.broker.metrics import Metrics
 from orbitmq.broker.name_servers import NameServers
 from orbitmq.broker.opening import Opener
-from orbitmq.broker.routes import NOT_ON_FAST_PORT, build_express, build_reader, build_routes, build_swift
+from orbitmq.broker.routes import NOT_ON_FAST_PORT, build_express, build_routes, build_swift
 from orbitmq.clock import Clock, SystemClock
 from orbitmq.errors import ConfigError
 from orbitmq.message.hosts import pack_host
@@ -163,12 +163,12 @@ class Broker:
 
     async def _listen(self, routes: Routes, express: ExpressRoutes, host: str, port: int) -> Address:
         settings = self.configuration.settings
-        swift = build_swift(self.state)
+        swift, reader = build_swift(self.state, routes.keys())
         server = Server(
             routes,
             express=express,
             swift=swift,
-            reader=build_reader(self.state, swift),
+            reader=reader,
             limits=Limits(
                 idle_seconds=settings.server_channel_max_idle_time_seconds, backlog=settings.server_socket_backlog
             ),

@@ -106,7 +106,7 @@ class Pulling:
         """The answer; None while the pull is held."""
         header = request.read(PullMessage)
         try:
-            group, topic, wishes = self._check(header)
+            group, topic, wishes = self.check(header)
         except PullRefused as refusal:
             return answer(refusal.code, str(refusal), PullForbidden(forbidden_type=refusal.kind))
         except RequestFailed as failure:
@@ -127,26 +127,37 @@ class Pulling:
         if self._offsets.has_resets:
             return None
         try:
-            group, topic, wishes = self._check(header)
+            group, topic, wishes = self.check(header)
         except RequestFailed:
             return None
         result = self._read(header, header.queue_offset, wishes)
         return None if self._suggested(result, group) else (result, topic, group, wishes)
 
-    def handed_out(self, header: PullMessage, result: ReadResult) -> None:
-        """What `find` found is on its way."""
-        self._offsets.note_pull(header.consumer_group, header.topic, header.queue_id, result.next_offset)
-        self._count(header, result)
+    def handed_out(self, group: str, topic: str, queue_id: int, next_offset: int, count: int, total_bytes: int) -> None:
+        """So many messages are on their way: remember how far the group has come, and count them."""
+        self._offsets.note_pull(group, topic, queue_id, next_offset)
+        counters = self._gets.get((topic, group))
+        if counters is None:
+            name = f"{topic}@{group}"
+            counters = self._gets[topic, group] = (
+                self._stats.counter(statistics.GROUP_GET_NUMS, name),
+                self._stats.counter(statistics.GROUP_GET_SIZE, name),
+            )
+        counters[0].add(count)
+        counters[1].add(total_bytes)
+        self._all_gets.add(count)
 
     def hold(
         self, result: ReadResult, header: PullMessage, wishes: Wanted, request: Command, connection: Connection
     ) -> bool:
         """Keep a pull that found nothing until something comes, if it may wait."""
-        if (
-            not header.sys_flag & PULL_SUSPEND
-            or _code_of(result, header, self._corrects) != _NOT_FOUND
-            or not self.held.has_room(connection)
-        ):
+        if not header.sys_flag & PULL_SUSPEND or _code_of(result, header, self._corrects) != _NOT_FOUND:
+            return False
+        return self.wait(header, wishes, request, connection)
+
+    def wait(self, header: PullMessage, wishes: Wanted, request: Command, connection: Connection) -> bool:
+        """Keep a pull that may wait, and for which there is nothing yet; False if its client has too many of them."""
+        if not self.held.has_room(connection):
             return False
         settings = self._configuration.settings
         wait_ms = header.suspend_timeout_millis if settings.long_polling_enable else settings.short_polling_time_mills
@@ -166,7 +177,8 @@ class Pulling:
 
     # ---- checks, in Java's order
 
-    def _check(self, header: PullMessage) -> tuple[GroupConfig, TopicConfig, Wanted]:
+    def check(self, header: PullMessage) -> tuple[GroupConfig, TopicConfig, Wanted]:
+        """Who pulls, from what, and which messages. PullRefused, or another RequestFailed."""
         settings = self._configuration.settings
         if not settings.broker_permission & PERM_READ:
             raise PullRefused(_BROKER_FORBIDDEN, f"the broker {settings.broker_name} pulling message is forbidden")
@@ -186,7 +198,9 @@ class Pulling:
         if header.sys_flag & PULL_SUBSCRIPTION:
             expression, expression_type = header.subscription, header.expression_type
         else:
-            expression, expression_type = self._known_subscription(header, group)
+            expression, expression_type = self.known_subscription(
+                header.consumer_group, header.topic, header.sub_version, group
+            )
         if expression == ALL and expression_type == TAG:
             return group, topic, _EVERYTHING
         wishes = wanted(expression, expression_type, filters_enabled=settings.enable_property_filter)
@@ -194,33 +208,32 @@ class Pulling:
             wishes = wishes._replace(may_want=self._filters.may_want(header.topic, header.consumer_group, expression))
         return group, topic, wishes
 
-    def _known_subscription(self, header: PullMessage, group: GroupConfig) -> tuple[str, str]:
-        """What the group's heartbeat said it wants of the topic."""
-        members = self._clients.consumers(header.consumer_group)
+    def known_subscription(self, group_name: str, topic: str, sub_version: int, group: GroupConfig) -> tuple[str, str]:
+        """What the group's heartbeat said it wants of the topic: expression and its kind."""
+        members = self._clients.consumers(group_name)
         if members is None:
             raise RequestFailed(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's group info not exist: {header.consumer_group}",
+                f"the consumer's group info not exist: {group_name}",
                 hint="a consumer must send a heartbeat before it pulls",
             )
         if not group.consume_broadcast_enable and members.is_broadcasting:
             raise PullRefused(
-                _BROADCAST_FORBIDDEN, f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+                _BROADCAST_FORBIDDEN, f"the consumer group[{group_name}] can not consume by broadcast way"
             )
-        if not self._groups.may_read(header.consumer_group, header.topic):
+        if not self._groups.may_read(group_name, topic):
             raise PullRefused(
-                _SUBSCRIPTION_FORBIDDEN,
-                f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]",
+                _SUBSCRIPTION_FORBIDDEN, f"the consumer group[{group_name}] is forbidden for topic[{topic}]"
             )
-        subscription = members.subscriptions.get(header.topic)
+        subscription = members.subscriptions.get(topic)
         if subscription is None:
             raise RequestFailed(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist: group {header.consumer_group}, topic {header.topic}",
+                f"the consumer's subscription not exist: group {group_name}, topic {topic}",
             )
-        if subscription.sub_version < header.sub_version:
+        if subscription.sub_version < sub_version:
             raise RequestFailed(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST, f"the consumer's subscription not latest: {header.consumer_group}"
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, f"the consumer's subscription not latest: {group_name}"
             )
         return subscription.sub_string, subscription.expression_type
 
@@ -250,11 +263,12 @@ class Pulling:
             group,
             self._suggested(result, group),
         )
-        self._offsets.note_pull(header.consumer_group, header.topic, header.queue_id, result.next_offset)
+        group_name, queue_id, next_offset = header.consumer_group, header.queue_id, result.next_offset
         if result.status is ReadStatus.FOUND:
             response.parts = result.buffers
-            self._count(header, result)
+            self.handed_out(group_name, header.topic, queue_id, next_offset, result.count, result.total_bytes)
         else:
+            self._offsets.note_pull(group_name, header.topic, queue_id, next_offset)
             self._misses.add(1)
         return response
 
@@ -307,19 +321,6 @@ class Pulling:
         if group is None or not self._configuration.settings.slave_read_enable:
             return 0
         return group.which_broker_when_consume_slowly if result.far_behind else group.broker_id
-
-    def _count(self, header: PullMessage, result: ReadResult) -> None:
-        key = (header.topic, header.consumer_group)
-        counters = self._gets.get(key)
-        if counters is None:
-            name = f"{header.topic}@{header.consumer_group}"
-            counters = self._gets[key] = (
-                self._stats.counter(statistics.GROUP_GET_NUMS, name),
-                self._stats.counter(statistics.GROUP_GET_SIZE, name),
-            )
-        counters[0].add(result.count)
-        counters[1].add(result.total_bytes)
-        self._all_gets.add(result.count)
 
 
 def _code_of(result: ReadResult, header: PullMessage, corrects: bool) -> int:

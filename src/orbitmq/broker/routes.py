@@ -43,6 +43,8 @@ from orbitmq.protocol.whole_request import reader
 from orbitmq.transport.request_times import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from orbitmq.access.gate import Door
     from orbitmq.broker.state import State
     from orbitmq.transport.connection import Handler, Routes
@@ -94,8 +96,21 @@ def _guarded_express(s: State, gate: Door) -> ExpressRoutes:
     return {(code, CODEC_JSON): send}
 
 
-def build_swift(state: State) -> SwiftHandler | None:
-    """What takes whole runs of sends, where it is installed; under the same conditions as the express handlers of sends."""
+def build_swift(state: State, codes: Collection[int]) -> tuple[SwiftHandler | None, SwiftReader | None]:
+    """What takes whole runs of requests with these codes, and what reads the sockets of those who make them, where they are installed.
+
+    For one port, and under the same conditions as the express handlers.
+    """
+    sockets = compiled("sockets")
+    sends = _build_sends(state)
+    if sends is None:
+        return None, None
+    pulls = _build_pulls(state, sends) if RequestCode.PULL_MESSAGE in codes else None
+    on_sockets = None if sockets is None else sockets.SwiftReader(sends, pulls, state.times, state.congestion)
+    return pulls or sends, on_sockets
+
+
+def _build_sends(state: State) -> SwiftHandler | None:
     sends = compiled("sends")
     if sends is None or state.copying is not None:
         return None
@@ -114,13 +129,24 @@ def build_swift(state: State) -> SwiftHandler | None:
     return handler
 
 
-def build_reader(state: State, swift: SwiftHandler | None) -> SwiftReader | None:
-    """What reads the sockets of those who send, where it is installed. One for each port."""
-    sockets = compiled("sockets")
-    if sockets is None or swift is None:
+def _build_pulls(state: State, sends: SwiftHandler) -> SwiftHandler | None:
+    """It hands on what begins with something else."""
+    pulls = compiled("pulls")
+    if pulls is None or state.gate is not None:
         return None
-    reader: SwiftReader = sockets.SwiftReader(swift, state.times, state.congestion)
-    return reader
+    handler: SwiftHandler = pulls.SwiftPulls(
+        state.pulling,
+        state.store,
+        state.topics,
+        state.groups,
+        state.offsets,
+        state.configuration,
+        state.compacted,
+        state.times.of(Kind(RequestCode.PULL_MESSAGE)),
+        state.times.of(Kind(RequestCode.LITE_PULL_MESSAGE)),
+        sends,
+    )
+    return handler
 
 
 def build_routes(state: State) -> Routes:

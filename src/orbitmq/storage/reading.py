@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.queue_table import AnyQueue, QueueTable
 
 MAX_READ_BYTES: Final = 128 << 20
-_LEAST_BYTES: Final = 100  # Java takes no smaller limit
+LEAST_READ_BYTES: Final = 100  # Java takes no smaller limit
 _NO_LIMIT: Final = 1 << 31
 
 
@@ -86,15 +86,15 @@ class QueueReader:
         self._queues = queues
         self._extensions = extensions
         self._config = config
-        self._recent_bytes = memory_bytes * config.memory_percent // 100
+        self.recent_bytes = memory_bytes * config.memory_percent // 100
         self._loops = compiled("reads")
-        self._usual = _Limits(
+        self.usual = _Limits(
             config.max_read_bytes_in_memory,
             config.max_read_count_in_memory,
             config.max_read_bytes_on_disk,
             config.max_read_count_on_disk,
         )
-        self._bulk = _Limits(config.max_bulk_read_bytes, _NO_LIMIT, config.max_read_bytes_in_memory, _NO_LIMIT)
+        self.bulk = _Limits(config.max_bulk_read_bytes, _NO_LIMIT, config.max_read_bytes_in_memory, _NO_LIMIT)
 
     def read(
         self,
@@ -117,7 +117,7 @@ class QueueReader:
         queue = self._queues.queues.get((topic, queue_id))
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0)
-        max_bytes = min(max(max_bytes, _LEAST_BYTES), MAX_READ_BYTES)
+        max_bytes = min(max(max_bytes, LEAST_READ_BYTES), MAX_READ_BYTES)
         plain = tag_codes is None and accept is None
         # Without a filter every entry counts, so there is no need to look at more than are wanted.
         limit = max(1, max_count) if plain else max(self._config.max_filtered_entries, max_count)
@@ -133,7 +133,7 @@ class QueueReader:
             else:
                 data, entries = b"", _batch_entries(queue, offset, limit)
         result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, offset, low, high)
-        limits = self._bulk if bulk else self._usual
+        limits = self.bulk if bulk else self.usual
         if data:
             if plain and self._collect_plain(result, data, max_count, max_bytes, limits):
                 return result
@@ -148,7 +148,7 @@ class QueueReader:
         """The common case, quickly: no filter, recent records, all there. False leaves `result` as it was."""
         physical, _, _ = ENTRY.unpack_from(data)
         log_end = self._log.end
-        if log_end - physical > self._recent_bytes:
+        if log_end - physical > self.recent_bytes:
             return False
         segment = self._log.files.segment_of(physical)
         if segment is None:
@@ -228,7 +228,7 @@ class QueueReader:
             skip_to = -1
         result.buffers = buffers
         result.queue_offsets = queue_offsets
-        result.far_behind = physical >= 0 and log_end - physical > self._recent_bytes
+        result.far_behind = physical >= 0 and log_end - physical > self.recent_bytes
 
     def _is_full(
         self,
@@ -242,7 +242,7 @@ class QueueReader:
     ) -> bool:
         if result.count + messages > max_count or result.total_bytes + size > max_bytes:
             return True
-        if behind_bytes <= self._recent_bytes:
+        if behind_bytes <= self.recent_bytes:
             return result.total_bytes + size > limits.bytes_in_memory or result.count >= limits.count_in_memory
         return result.total_bytes + size > limits.bytes_on_disk or result.count >= limits.count_on_disk
 

@@ -136,7 +136,7 @@ class Store:
                 self._log_flusher.flush()
             mark_running(self.disk, config.directory)
             undo.pop_all()
-        self._reader = QueueReader(self.log, self.queues, self._extensions, config, _physical_memory_bytes())
+        self.reader = QueueReader(self.log, self.queues, self._extensions, config, _physical_memory_bytes())
         self._index_flusher = IndexFlusher(
             self.queues, self.keys, self._indexer, config, self.checkpoint, self._checkpoint_file, self.health, threads
         )
@@ -339,7 +339,7 @@ class Store:
         that by what stands beside its entry. Buffers are views of the mapped log: they stay valid as long as they are held,
         also when their file is deleted. A `bulk` read may be as large as it asks for, within reason.
         """
-        return self._reader.read(topic, queue_id, offset, max_count, max_bytes, tag_codes, accept, may_want, bulk=bulk)
+        return self.reader.read(topic, queue_id, offset, max_count, max_bytes, tag_codes, accept, may_want, bulk=bulk)
 
     def record_at(self, commit_log_offset: int) -> memoryview | None:
         """The record that begins at this offset of the log; None if none does."""

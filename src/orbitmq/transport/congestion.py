@@ -8,6 +8,8 @@ Java: BrokerFastFailure, which looks at the oldest request of a thread pool's qu
 
 from __future__ import annotations
 
+import socket
+import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -41,3 +43,19 @@ class Congestion:
                 unread += waiting
                 self.crowded[connection] = None  # it may not be read from again before the next look
         return unread * elapsed / read_bytes if read_bytes else 0.0
+
+
+def unread_in_system(sock: socket.socket | None) -> int:
+    """What lies in its buffer, and as much again if that is full: then the peer's fills too, which nobody sees here.
+
+    0 where nobody knows, as in a simulated network.
+    """
+    if sock is None or sock.fileno() < 0:
+        return 0
+    import fcntl  # not on Windows, where clients run and nobody asks this
+    import termios
+
+    unread = int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
+    # The system counts its own book-keeping in: a buffer is full long before so many bytes are in it.
+    is_full = unread > sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 4
+    return 2 * unread if is_full else unread

@@ -3,12 +3,7 @@
     bytes ─> preamble ─> TLS? ─> frames ─> commands ─┬─> answers to our calls
                                                      └─> routes[code](command, connection) ─> one write per chunk
 
-A handler's coroutine is stepped once, on the spot. One that finishes without waiting joins the single write for all
-frames of the chunk and costs no task; one that waits becomes a task and answers later, in any order. During that first
-step there is no current task, so a handler must reach its first real wait before it uses `asyncio.timeout` and the like.
-The most frequent requests are not even made a command of: see express.py.
-
-Back-pressure: when too many handlers wait or too many bytes are unsent, reading pauses, and frames already read wait too.
+What happens between a frame and its answer stands in serving.py, what all connections of a server share in service.py.
 
 Java: NettyRemotingAbstract
 """
@@ -17,9 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import sys
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -27,39 +19,30 @@ from orbitmq.errors import (
     ConnectionLost,
     FrameError,
     FrameTooLarge,
-    HeaderError,
     OrbitError,
     RequestFailed,
     TransportError,
 )
 from orbitmq.protocol import command as commands
-from orbitmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE
+from orbitmq.protocol.codes import FLAG_ONEWAY
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_JSON, HEADER_LENGTH_MASK, MAX_FRAME_BYTES, Frame, FrameDecoder
 from orbitmq.transport.address import Address
 from orbitmq.transport.calls import Calls
-from orbitmq.transport.congestion import LARGE_READ_BYTES
-from orbitmq.transport.express import (
-    BINARY_START_BYTES,
-    JSON_START_BYTES,
-    MOST_SWIFT_HEADER_BYTES,
-    ExpressHandler,
-    SwiftHandler,
-    SwiftReader,
-)
-from orbitmq.transport.failures import failure_answer, refuse_unknown_code
+from orbitmq.transport.congestion import LARGE_READ_BYTES, unread_in_system
+from orbitmq.transport.express import BINARY_START_BYTES, JSON_START_BYTES, MOST_SWIFT_HEADER_BYTES
 from orbitmq.transport.late_answers import LateAnswers
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
 from orbitmq.transport.outgoing import Outgoing, encoded_answer
 from orbitmq.transport.preamble import TRUSTED_PROXIES, Preamble
 from orbitmq.transport.reading import Reading
 from orbitmq.transport.request_times import Kind, Result
+from orbitmq.transport.serving import Serving
 
 if TYPE_CHECKING:
-    from orbitmq.transport.congestion import Congestion
-    from orbitmq.transport.load_limits import Refusals
-    from orbitmq.transport.request_times import RequestTimes
-    from orbitmq.transport.tls import ServerTls, TlsLayer
+    from orbitmq.transport.express import SwiftHandler
+    from orbitmq.transport.service import Service
+    from orbitmq.transport.tls import TlsLayer
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +51,6 @@ Handler = Callable[[Command, "Connection"], Coroutine[Any, Any, Command | None]]
 
 Routes = Mapping[int, Handler]
 
-_FLUSH_BYTES: Final = 256 * 1024
 _REFUSED_SECONDS: Final = 5.0  # for a connection too many to ask something and be told
 _WHY_LOST: Final = "was it stopped? if not, is it a RocketMQ server, and does it want TLS?"
 _UNKNOWN_PEER: Final = Address("unknown", 0)
@@ -77,28 +59,20 @@ _UNKNOWN_PEER: Final = Address("unknown", 0)
 class Connection(asyncio.Protocol):
     __slots__ = (
         "_backlog",
-        "_believes_proxy",
         "_calls",
         "_congestion",
         "_decoder",
         "_express",
         "_flush_scheduled",
         "_idle_timer",
-        "_in_chunk",
         "_late",
-        "_leaving",
         "_limits",
         "_loop",
-        "_on_close",
-        "_on_open",
-        "_on_source",
         "_out",
         "_preamble",
-        "_reader",
         "_reading",
-        "_refusals",
-        "_routes",
-        "_server_tls",
+        "_service",
+        "_serving",
         "_stopped_reading",
         "_swift",
         "_times",
@@ -107,63 +81,35 @@ class Connection(asyncio.Protocol):
         "_write_paused",
         "closed",
         "last_activity",
+        "leaving",
         "meter",
         "peer",
     )
 
     def __init__(
-        self,
-        routes: Routes,
-        *,
-        express: Mapping[bytes, ExpressHandler] | None = None,
-        swift: SwiftHandler | None = None,
-        reader: SwiftReader | None = None,
-        limits: Limits = DEFAULT_LIMITS,
-        server_tls: ServerTls | None = None,
-        client_tls: TlsLayer | None = None,
-        times: RequestTimes | None = None,
-        congestion: Congestion | None = None,
-        on_open: Callable[[Connection], None] | None = None,
-        on_close: Callable[[Connection], None] | None = None,
-        on_source: Callable[[Connection], None] | None = None,
-        refusals: Refusals | None = None,
-        believes_proxy: Callable[[str], bool] | None = None,
+        self, service: Service, *, limits: Limits = DEFAULT_LIMITS, client_tls: TlsLayer | None = None
     ) -> None:
-        """`server_tls` marks the accepting side: only there do the first bytes choose between plain and TLS.
-
-        `express` handlers go by the first bytes of a header, `swift` sees every read first (express.py). `on_source` hears when
-        a proxy names another peer, `times` how long requests took, `congestion` how much is read. `believes_proxy` is asked whether the host that is connected may
-        do that; without it, all may.
-        """
         self.peer: Address = _UNKNOWN_PEER  # behind a proxy: the client that the proxy names
         self.closed = False
         self.last_activity = 0.0
         self.meter: Callable[[int], None] | None = None  # asked with the size of each request; raises if it is too much
-        self._routes = routes
-        self._express = express or {}
-        self._swift = swift if limits.max_frame_bytes >= MAX_FRAME_BYTES else None
-        if limits.max_header_bytes < MOST_SWIFT_HEADER_BYTES:
-            self._swift = None
-        self._reader = reader if self._swift is not None else None  # neither looks at limits
+        self.leaving: asyncio.TimerHandle | None = None  # of one that is turned away
+        self._service = service
         self._limits = limits
-        self._server_tls = server_tls
-        self._preamble = Preamble() if server_tls is not None else None
+        # These four are asked at every read.
+        self._express = service.express
+        self._swift = service.swift if _may_be_swift(limits) else None
+        self._times = service.times
+        self._congestion = service.congestion
+        self._preamble = Preamble() if service.server_tls is not None else None
         self._tls = client_tls
-        self._times = times
-        self._congestion = congestion
-        self._on_open = on_open
-        self._on_close = on_close
-        self._on_source = on_source
-        self._refusals = refusals
-        self._believes_proxy = believes_proxy
-        self._leaving: asyncio.TimerHandle | None = None  # of one that is turned away
         self._decoder = FrameDecoder(limits.max_frame_bytes, limits.max_header_bytes)
-        self._backlog: deque[Frame] = deque()
-        self._late = LateAnswers(self, limits.max_unanswered, times, self._go_on_reading)
+        self._late = LateAnswers(self, limits.max_unanswered, service.times, self._go_on_reading)
         self._calls = Calls(limits.max_calls)
-        self._idle_timer: asyncio.TimerHandle | None = None
         self._out = Outgoing()
-        self._in_chunk = False
+        self._serving = Serving(self, service, self._out, self._late, self._calls)
+        self._backlog = self._serving.backlog
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._flush_scheduled = False
         self._write_paused = False
         self._stopped_reading = False
@@ -173,7 +119,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._loop = asyncio.get_running_loop()
-        self._reading = Reading(self, self._transport, self._reader)
+        self._reading = Reading(self, self._transport, self._service.reader if self._swift is not None else None)
         self._transport.set_write_buffer_limits(high=self._limits.write_pause_bytes)
         peer = transport.get_extra_info("peername")
         if peer:
@@ -183,8 +129,8 @@ class Connection(asyncio.Protocol):
         if self._tls is not None:
             self._tls.start()
             self._transport.write(self._tls.pending())
-        if self._on_open is not None:
-            self._on_open(self)
+        if self._service.on_open is not None:
+            self._service.on_open(self)
 
     def data_received(self, data: bytes) -> None:
         self.last_activity = self._loop.time()
@@ -201,7 +147,7 @@ class Connection(asyncio.Protocol):
                 if self._tls is not None and data:
                     data = self._decrypt(self._tls, data)
             except (FrameError, TransportError) as error:
-                self._refuse(error)
+                self.refuse(error)
                 return
         if data and self._express and not (self._backlog or self._out.pieces or self._write_paused or self.meter):
             if congestion is not None and congestion.refuse is not None:
@@ -216,9 +162,9 @@ class Connection(asyncio.Protocol):
         if self._backlog:  # reading is being paused: keep the order
             self._backlog.extend(frames)
         elif frames:
-            self._process(frames)
+            self._serving.process(frames)
         if self._decoder.failure is not None and not self._backlog:
-            self._refuse(self._decoder.failure)
+            self.refuse(self._decoder.failure)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -231,14 +177,14 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
         self._reading.end()
-        for timer in (self._idle_timer, self._leaving):
+        for timer in (self._idle_timer, self.leaving):
             if timer is not None:
                 timer.cancel()
         self._backlog.clear()
         self._out.clear()
         self._calls.fail(ConnectionLost(f"the connection to {self.peer} closed before it answered", hint=_WHY_LOST))
-        if self._on_close is not None:
-            self._on_close(self)
+        if self._service.on_close is not None:
+            self._service.on_close(self)
 
     # ---- what the rest of the house calls
 
@@ -263,22 +209,10 @@ class Connection(asyncio.Protocol):
         return self._write_paused
 
     def unread_bytes(self) -> int:
-        """What lies in the system's buffer, and as much again if that is full: then the peer's fills too, which nobody sees here.
-
-        0 where nobody knows, as in a simulated network, and while it is left unread on purpose: that says nothing of others' waits.
-        """
-        if self.closed or self._stopped_reading or self._must_pause() or self._transport.is_closing():
+        """What waits before it is read; 0 while it is left unread on purpose: that says nothing of others' waits."""
+        if self.closed or self._stopped_reading or self.must_pause() or self._transport.is_closing():
             return 0
-        sock = self._transport.get_extra_info("socket")
-        if sock is None or sock.fileno() < 0:
-            return 0
-        import fcntl  # not on Windows, where clients run and nobody asks this
-        import termios
-
-        unread = int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
-        # The system counts its own book-keeping in: a buffer is full long before so many bytes are in it.
-        is_full = unread > sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 4
-        return 2 * unread if is_full else unread
+        return unread_in_system(self._transport.get_extra_info("socket"))
 
     def notify(self, request: Command) -> None:
         """Send a one-way request: nobody answers it. Dropped when the connection is gone."""
@@ -290,7 +224,7 @@ class Connection(asyncio.Protocol):
 
     def answer(self, request: Command, answer: Command, *, is_held: bool = True) -> None:
         """Answer a request whose handler returned None (`is_held`), or has waited. Dropped when the connection is gone or it was one-way."""
-        if self._times is not None and request.code in self._routes:
+        if self._times is not None and request.code in self._service.routes:
             seconds = self._loop.time() - request.arrived
             self._times.note_later(request, answer, seconds, is_written=not self.closed, is_held=is_held)
         if not self.closed and not request.flag & FLAG_ONEWAY:
@@ -330,20 +264,20 @@ class Connection(asyncio.Protocol):
             raise refusal.with_traceback(None)  # or it would remember every time
 
         self.meter = refuse
-        self._leaving = self._loop.call_later(_REFUSED_SECONDS, self.close)
+        self.leaving = self._loop.call_later(_REFUSED_SECONDS, self.close)
 
     def let_in(self) -> None:
         """It may stay after all: a proxy has named another peer."""
-        if self._leaving is not None:
-            self._leaving.cancel()
-            self._leaving = None
+        if self.leaving is not None:
+            self.leaving.cancel()
+            self.leaving = None
             self.meter = None
 
     def close(self) -> None:
         """Send what is waiting, then close."""
         if not self.closed:
             self._reading.end()
-            self._flush()
+            self.flush()
             self._transport.close()
 
     def abort(self) -> None:
@@ -362,6 +296,11 @@ class Connection(asyncio.Protocol):
             self._stopped_reading = True
             self._backlog.clear()
             self._reading.pause()
+
+    # ---- what serving calls, besides `write_out`, `flush`, `must_pause`, `settle_times` and `refuse` below
+
+    def pause_reading(self) -> None:
+        self._reading.pause()
 
     # ---- what a swift reader calls, besides `data_received` and `abort`; it notes `last_activity` and looks at `meter`
 
@@ -382,7 +321,8 @@ class Connection(asyncio.Protocol):
 
     def _choose_layers(self, preamble: Preamble, data: bytes) -> bytes:
         preamble.feed(data)
-        if preamble.is_proxied and self._believes_proxy is not None and not self._believes_proxy(self.peer.host):
+        believes_proxy = self._service.believes_proxy
+        if preamble.is_proxied and believes_proxy is not None and not believes_proxy(self.peer.host):
             raise TransportError(
                 "it sent a PROXY header, and is not believed", hint=f"if it is your proxy, name it in {TRUSTED_PROXIES}"
             )
@@ -391,12 +331,12 @@ class Connection(asyncio.Protocol):
         self._preamble = None
         if preamble.source is not None:
             self.peer = preamble.source
-            if self._on_source is not None:
-                self._on_source(self)
+            if self._service.on_source is not None:
+                self._service.on_source(self)
                 if self._transport.is_closing():  # nobody who comes from there is let in
                     return b""
-        assert self._server_tls is not None
-        self._tls = self._server_tls.layer(is_tls=preamble.is_tls)
+        assert self._service.server_tls is not None
+        self._tls = self._service.server_tls.layer(is_tls=preamble.is_tls)
         return preamble.rest
 
     def _decrypt(self, tls: TlsLayer, data: bytes) -> bytes:
@@ -408,7 +348,7 @@ class Connection(asyncio.Protocol):
             if reply := tls.pending():
                 self._transport.write(reply)
         if tls.handshaken and not was_handshaken:
-            self._flush()  # what was said before the handshake was done
+            self.flush()  # what was said before the handshake was done
         return plain
 
     # ---- frames to answers
@@ -423,10 +363,10 @@ class Connection(asyncio.Protocol):
         taken, answers = swift(self, data)
         if answers:
             self._transport.write(answers if self._tls is None else self._tls.encrypt(answers))
-            self._settle_times(self.last_activity)
+            self.settle_times(self.last_activity)
         elif taken and self._late.is_full():
             self._reading.pause()
-        if taken and self._tls is None and not (self._must_pause() or self._stopped_reading):
+        if taken and self._tls is None and not (self.must_pause() or self._stopped_reading):
             self._reading.hand_over()
         return data[taken:] if taken else data
 
@@ -443,7 +383,7 @@ class Connection(asyncio.Protocol):
         try:
             answered = express(self, header, body)
         except Exception as error:  # as for every handler: whatever it is, the peer gets an answer
-            self._queue_failure(commands.decode(Frame(codec, header, body)), error)
+            self._serving.queue_failure(commands.decode(Frame(codec, header, body)), error)
             answered = b""
         if answered:
             self._transport.write(answered if self._tls is None else self._tls.encrypt(answered))
@@ -451,120 +391,34 @@ class Connection(asyncio.Protocol):
                 self._times.settle(self._loop.time() - self.last_activity)
             return True
         if answered is None:
-            self._in_chunk = True
-            self._step_handler(Frame(codec, header, body))
-            self._in_chunk = False
-        self._write_out()
+            self._out.write_follows = True
+            self._serving.step(Frame(codec, header, body))
+            self._out.write_follows = False
+        self.write_out()
         if self._times is not None and self._times.unsettled:
             self._times.settle(self._loop.time() - self.last_activity)
         if self._late.is_full():
             self._reading.pause()
         return True
 
-    def _process(self, frames: list[Frame]) -> None:
-        self._in_chunk = True
-        arrived = self.last_activity  # a write in between notes another time
-        express_of, meter, out = self._express.get, self.meter, self._out
-        for index, frame in enumerate(frames):
-            codec, header, body = frame
-            if meter is not None and not self._is_within(meter, frame):
-                continue
-            express = express_of(header[:JSON_START_BYTES] if codec == CODEC_JSON else header[:BINARY_START_BYTES])
-            try:
-                answered = express(self, header, body) if express is not None else None
-            except Exception as error:  # as for every handler: whatever it is, the peer gets an answer
-                self._queue_failure(commands.decode(frame), error)
-                continue
-            if answered:
-                out.pieces.append(answered)
-                out.size += len(answered)
-            elif answered is None and not self._step_handler(frame):
-                break
-            elif self._late.is_full():
-                self._hold_back(frames, index)
-                break
-            if out.size >= _FLUSH_BYTES:
-                self._flush()
-                if self._must_pause():
-                    self._hold_back(frames, index)
-                    break
-        self._in_chunk = False
-        if out.pieces:
-            self._write_out()  # `data_received` has just noted the time
-        self._settle_times(arrived)
-        if self._leaving is not None:
-            self.close()
-
-    def _step_handler(self, frame: Frame) -> bool:
-        """The ordinary way. False: the peer does not speak our protocol."""
-        try:
-            command = commands.decode(frame)
-        except HeaderError as error:
-            self._refuse(error)
-            return False
-        if command.flag & FLAG_RESPONSE:
-            self._calls.take(command)
-            return True
-        command.arrived = self.last_activity
-        coroutine = self._routes.get(command.code, refuse_unknown_code)(command, self)
-        try:
-            waiting_for = coroutine.send(None)
-        except StopIteration as finished:
-            if finished.value is not None:
-                self._queue_answer(command, finished.value)
-        except Exception as error:  # whatever it is, the peer gets an answer
-            self._queue_failure(command, error)
-        else:
-            self._late.finish(command, coroutine, waiting_for)
-        return True
-
-    def _is_within(self, meter: Callable[[int], None], frame: Frame) -> bool:
-        """False: it was too much, and the peer is told so."""
-        try:
-            meter(len(frame.header) + len(frame.body))
-        except RequestFailed as refusal:
-            try:
-                command = commands.decode(frame)
-            except HeaderError:
-                return True  # what does not speak our protocol is dealt with there
-            if command.flag & FLAG_RESPONSE:
-                return True  # we asked for it
-            self._queue_failure(command, refusal)
-            return False
-        return True
-
-    def _queue_failure(self, request: Command, error: Exception) -> None:
-        self._queue_answer(request, failure_answer(request, error, self.peer))
-
-    def _queue_answer(self, request: Command, answer: Command) -> None:
-        if self._times is not None and request.code in self._routes:
-            self._times.note(request, answer)
-        if not request.flag & FLAG_ONEWAY:
-            self._out.add(encoded_answer(request, answer, self.peer))
-
-    def _hold_back(self, frames: list[Frame], done: int) -> None:
-        """The frames behind number `done` wait until this connection may go on."""
-        self._backlog.extend(frames[done + 1 :])
-        self._reading.pause()
-
-    def _must_pause(self) -> bool:
+    def must_pause(self) -> bool:
         return self._write_paused or self._late.is_full()
 
     def _go_on_reading(self) -> None:
-        if self.closed or self._stopped_reading or self._transport.is_closing() or self._must_pause():
+        if self.closed or self._stopped_reading or self._transport.is_closing() or self.must_pause():
             return
         if self._backlog:
             frames = list(self._backlog)
             self._backlog.clear()
-            self._process(frames)
-        if self._backlog or self._must_pause():
+            self._serving.process(frames)
+        if self._backlog or self.must_pause():
             return
         if self._decoder.failure is not None:
-            self._refuse(self._decoder.failure)
+            self.refuse(self._decoder.failure)
         else:
             self._reading.by_loop()
 
-    def _settle_times(self, arrived: float) -> None:
+    def settle_times(self, arrived: float) -> None:
         if self._times is not None and self._times.unsettled:
             self._times.settle(self._loop.time() - arrived)
 
@@ -573,15 +427,15 @@ class Connection(asyncio.Protocol):
     def _send(self, pieces: list[bytes | memoryview]) -> None:
         """Queue a frame; all that is queued in one turn of the loop leaves in one write."""
         self._out.add(pieces)
-        if not self._in_chunk and not self._flush_scheduled:
+        if not self._out.write_follows and not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         self.last_activity = self._loop.time()
-        self._write_out()
+        self.write_out()
 
-    def _write_out(self) -> None:
+    def write_out(self) -> None:
         self._flush_scheduled = False
         if not self._out.pieces or self.closed:
             return
@@ -607,12 +461,17 @@ class Connection(asyncio.Protocol):
                 logger.warning("closed %s: half a frame, and nothing more for %.0f s", self.peer, quiet)
             self.close()
 
-    def _refuse(self, error: OrbitError) -> None:
+    def refuse(self, error: OrbitError) -> None:
         """The peer does not speak our protocol: say so once, answer what was well-formed, close."""
         logger.warning("closed %s: %s", self.peer, error)
-        if self._refusals is not None and isinstance(error, FrameTooLarge):
-            self._refusals.by_key[error.limit] += 1
-        self._in_chunk = False
+        if self._service.refusals is not None and isinstance(error, FrameTooLarge):
+            self._service.refusals.by_key[error.limit] += 1
+        self._out.write_follows = False
         self._backlog.clear()
         self._calls.fail(ConnectionLost(f"{self.peer} speaks another language: {error.message}", hint=error.hint))
         self.close()
+
+
+def _may_be_swift(limits: Limits) -> bool:
+    """Swift handlers and readers look at no limits, so only where there are none of the connection's own."""
+    return limits.max_frame_bytes >= MAX_FRAME_BYTES and limits.max_header_bytes >= MOST_SWIFT_HEADER_BYTES

@@ -23,9 +23,10 @@ _LARGE_PIECE_BYTES: Final = 16 * 1024  # a short header before so much is not wo
 
 
 class Outgoing:
-    __slots__ = ("pieces", "size")
+    __slots__ = ("pieces", "size", "write_follows")
 
     def __init__(self) -> None:
+        self.write_follows = False  # whoever adds something now need not see to it that it leaves
         self.pieces: list[bytes | memoryview] = []
         self.size = 0
 

@@ -14,6 +14,7 @@ from orbitmq.errors import ConnectFailed, OrbitError
 from orbitmq.transport.connection import Connection, Routes
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
 from orbitmq.transport.network import Network, TcpNetwork
+from orbitmq.transport.service import Service
 from orbitmq.transport.tls import TlsLayer
 
 if TYPE_CHECKING:
@@ -46,13 +47,12 @@ class Pool:
     ) -> None:
         """`sign` proves to the other side who sends a request; it may only add fields."""
         self._sign = sign
-        self._routes: Routes = routes or {}
+        self._service = Service(routes=routes or {}, on_close=on_close)
         self._limits = limits
         self._tls = tls
         self._random = randomness or random.Random()
         self._network = network or TcpNetwork()
         self._on_open = on_open
-        self._on_close = on_close
         self._slots: dict[Address, _Slot] = {}
         self._closed = False
 
@@ -120,12 +120,8 @@ class Pool:
         self._slots.clear()
 
     async def _connect(self, address: Address, slot: _Slot) -> Connection:
-        connection = Connection(
-            self._routes,
-            limits=self._limits,
-            client_tls=TlsLayer(self._tls, server_name=address.host) if self._tls is not None else None,
-            on_close=self._on_close,
-        )
+        client_tls = TlsLayer(self._tls, server_name=address.host) if self._tls is not None else None
+        connection = Connection(self._service, limits=self._limits, client_tls=client_tls)
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
                 await self._network.connect(lambda: connection, address)

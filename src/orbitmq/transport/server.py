@@ -14,6 +14,7 @@ from orbitmq.transport.connection import Connection, Routes
 from orbitmq.transport.express import ExpressRoutes, SwiftHandler, SwiftReader, by_first_bytes
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
 from orbitmq.transport.network import Listener, Network, TcpNetwork
+from orbitmq.transport.service import Service
 from orbitmq.transport.tls import ServerTls, TlsSettings
 
 if TYPE_CHECKING:
@@ -47,17 +48,25 @@ class Server:
     ) -> None:
         """`believes_proxy`: whether that host may say in a PROXY header for whom it connects."""
         self.connections: dict[Connection, None] = {}  # in the order they came
-        self._routes = routes
-        self._express = by_first_bytes(express or {})
-        self._swift = swift
         self._reader = reader
         self._limits = limits
         self._doorman = doorman
-        self._believes_proxy = believes_proxy
         self._tls = ServerTls(tls or TlsSettings())
-        self._times = times
-        self._congestion = congestion
         self._on_close = on_close
+        self._service = Service(
+            routes=routes,
+            express=by_first_bytes(express or {}),
+            swift=swift,
+            reader=reader,
+            server_tls=self._tls,
+            times=times,
+            congestion=congestion,
+            on_open=self._admit,
+            on_close=self._forget,
+            on_source=doorman.arrived if doorman is not None else None,
+            refusals=doorman.refusals if doorman is not None else None,
+            believes_proxy=believes_proxy,
+        )
         self._network = network or TcpNetwork()
         self._listener: Listener | None = None
         self._all_gone: asyncio.Event | None = None
@@ -106,22 +115,8 @@ class Server:
 
     def _new_connection(self) -> Connection:
         self._tls.reload_if_changed()
-        doorman = self._doorman
-        return Connection(
-            self._routes,
-            express=self._express,
-            swift=self._swift,
-            reader=self._reader,
-            limits=self._limits if doorman is None else doorman.for_connections(self._limits),
-            server_tls=self._tls,
-            times=self._times,
-            congestion=self._congestion,
-            on_open=self._admit,
-            on_close=self._forget,
-            on_source=doorman.arrived if doorman is not None else None,
-            refusals=doorman.refusals if doorman is not None else None,
-            believes_proxy=self._believes_proxy,
-        )
+        limits = self._limits if self._doorman is None else self._doorman.for_connections(self._limits)
+        return Connection(self._service, limits=limits)
 
     def limits_changed(self) -> None:
         """Connections that are open are counted from now on, or no longer."""

@@ -26,6 +26,7 @@ _FOUND: Final = (
     b'"topicSysFlag":"%%d","groupSysFlag":"%%d"},"flag":%d,"language":"PYTHON","opaque":%%d,"remark":"FOUND",'
     b'"serializeTypeCurrentRPC":"JSON","version":%d}' % (FLAG_RESPONSE, versions.OURS)
 )
+FOUND_TEXTS: Final = _FOUND.split(b"%d")  # what stands between its numbers
 
 _read: Final = reader(PullMessage)
 
@@ -70,7 +71,14 @@ class PullExpress:
         if length + 4 > MAX_FRAME_BYTES:
             return None
         pulling.commit_if_asked(fields)
-        pulling.handed_out(fields, result)
+        pulling.handed_out(
+            fields.consumer_group,
+            fields.topic,
+            fields.queue_id,
+            result.next_offset,
+            result.count,
+            result.total_bytes,
+        )
         served = self._served
         if not served.fresh:
             served.unsettled.append(served)
