@@ -45,6 +45,7 @@ class Promise:
     topic: str
     not_before_ms: int  # when it may be seen at the earliest
     acked: bool = False
+    acked_ms: int = 0
     decisions: int = 0  # commits that were asked for, answered or not
     committed: bool = False  # a commit was answered
     first_commit_ms: int = 0
@@ -72,6 +73,7 @@ class PromisedKinds:
     seen: dict[str, list[StoredMessage]] = field(default_factory=dict)
     down: list[Down] = field(default_factory=list)
     decisions_lost: list[Down] = field(default_factory=list)  # decisions of these times may have been forgotten
+    may_be_lost: Callable[[int], bool] = field(default=lambda _answered_ms: False)  # what was answered then
     over: bool = False
 
     def senders(self) -> list[asyncio.Task[None]]:
@@ -145,12 +147,27 @@ class PromisedKinds:
         return [
             name
             for name, promise in self.promises.items()
-            if name not in self.seen and (self._is_decided(promise) if promise.topic == "Payments" else promise.acked)
+            if name not in self.seen and self._is_promised(promise) and not self._may_be_lost(promise)
         ]
 
-    def _is_decided(self, promise: Promise) -> bool:
+    def excused(self) -> list[str]:
+        """What did not come and need not, in the mode of this broker."""
+        return [
+            name
+            for name, promise in self.promises.items()
+            if name not in self.seen and self._is_promised(promise) and self._may_be_lost(promise)
+        ]
+
+    @staticmethod
+    def _is_promised(promise: Promise) -> bool:
+        return promise.committed if promise.topic == "Payments" else promise.acked
+
+    def _may_be_lost(self, promise: Promise) -> bool:
+        """Once it is safe that a message waits, its delivery is repeated until it is safe as well: only the promise counts."""
+        if promise.topic != "Payments":
+            return self.may_be_lost(promise.acked_ms)
         decided_ms = promise.committed_ms
-        return promise.committed and not any(d.from_ms <= decided_ms <= d.to_ms for d in self.decisions_lost)
+        return self.may_be_lost(decided_ms) or any(d.from_ms <= decided_ms <= d.to_ms for d in self.decisions_lost)
 
     async def in_flight(self) -> None:
         """Until some of every kind is promised and not due: a kill before that shows nothing."""
@@ -199,7 +216,8 @@ class PromisedKinds:
         flags = {"sys_flag": PREPARED_FLAG} if "TRAN_MSG" in properties else {}
         header = send_header(promise.topic, number % QUEUES, {"UNIQ_KEY": name, **properties}, flags)
         answer = await self._ask(client, SEND, header.to_fields(), name.encode())
-        promise.acked = promise.acked or (answer is not None and answer.code == 0)
+        if answer is not None and answer.code == 0:
+            promise.acked, promise.acked_ms = True, now_ms()
         return answer if promise.acked else None
 
     async def _transaction(self, client: Wire, name: str, number: int, chance: random.Random) -> None:

@@ -13,8 +13,7 @@ from orbitmq.storage.commit_log import Appended
 from orbitmq.storage.replica import Replica
 from orbitmq.storage.store import Store
 from tests.crash import broken_broker
-from tests.faults import leases, orders, progress
-from tests.faults.outcome import LIBRARY_TOPIC
+from tests.faults import leases, library, orders, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,8 +53,8 @@ def loses_what_the_library_sent() -> None:
 
     def append(self: Store, topic: str, *rest: Any) -> Appended:
         nonlocal count
-        count += topic == LIBRARY_TOPIC
-        return usual(self, "Nowhere" if topic == LIBRARY_TOPIC and count % 3 == 0 else topic, *rest)
+        count += topic == library.TOPIC
+        return usual(self, "Nowhere" if topic == library.TOPIC and count % 3 == 0 else topic, *rest)
 
     Store.append = append  # type: ignore[assignment]
 

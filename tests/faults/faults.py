@@ -16,6 +16,7 @@ from orbitmq.protocol.command import request as new_request
 from orbitmq.transport.address import Address
 from orbitmq.transport.pool import Pool
 from tests.crash.promised_kinds import Down, now_ms
+from tests.faults.losses import Losses
 from tests.faults.plan import KIND_OF
 from tests.faults.timeline import Event
 
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
     from orbitmq.protocol.command import Command
     from tests.faults.cluster import Cluster, Node
+    from tests.faults.losses import Window
     from tests.faults.plan import Fault
     from tests.faults.timeline import Timeline
 
 CLOCK_ERROR_MS: Final = 1500
-UNFLUSHED_SECONDS: Final = 11.0  # an asynchronous flush is at most that late
 UNCOPIED_SECONDS: Final = 30.0  # a slave that was away has caught up by then
 _ASK_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.2
@@ -39,11 +40,12 @@ class Faults:
     def __init__(self, cluster: Cluster, timeline: Timeline) -> None:
         self.down: list[Down] = []  # when anything was broken: what is late then is excused
         self.master_crashes: list[float] = []  # by the timeline: what was only in its memory is gone
-        self.losses_excused: list[tuple[float, float]] = []  # acknowledged then, a message may be lost in this mode
+        self.losses = Losses(timeline)
         self.promotions: list[float] = []
         self.on_forgetting: Callable[[float], None] = lambda seconds: (
             None
         )  # what the last seconds settled may be forgotten
+        self.on_loss: Callable[[Window], None] = lambda window: None  # just before the broker that lost it starts again
         self._cluster = cluster
         self._timeline = timeline
         self._names_busy = [asyncio.Lock() for _ in cluster.name_servers]
@@ -95,14 +97,16 @@ class Faults:
                 await asyncio.sleep(fault.seconds)
                 await self._cluster.start(node)
             case "power cut":
-                await self._cut_power(node, fault)
-                await asyncio.sleep(fault.seconds)
+                async with self._may_lose(node):
+                    await self._cut_power(node, fault)
+                    await asyncio.sleep(fault.seconds)
                 await self._cluster.start(node)
             case "failing sync":
-                node.switch(sync_fails=True)
-                await asyncio.sleep(fault.seconds)
-                await self._cut_power(node, fault)  # nobody knows what such a disk has kept
-                node.switch(sync_fails=False)
+                async with self._may_lose(node):
+                    node.switch(sync_fails=True)
+                    await asyncio.sleep(fault.seconds)
+                    await self._cut_power(node, fault)  # nobody knows what such a disk has kept
+                    node.switch(sync_fails=False)
                 await self._cluster.start(node)
             case "freeze":
                 node.process.freeze()
@@ -140,13 +144,20 @@ class Faults:
         if node.is_master:
             self.master_crashes.append(self._timeline.now())
 
+    @asynccontextmanager
+    async def _may_lose(self, node: Node) -> AsyncIterator[None]:
+        """The node loses its power in here, and with it, in the weakest mode, what was acknowledged and not yet synced."""
+        mode = self._cluster.mode
+        if mode.flushes or mode.copies or not node.is_master:
+            yield
+            return
+        window = self.losses.begin()
+        yield
+        self.losses.end(window)
+        self.on_loss(window)
+
     async def _cut_power(self, node: Node, fault: Fault) -> None:
         self._note_crash(node)
-        mode = self._cluster.mode
-        if node.is_master and not mode.flushes and not mode.copies:
-            now = self._timeline.now()
-            self.losses_excused.append((now - UNFLUSHED_SECONDS, now + 1.0))
-            self.on_forgetting(UNFLUSHED_SECONDS)
         await asyncio.to_thread(node.cut_power, fault.seed if fault.seed % 4 else 0)
 
     async def _kill_name_server(self, fault: Fault) -> None:

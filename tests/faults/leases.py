@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from tests.broker.lease_kit import Leased
     from tests.faults.cluster import Cluster
+    from tests.faults.losses import Losses
     from tests.faults.timeline import Timeline
 
 TOPIC: Final = "Leased"
@@ -30,8 +31,10 @@ _PAUSE_SECONDS: Final = 0.1
 
 @dataclass(slots=True)
 class LeaseLedger:
-    sent: set[str] = field(default_factory=set)
+    losses: Losses
+    sent: dict[str, float] = field(default_factory=dict)  # when it was acknowledged
     given: dict[str, float] = field(default_factory=dict)  # when the pop was asked for that brought it last
+    answered: dict[str, float] = field(default_factory=dict)  # when that pop was answered
     acked: dict[str, float] = field(default_factory=dict)  # in time
     settled: set[str] = field(default_factory=set)  # acknowledged somehow, or that was tried
     times_given: int = 0
@@ -47,19 +50,26 @@ class LeaseLedger:
             self.broken.append(
                 f"lease: {name} was given out at {answered_at:.2f} s while it was out since {before:.2f} s"
             )
-        self.given[name] = asked_at
+        self.given[name], self.answered[name] = asked_at, answered_at
 
     def note_acked(self, name: str, asked_at: float, answered_at: float) -> None:
         if answered_at < asked_at + SURE_SECONDS:
             self.acked[name] = answered_at
 
     def forget_since(self, at: float) -> None:
-        """Another broker has taken over: it need not know of leases and acks that were not copied to it."""
-        self.uncertain |= {name for times in (self.acked, self.given) for name, when in times.items() if when >= at}
+        """Another broker has taken over, or this one lost what it had not synced: leases and acks since then may be forgotten."""
+        self.uncertain |= {name for times in (self.acked, self.answered) for name, when in times.items() if when >= at}
 
-    @property
-    def open(self) -> set[str]:
-        return self.sent - self.acked.keys() - self.settled
+    def open(self) -> list[str]:
+        """What must be leased still. The position of a group is not ahead of its leases on the disk, so what was leased in vain, and
+        forgotten, is no exception."""
+        return [name for name in self._not_settled() if not self.losses.may_include(self.sent[name])]
+
+    def excused(self) -> list[str]:
+        return [name for name in self._not_settled() if self.losses.may_include(self.sent[name])]
+
+    def _not_settled(self) -> list[str]:
+        return [name for name in self.sent if name not in self.acked and name not in self.settled]
 
 
 class Leasers:
@@ -86,7 +96,7 @@ class Leasers:
                 try:
                     answer = await wire.send(TOPIC, f"leased-{number}".encode(), number % 4)
                     if answer.code == 0:
-                        self._ledger.sent.add(f"leased-{number}")
+                        self._ledger.sent[f"leased-{number}"] = self._timeline.now()
                 except (OrbitError, OSError):
                     pass  # stored or not: another takes its place
                 await asyncio.sleep(_PAUSE_SECONDS)

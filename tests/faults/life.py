@@ -8,18 +8,18 @@ import json
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-import orbitmq as mq
 from orbitmq.errors import OrbitError
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command
 from orbitmq.transport.pool import Pool
 from tests.crash.promised_kinds import Down, PromisedKinds, now_ms
-from tests.faults import leases, orders, progress
+from tests.faults import leases, library, orders, progress
 from tests.faults.cluster import Cluster
 from tests.faults.faults import CLOCK_ERROR_MS, Faults
 from tests.faults.leases import LeaseLedger, Leasers
+from tests.faults.library import LibraryClients, LibraryLedger
 from tests.faults.orders import OrderClients, Orders
-from tests.faults.outcome import FOUND_MEANWHILE, LIBRARY_TOPIC, Outcome, rule_of
+from tests.faults.outcome import FOUND_MEANWHILE, Outcome, rule_of
 from tests.faults.progress import Committers
 from tests.faults.timeline import Timeline
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.faults.cluster import Mode, Node
+    from tests.faults.losses import Window
     from tests.faults.plan import Fault
 
 UPDATE_TOPIC: Final = 17
@@ -64,9 +65,6 @@ class Life:
         self._seconds = seconds
         self._pause_seconds = pause_seconds
         self._pool = Pool()
-        self._received: set[str] = set()  # by the client library
-        self._sent: set[str] = set()  # acknowledged to it
-        self._library_is_over = False
         self._quiet_end = 1 << 62  # of all logs, once it is quiet
         self._seed = seed
         self._wanted = wanted
@@ -83,15 +81,21 @@ class Life:
         timeline = Timeline()
         outcome = Outcome(self._seed, self.cluster.mode.name, self._seconds, timeline)
         faults = Faults(self.cluster, timeline)
-        ledger = Orders(may_lose=not self.cluster.mode.flushes and not self.cluster.mode.copies)
-        lease_ledger = LeaseLedger()
+        losses = faults.losses
+        ledger = Orders(losses, CLOCK_ERROR_MS)
+        lease_ledger = LeaseLedger(losses)
+        library_ledger = LibraryLedger(losses)
         kinds = PromisedKinds(
             self._seed, lambda: self.cluster.master.address, 2 * CLOCK_ERROR_MS, 4 * self._pause_seconds, 3.0
         )
         kinds.down = faults.down
+        kinds.may_be_lost = losses.may_include_ms
         clients = OrderClients(self.cluster, ledger, timeline, self._pause_seconds)
         committers = Committers(self.cluster, ledger, faults, timeline)
         leasers = Leasers(self.cluster, lease_ledger, timeline, Random(f"leases {self._seed}"))
+        libraries = LibraryClients(
+            lambda: self.cluster.name_server_list, library_ledger, timeline, 4 * self._pause_seconds
+        )
 
         def forget(seconds: float) -> None:
             """Acks and decisions are answered without a copy too; what was answered after the last copied message may be lost."""
@@ -99,10 +103,14 @@ class Life:
             lease_ledger.forget_since(timeline.now() - since)
             kinds.decisions_lost.append(Down(now_ms() - round(since * 1000), now_ms()))
 
-        faults.on_forgetting = forget
-        running = [*clients.start(), *committers.start(), *leasers.senders(), *kinds.senders()]
-        consuming = [*leasers.consumers(), asyncio.create_task(self._receive())]
-        running.append(asyncio.create_task(self._send_by_library()))
+        def lose(window: Window) -> None:
+            lease_ledger.forget_since(window.begun)
+
+        faults.on_forgetting, faults.on_loss = forget, lose
+        running = [
+            *clients.start(), *committers.start(), *leasers.senders(), *kinds.senders(), *libraries.senders()
+        ]  # fmt: skip
+        consuming = [*leasers.consumers(), *libraries.consumers()]
         try:
             await self._until_copied(ledger)
             begun = timeline.now()
@@ -110,58 +118,31 @@ class Life:
             await asyncio.sleep(max(0.0, begun + self._seconds - timeline.now()))
             if self._wanted:
                 await self._until_wanted(ledger, lambda: ledger.broken + committers.broken + lease_ledger.broken)
-            clients.over = committers.over = leasers.over = kinds.over = self._library_is_over = True
+            clients.over = committers.over = leasers.over = kinds.over = libraries.over = True
             await asyncio.gather(*running)
             await kinds.settle()
-            await self._until_quiet(ledger, lease_ledger)
+            await self._until_quiet(lease_ledger, library_ledger)
         finally:
             for task in (*running, *consuming):
                 task.cancel()
             await asyncio.gather(*running, *consuming, return_exceptions=True)
             await committers.close()
-        await self._check_orders(outcome, clients, ledger, faults)
+        await self._check_orders(outcome, clients, ledger)
         await clients.close()
         outcome.broken += ledger.broken + committers.broken + lease_ledger.broken
         outcome.broken += [f"{_rule_of_kind(complaint)}: {complaint}" for complaint in kinds.broken()]
-        outcome.broken += [f"lost: {name} was never leased" for name in lease_ledger.open if self._is_strict]
+        outcome.broken += [f"lost: {name} was never leased" for name in lease_ledger.open()]
+        outcome.broken += [f"client: {name} did not arrive" for name in library_ledger.missing()]
+        outcome.excused_losses += sum(len(each.excused()) for each in (kinds, lease_ledger, library_ledger))
         await asyncio.to_thread(self._check_processes, outcome)
         _count(outcome, ledger, committers, lease_ledger, kinds, faults)
-        outcome.figures["received by the client library"] = len(self._received)
+        outcome.figures["received by the client library"] = len(library_ledger.received)
         return outcome
-
-    @property
-    def _is_strict(self) -> bool:
-        return self.cluster.mode.flushes or self.cluster.mode.copies
-
-    # ---- the client library, through the name servers
-
-    async def _send_by_library(self) -> None:
-        async with (
-            mq.connect(self.cluster.name_server_list) as client,
-            client.producer(group="library", timeout=3.0) as producer,
-        ):
-            number = 0
-            while not self._library_is_over:
-                number += 1
-                with contextlib.suppress(OrbitError, OSError):
-                    receipt = await producer.send(LIBRARY_TOPIC, f"library-{number}".encode())
-                    if receipt.status is mq.SendStatus.STORED:
-                        self._sent.add(f"library-{number}")
-                await asyncio.sleep(4 * self._pause_seconds)
-
-    async def _receive(self) -> None:
-        async with (
-            mq.connect(self.cluster.name_server_list) as client,
-            client.consumer(LIBRARY_TOPIC, group="library-readers", start="earliest") as consumer,
-        ):
-            async for message in consumer:
-                async with message.process():
-                    self._received.add(message.body.decode())
 
     # ---- before and after
 
     async def _create_topics(self) -> None:
-        for topic in (orders.TOPIC, leases.TOPIC, LIBRARY_TOPIC, *KINDS_TOPICS):
+        for topic in (orders.TOPIC, leases.TOPIC, library.TOPIC, *KINDS_TOPICS):
             fields = {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
             fields["topicFilterType"] = "SINGLE_TAG"
             answer = await self._pool.call(
@@ -189,11 +170,11 @@ class Life:
                 while min(ledger.ends) < _ENOUGH_ORDERS or not wanted <= {rule_of(line) for line in complaints()}:
                     await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _until_quiet(self, ledger: Orders, lease_ledger: LeaseLedger) -> None:
+    async def _until_quiet(self, lease_ledger: LeaseLedger, library_ledger: LibraryLedger) -> None:
         """Everything has come, and all logs have ended at the same place for a while. The checkers say what has not."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SOON_SECONDS):
-                while lease_ledger.open or self._sent - self._received:
+                while lease_ledger.open() or library_ledger.missing():
                     await asyncio.sleep(_LOOK_SECONDS)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(QUIET_SECONDS):
@@ -214,7 +195,7 @@ class Life:
         except OrbitError:
             return -2  # not up yet
 
-    async def _check_orders(self, outcome: Outcome, clients: OrderClients, ledger: Orders, faults: Faults) -> None:
+    async def _check_orders(self, outcome: Outcome, clients: OrderClients, ledger: Orders) -> None:
         served = {}
         for node in self.cluster.nodes:
             served[node.name] = await clients.everything(node.own_address, node.name)
@@ -223,10 +204,8 @@ class Life:
             if queues != of_master:
                 ends = {queue_id: (len(names), len(of_master[queue_id])) for queue_id, names in queues.items()}
                 outcome.broken.append(f"copy: {name} serves other queues than the master, messages in both: {ends}")
-        broken, outcome.excused_losses = ledger.check(of_master, faults.losses_excused)
+        broken, outcome.excused_losses = ledger.check(of_master)
         outcome.broken += broken
-        if self._is_strict:
-            outcome.broken += [f"client: {name} did not arrive" for name in sorted(self._sent - self._received)]
 
     def _check_processes(self, outcome: Outcome) -> None:
         """Stop them all; their logs must be equal byte by byte."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orbitmq.message.message import StoredMessage
     from orbitmq.transport.address import Address
     from tests.faults.cluster import Cluster, Node
+    from tests.faults.losses import Losses
     from tests.faults.timeline import Timeline
 
 TOPIC: Final = "Orders"
@@ -52,13 +53,15 @@ class Attempt:
 class Orders:
     """The ledger, and what the checkers say of it."""
 
+    losses: Losses
+    clock_error_ms: int = 0  # by which a broker's clock may be wrong
     attempts: dict[str, Attempt] = field(default_factory=dict)
     promised: dict[tuple[int, int], str] = field(default_factory=dict)  # queue and offset, as acknowledged
     ends: list[int] = field(default_factory=lambda: [0] * QUEUES)  # behind the last acknowledged, by queue
+    acks: list[list[Attempt]] = field(default_factory=lambda: [[] for _ in range(QUEUES)])  # by queue, oldest first
     reads: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)  # found while reading
     last_acked_at: float = 0.0  # what stands in the log before that message is copied as well
-    may_lose: bool = False  # the mode does not promise that what was read or acknowledged stays
 
     def tried(self, name: str, queue_id: int, number: int) -> Attempt:
         attempt = self.attempts[name] = Attempt(queue_id, number)
@@ -69,6 +72,7 @@ class Orders:
         attempt.offset, attempt.acked_at = offset, at
         self.last_acked_at = at
         self.promised[attempt.queue_id, offset] = name
+        self.acks[attempt.queue_id].append(attempt)
         self.ends[attempt.queue_id] = max(self.ends[attempt.queue_id], offset + 1)
 
     def read(self, by: str, queue_id: int, message: StoredMessage) -> str:
@@ -82,18 +86,29 @@ class Orders:
         if attempt is None or attempt.queue_id != queue_id:
             self.broken.append(f"phantom: {by} serves {name} in queue {queue_id}, where nobody sent it")
         promised = self.promised.get((queue_id, message.queue_offset))
-        if promised not in (None, name) and not self.may_lose:
+        if promised not in (None, name) and not self._may_change(promised, message):
             self.broken.append(f"changed: {by} serves {name} at {queue_id}/{message.queue_offset}, not {promised}")
         return name
 
-    def master_ends_at(self, by: str, queue_id: int, acked_before: int, end: int) -> None:
-        """What the master says of a queue, asked after `acked_before` was acknowledged."""
-        if end < acked_before and not self.may_lose:
-            self.broken.append(
-                f"stale: {by} ends queue {queue_id} at {end} when {acked_before} messages were acknowledged"
-            )
+    def _may_change(self, promised: str | None, served: StoredMessage) -> bool:
+        """One of the two was lost, and its number given out again: a slave that lags shows the one, all others the other."""
+        is_lost = promised is not None and self.losses.may_include(self.attempts[promised].acked_at)
+        return is_lost or self.losses.may_include_ms(served.stored_at_ms, self.clock_error_ms)
 
-    def check(self, queues: dict[int, list[str]], excused: list[tuple[float, float]]) -> tuple[list[str], int]:
+    def master_ends_at(self, by: str, queue_id: int, asked_at: float, end: int) -> None:
+        """What the master says of a queue, asked then."""
+        least = self._must_end_at(queue_id, asked_at)
+        if end < least:
+            self.broken.append(f"stale: {by} ends queue {queue_id} at {end} when {least} messages were acknowledged")
+
+    def _must_end_at(self, queue_id: int, asked_at: float) -> int:
+        """Behind the last that was acknowledged before, but for what may be lost."""
+        for attempt in reversed(self.acks[queue_id]):
+            if attempt.acked_at <= asked_at and not self.losses.may_include(attempt.acked_at):
+                return attempt.offset + 1
+        return 0
+
+    def check(self, queues: dict[int, list[str]]) -> tuple[list[str], int]:
         """What is there in the end, by queue in order; complaints, and how many were lost within what the mode allows."""
         places: dict[str, list[tuple[int, int]]] = {}
         for queue_id, names in queues.items():
@@ -107,11 +122,11 @@ class Orders:
             if not attempt.acked:
                 continue
             if found:
-                if not self.may_lose and found[0] != (attempt.queue_id, attempt.offset):
+                if found[0] != (attempt.queue_id, attempt.offset):
                     broken.append(
                         f"moved: {name} was promised at {attempt.queue_id}/{attempt.offset}, is at {found[0]}"
                     )
-            elif any(begin <= attempt.acked_at <= end for begin, end in excused):
+            elif self.losses.may_include(attempt.acked_at):
                 lost += 1
             else:
                 broken.append(f"lost: {name} was acknowledged at {attempt.acked_at:.2f} s")
@@ -198,7 +213,7 @@ class OrderClients:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _read_on(self, node: Node, queue_id: int, position: int) -> int:
-        acked_before, was_master = self._orders.ends[queue_id], node.is_master
+        asked_at, was_master = self._timeline.now(), node.is_master
         try:
             answer = await self._pull(node.address, queue_id, position)
         except (OrbitError, OSError):
@@ -207,7 +222,7 @@ class OrderClients:
         if "maxOffset" not in answer.fields or answer.code not in (0, 19, 20, 21):
             return position
         if was_master and node.is_master:
-            self._orders.master_ends_at(node.name, queue_id, acked_before, int(answer.fields["maxOffset"]))
+            self._orders.master_ends_at(node.name, queue_id, asked_at, int(answer.fields["maxOffset"]))
         if answer.code == 0:
             for message in decode_records(answer.body):
                 self._orders.read(node.name, queue_id, message)

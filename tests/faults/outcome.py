@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from tests.faults.timeline import Timeline
 
-LIBRARY_TOPIC: Final = "Library"  # of what the client library sends and receives
 # Every complaint of a checker begins with one of these words.
 RULES: Final = {
     "lost": "acknowledged messages lost",

@@ -25,12 +25,17 @@ class Event:
 @dataclass(slots=True)
 class Timeline:
     started: float = field(default_factory=time.monotonic)
+    started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     seconds: dict[int, Second] = field(default_factory=lambda: defaultdict(Second))
     events: list[Event] = field(default_factory=list)
     latencies_ms: list[float] = field(default_factory=list)
 
     def now(self) -> float:
         return time.monotonic() - self.started
+
+    def at_ms(self, wall_ms: int) -> float:
+        """The moment that the clock on the wall calls so."""
+        return (wall_ms - self.started_ms) / 1000
 
     def sent(self, began: float, *, acked: bool) -> None:
         second = self.seconds[int(self.now())]

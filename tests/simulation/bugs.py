@@ -49,7 +49,7 @@ class Bug(NamedTuple):
     faults: tuple[str, ...]  # by which it shows; () for any
     promotes: bool
     handling_seconds: float
-    rare: bool  # does not show in a hundred schedules
+    long_bodies: bool
 
     def planned(self, seed: int) -> Plan:
         """A schedule in which it has a good chance to show."""
@@ -57,7 +57,7 @@ class Bug(NamedTuple):
         faults = plan_faults(random, count=random.randrange(2, 6), kinds=self.faults)
         return replace(
             plan(seed), mode=self.mode, faults=faults, messages=30, promotes=self.promotes, promotes_early=self.promotes,
-            handling_seconds=self.handling_seconds,
+            handling_seconds=self.handling_seconds, long_bodies=self.long_bodies,
         )  # fmt: skip
 
 
@@ -70,13 +70,13 @@ def bug(
     faults: tuple[str, ...] = (),
     promotes: bool = False,
     handling_seconds: float = 0.2,
-    rare: bool = False,
+    long_bodies: bool = False,
 ) -> Callable[[Callable[[], Any]], Any]:
     def register(function: Callable[[], Any]) -> Any:
         name = function.__name__
         story = (function.__doc__ or "").strip()
         BUGS[name] = Bug(
-            name, story, shows_as, contextmanager(function), mode, faults, promotes, handling_seconds, rare
+            name, story, shows_as, contextmanager(function), mode, faults, promotes, handling_seconds, long_bodies
         )
         return function
 
@@ -133,7 +133,7 @@ def queue_offset_given_twice() -> Iterator[None]:
         yield
 
 
-@bug("phantom", "lost", "stale", mode=replace(_SYNC, sync_flush=False), faults=_POWER_CUTS, rare=True)
+@bug("phantom", mode=replace(_SYNC, sync_flush=False), faults=_POWER_CUTS, long_bodies=True)
 def torn_record_kept() -> Iterator[None]:
     """Recovery believes the length of a record and does not look whether all of it is there."""
     original = Settings.storage_config

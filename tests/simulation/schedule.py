@@ -51,6 +51,7 @@ class Plan:
     promotes: bool
     promotes_early: bool = False  # while everybody still sends
     handling_seconds: float = 0.2  # at most, for each message
+    long_bodies: bool = False
 
 
 def plan(seed: int) -> Plan:
@@ -63,6 +64,7 @@ def plan(seed: int) -> Plan:
         random.randrange(10, 40),
         random.choice((0, 0, 2)),
         promotes=mode.slaves > 0 and random.random() < 0.3,
+        long_bodies=random.random() < 0.2,
     )
 
 
@@ -149,7 +151,8 @@ class _Complaints(logging.Handler):
 
 async def _live(cluster: Cluster, planned: Plan, ledger: Ledger) -> None:
     random = Random(f"{planned.seed}/life")
-    workload = Workload(cluster, ledger, Random(f"{planned.seed}/work"), planned.handling_seconds)
+    work = Random(f"{planned.seed}/work")
+    workload = Workload(cluster, ledger, work, planned.handling_seconds, long_bodies=planned.long_bodies)
     producing: dict[str, asyncio.Task[Any]] = {}
 
     async def start_client(machine: Machine) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.client.receipts import SendStatus
 from orbitmq.errors import OrbitError
-from tests.simulation.ledger import GivenBack, Ledger, Place, Received, Sent, body_of, name_in
+from tests.simulation.ledger import LONG, GivenBack, Ledger, Place, Received, Sent, body_of, name_in
 
 if TYPE_CHECKING:
     from random import Random
@@ -34,11 +34,14 @@ class NotUnderstood(Exception):
 
 
 class Workload:
-    def __init__(self, cluster: Cluster, ledger: Ledger, random: Random, handling_seconds: float) -> None:
+    def __init__(
+        self, cluster: Cluster, ledger: Ledger, random: Random, handling_seconds: float, *, long_bodies: bool = False
+    ) -> None:
         self._cluster = cluster
         self._ledger = ledger
         self._random = random
         self._handling_seconds = handling_seconds
+        self._end_of_names = LONG if long_bodies else ""
         self._loop = cluster.loop
         self.done = 0  # messages whose sender has come to an end with them
 
@@ -91,7 +94,7 @@ class Workload:
 
     async def _one_by_one(self, work, prefix: str, count: int) -> None:  # type: ignore[no-untyped-def]
         for number in range(count):
-            await work(f"{prefix}-{number}")
+            await work(f"{prefix}-{number}{self._end_of_names}")
             self.done += 1
             await asyncio.sleep(self._random.expovariate(1 / 0.08))
 

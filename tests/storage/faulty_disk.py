@@ -120,6 +120,14 @@ class FaultyDisk:
         self._boot_id = _next_boot_id()
         self.faults = Faults()
 
+    def power_cut_image(self, folder: Path) -> Path:
+        """What a power cut now would leave, put somewhere else: whoever uses this disk goes on."""
+        for path, node in dict(self._durable_names).items():
+            copy = folder / path.relative_to(self.root)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(node.durable)
+        return folder
+
     def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:
         self.faults.take_space(size if reserve is None else reserve, path)
         file = self._disk.allocate(path, size, reserve=reserve)

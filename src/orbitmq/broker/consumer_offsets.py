@@ -6,27 +6,39 @@ own there, one number each: a light queue is a single queue.
 The file also says how long the commit log was when its last commit was made. Leases are in the log, so after a crash the positions of
 groups that lease are brought up to date from there (leases/positions.py). Java's broker does not know that member, and drops it.
 
+The other way round, the log must be on the device as far as the positions speak of it before they are. Else a power cut could
+take leases and leave the position behind them, and nobody would be given those messages again.
+
 Java: ConsumerOffsetManager, LmqConsumerOffsetManager
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
 from orbitmq.broker.saved_table import SavedTable
+from orbitmq.errors import StorageError
 from orbitmq.storage.tables import DataVersion, OffsetTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.clock import Clock
     from orbitmq.storage.json_file import JsonFile
 
+logger = logging.getLogger(__name__)
+
 _AT = "@"
 _LIGHT_QUEUE = 0
 _LOG_END: Final = "orbitmqLogEnd"
+
+
+async def _at_once() -> None:
+    """Where there is no log to wait for."""
 
 
 class ConsumerOffsets:
@@ -43,12 +55,15 @@ class ConsumerOffsets:
         # Of the last commit in the file; None: not known, as in a file that Java's broker wrote.
         self.saved_log_end: int | None = found if isinstance(found, int) else None if self._offsets else 0
         self.log_end: Callable[[], int | None] = lambda: self.saved_log_end  # a slave's is what its master said
+        self.until_log_is_safe: Callable[[], Awaitable[None]] = _at_once  # all of it; StorageError if it never will be
         self._resets: dict[tuple[str, str, int], int] = {}  # (topic, group, queue) -> offset
         self._pulled: dict[tuple[str, str, int], int] = {}
         self._configuration = configuration
         self._clock = clock
         self._commits = self._saved_commits = 0
-        self._saved = SavedTable(file, self._to_save)
+        self._saving = asyncio.Lock()
+        self._safe_table = table
+        self._saved = SavedTable(file, lambda: self._safe_table)
 
     # ---- committed
 
@@ -168,7 +183,15 @@ class ConsumerOffsets:
         return self._snapshot()
 
     async def save(self) -> None:
-        await self._saved.save_or_log()
+        async with self._saving:
+            table = self._to_save()
+            try:
+                await self.until_log_is_safe()
+            except StorageError as error:
+                logger.error("the consumer offsets are not saved: %s", error)
+                return
+            self._safe_table = table
+            await self._saved.save_or_log()
 
     def _bump(self) -> None:
         self.version = DataVersion(counter=self.version.counter + 1, timestamp=self._clock.now_ms())

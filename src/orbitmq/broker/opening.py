@@ -20,7 +20,7 @@ from orbitmq.broker.compaction import CompactedTopics
 from orbitmq.broker.consumer_filters import ConsumerFilters
 from orbitmq.broker.consumer_offsets import ConsumerOffsets
 from orbitmq.broker.delayed import DelayedMessages
-from orbitmq.broker.durability import Durability
+from orbitmq.broker.durability import Durability, until_durable
 from orbitmq.broker.filter_servers import FilterServers
 from orbitmq.broker.groups import Groups
 from orbitmq.broker.half_messages import HalfMessages
@@ -344,6 +344,7 @@ class Opener:
         topics, groups, offsets = known.topics, known.groups, known.offsets
         lease_log = LeaseLog(store, configuration, stats, clock, host)
         open_leases = OpenLeases()
+        offsets.until_log_is_safe = lambda: until_durable(store, store.log.end)
         if not settings.is_slave:
             offsets.log_end = lambda: store.log.end
             restore_positions(store, lease_log, offsets, settings.revive_queue_num)

@@ -71,6 +71,13 @@ class FrameDecoder:
         """For the rest of a frame that has begun."""
         return bool(self.held) or self._large is not None
 
+    @property
+    def unfinished(self) -> tuple[object, int] | None:
+        """Of the frame that has begun: what stands for it and for no other, and how much of it is there. None between two."""
+        if self._large is not None:
+            return self._large, self._large.held_bytes
+        return (self.held, len(self.held)) if self.held else None
+
     def only_frame(self, data: bytes) -> int:
         """Codec << 24 | header length, if `data` is exactly one frame; 0 if `feed` must look at it."""
         size = len(data)
@@ -150,12 +157,13 @@ class FrameDecoder:
 class _LargeFrame:
     """One whose header is there and whose body is on its way: every byte of it is copied once."""
 
-    __slots__ = ("_codec", "_header", "_missing", "_pieces")
+    __slots__ = ("_codec", "_header", "_missing", "_pieces", "held_bytes")
 
     def __init__(self, codec: int, header: bytes, body_length: int) -> None:
         self._codec = codec
         self._header = header
         self._missing = body_length
+        self.held_bytes = 0  # of the body
         self._pieces: list[bytes | bytearray] = []
 
     def add(self, data: bytes) -> bytes | None:
@@ -165,6 +173,7 @@ class _LargeFrame:
         else:
             rest = b""
         self._missing -= len(data)
+        self.held_bytes += len(data)
         if len(data) >= _SMALL_PIECE_BYTES:
             self._pieces.append(data)
         elif self._pieces and isinstance(last := self._pieces[-1], bytearray):

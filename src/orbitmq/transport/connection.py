@@ -51,6 +51,7 @@ Handler = Callable[[Command, "Connection"], Coroutine[Any, Any, Command | None]]
 
 Routes = Mapping[int, Handler]
 
+_LEAST_BYTES_A_SECOND: Final = 1024  # of a frame that has begun
 _REFUSED_SECONDS: Final = 5.0  # for a connection too many to ask something and be told
 _WHY_LOST: Final = "was it stopped? if not, is it a RocketMQ server, and does it want TLS?"
 _UNKNOWN_PEER: Final = Address("unknown", 0)
@@ -78,6 +79,7 @@ class Connection(asyncio.Protocol):
         "_times",
         "_tls",
         "_transport",
+        "_unfinished",
         "_write_paused",
         "closed",
         "last_activity",
@@ -110,6 +112,7 @@ class Connection(asyncio.Protocol):
         self._serving = Serving(self, service, self._out, self._late, self._calls)
         self._backlog = self._serving.backlog
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._unfinished: tuple[object, int] | None = None  # a frame that had begun when the idle timer last looked
         self._flush_scheduled = False
         self._write_paused = False
         self._stopped_reading = False
@@ -450,7 +453,10 @@ class Connection(asyncio.Protocol):
 
     def _close_if_idle(self) -> None:
         quiet = self._loop.time() - self.last_activity
-        if quiet < self._limits.idle_seconds:
+        if quiet < self._limits.idle_seconds and self._is_trickling():
+            logger.warning("closed %s: it began a frame long ago, and hardly goes on with it", self.peer)
+            self.close()
+        elif quiet < self._limits.idle_seconds:
             self._idle_timer = self._loop.call_later(self._limits.idle_seconds - quiet, self._close_if_idle)
         elif unsent := self._transport.get_write_buffer_size():
             # An orderly close waits until the peer has read the rest, and this one does not read.
@@ -460,6 +466,13 @@ class Connection(asyncio.Protocol):
             if self._decoder.is_waiting:
                 logger.warning("closed %s: half a frame, and nothing more for %.0f s", self.peer, quiet)
             self.close()
+
+    def _is_trickling(self) -> bool:
+        """Whether the frame that had begun at the last look still has not ended, and not for want of our reading it."""
+        before, self._unfinished = self._unfinished, None if self.must_pause() else self._decoder.unfinished
+        if before is None or self._unfinished is None or before[0] is not self._unfinished[0]:
+            return False
+        return self._unfinished[1] - before[1] < self._limits.idle_seconds * _LEAST_BYTES_A_SECOND
 
     def refuse(self, error: OrbitError) -> None:
         """The peer does not speak our protocol: say so once, answer what was well-formed, close."""
