@@ -48,6 +48,7 @@ async def test_a_group_does_not_pass_over_new_messages_that_have_the_numbers_of_
     disk = FaultyDisk(tmp_path / "store")
     async with running(tmp_path / "store", disk=disk, timerWheelEnable=False, **LAZY) as broker, wire(broker) as client:
         assert (await client.send("T", b"m", 0)).code == 0
+        broker.state.groups.require("G")
         committed = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 1}
         assert (await client.ask(UPDATE_OFFSET, committed)).code == 0
         await broker.state.offsets.save()

@@ -16,7 +16,7 @@ from orbitmq.protocol.command import request as new_request
 from orbitmq.transport.address import Address
 from orbitmq.transport.pool import Pool
 from tests.crash.promised_kinds import Down, now_ms
-from tests.faults.losses import Losses
+from tests.faults.losses import Losses, Window
 from tests.faults.plan import KIND_OF
 from tests.faults.timeline import Event
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from orbitmq.protocol.command import Command
     from tests.faults.cluster import Cluster, Node
-    from tests.faults.losses import Window
     from tests.faults.plan import Fault
     from tests.faults.timeline import Timeline
 
@@ -39,7 +38,8 @@ _COPIES_WITHIN_SECONDS: Final = 120.0
 class Faults:
     def __init__(self, cluster: Cluster, timeline: Timeline) -> None:
         self.down: list[Down] = []  # when anything was broken: what is late then is excused
-        self.master_crashes: list[float] = []  # by the timeline: what was only in its memory is gone
+        # What was only in its memory is gone. Until the next start: whatever is answered meanwhile was answered before.
+        self.master_crashes: list[Window] = []
         self.losses = Losses(timeline)
         self.promotions: list[float] = []
         self.on_forgetting: Callable[[float], None] = lambda seconds: (
@@ -95,19 +95,19 @@ class Faults:
                 self._note_crash(node)
                 node.kill()
                 await asyncio.sleep(fault.seconds)
-                await self._cluster.start(node)
+                await self._start(node)
             case "power cut":
                 async with self._may_lose(node):
                     await self._cut_power(node, fault)
                     await asyncio.sleep(fault.seconds)
-                await self._cluster.start(node)
+                await self._start(node)
             case "failing sync":
                 async with self._may_lose(node):
                     node.switch(sync_fails=True)
                     await asyncio.sleep(fault.seconds)
                     await self._cut_power(node, fault)  # nobody knows what such a disk has kept
                     node.switch(sync_fails=False)
-                await self._cluster.start(node)
+                await self._start(node)
             case "freeze":
                 node.process.freeze()
                 await asyncio.sleep(fault.seconds)
@@ -142,7 +142,13 @@ class Faults:
 
     def _note_crash(self, node: Node) -> None:
         if node.is_master:
-            self.master_crashes.append(self._timeline.now())
+            self.master_crashes.append(Window(self._timeline.now()))
+
+    async def _start(self, node: Node) -> None:
+        if node.is_master:
+            for crash in self.master_crashes:
+                crash.ended = min(crash.ended, self._timeline.now())
+        await self._cluster.start(node)
 
     @asynccontextmanager
     async def _may_lose(self, node: Node) -> AsyncIterator[None]:
@@ -193,8 +199,8 @@ class Faults:
             self.promotions.append(self._timeline.now())
             self.on_forgetting(UNCOPIED_SECONDS)
             master.tail_is_its_own = True
-            await self._cluster.start(chosen)
-            await self._cluster.start(master)
+            await self._start(chosen)
+            await self._start(master)
             assert self._group is not None
             self._group.create_task(self._until_it_copies(master))
 

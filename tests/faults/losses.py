@@ -20,6 +20,10 @@ class Window:
     begun: float  # by the timeline
     ended: float = float("inf")
 
+    def holds(self, at: float, *, and_before: float = 0.0) -> bool:
+        """Or is at most so many seconds before it."""
+        return self.begun - and_before <= at <= self.ended
+
 
 class Losses:
     def __init__(self, timeline: Timeline) -> None:
@@ -36,7 +40,7 @@ class Losses:
         window.ended = self._timeline.now()
 
     def may_include(self, answered_at: float) -> bool:
-        return any(window.begun <= answered_at <= window.ended for window in self.windows)
+        return any(window.holds(answered_at) for window in self.windows)
 
     def may_include_ms(self, answered_ms: int, error_ms: int = 0) -> bool:
         """The same by a clock on the wall that may be wrong by so much."""

@@ -10,6 +10,7 @@ from orbitmq.errors import OrbitError
 from orbitmq.protocol.command import Command
 from orbitmq.transport.pool import Pool
 from tests.broker.kit import QUERY_OFFSET, UPDATE_OFFSET
+from tests.faults.losses import Window
 from tests.faults.orders import QUEUES, TOPIC
 
 if TYPE_CHECKING:
@@ -34,18 +35,14 @@ class Committed:
     broken: list[str] = field(default_factory=list)
     questions: int = 0
 
-    def floor(self, asked_at: float, crashes: list[float], unsafe_seconds: float) -> int:
+    def floor(self, asked_at: float, crashes: list[Window], unsafe_seconds: float) -> int:
         """The least that the broker must know of, when asked then."""
         before = [
             value
             for at, value in self.answered
-            if at <= asked_at and not self._is_forgotten(at, crashes, unsafe_seconds)
+            if at <= asked_at and not any(crash.holds(at, and_before=unsafe_seconds) for crash in crashes)
         ]
         return max(before, default=0)
-
-    @staticmethod
-    def _is_forgotten(at: float, crashes: list[float], unsafe_seconds: float) -> bool:
-        return any(crash - unsafe_seconds <= at <= crash for crash in crashes)
 
     def told(self, queue_id: int, value: int, floor: int) -> None:
         self.questions += 1
@@ -94,10 +91,11 @@ class Committers:
     def _floor(self, committed: Committed, asked_at: float) -> int:
         crashes = [
             *self._faults.master_crashes,
-            *(event.begun for event in self._timeline.events if event.kind == "full disk"),
+            *(Window(event.begun, event.begun) for event in self._timeline.events if event.kind == "full disk"),
         ]
         saved = committed.floor(asked_at, crashes, _SAVED_WITHIN_SECONDS)
-        copied = committed.floor(asked_at, self._faults.promotions, _COPIED_WITHIN_SECONDS)
+        promotions = [Window(at, at) for at in self._faults.promotions]
+        copied = committed.floor(asked_at, promotions, _COPIED_WITHIN_SECONDS)
         return min(saved, copied)
 
     async def _ask(self, code: int, queue_id: int, **more: str) -> Command | None:

@@ -11,6 +11,7 @@ from tests.faults.leases import LeaseLedger
 from tests.faults.library import LibraryLedger, Place, Sent
 from tests.faults.losses import UNFLUSHED_SECONDS, Losses, Window
 from tests.faults.orders import Orders, body_of
+from tests.faults.progress import Committed
 from tests.faults.timeline import Timeline
 
 CUT = Window(6.0, 8.0)
@@ -103,6 +104,13 @@ def test_a_consumer_may_pass_over_a_number_that_it_has_read(losses: Losses) -> N
     ledger.note_received("lost", Place(0, 3))
     assert ledger.missing() == ["before", "after"]
     assert ledger.excused() == ["within", "again"]
+
+
+def test_a_commit_is_forgotten_if_a_crash_came_before_it_was_saved_and_not_for_being_heard_of_late() -> None:
+    committed = Committed(answered=[(3.9, 1), (5.0, 2), (7.0, 3)])
+    assert committed.floor(9.0, [CUT], unsafe_seconds=2.0) == 1
+    committed.answered.append((AFTER, 4))
+    assert committed.floor(9.0, [CUT], unsafe_seconds=2.0) == 4
 
 
 def _stored(name: str, queue_offset: int, stored_at_ms: int) -> StoredMessage:

@@ -140,41 +140,41 @@ async def test_half_a_frame_and_silence_is_closed_with_one_line(sent: int, caplo
 async def test_a_peer_that_sends_a_frame_byte_by_byte_is_closed(
     body_bytes: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving({ECHO: echo}, limits=Limits(idle_seconds=3600)) as (server, address):
-        async with raw_client(address) as client:
-            frame = client.request(ECHO, body=bytes(body_bytes))
-            client.send(frame[:500])
-            await until(lambda: any(each._decoder.is_waiting for each in server.connections))
-            (connection,) = server.connections
-            connection._close_if_idle()  # as its timer does, long afterwards
-            client.send(frame[500:501])
-            await until(lambda: connection._decoder.unfinished != connection._unfinished)
-            connection._close_if_idle()
-            assert await client.is_closed_by_the_server()
+    limits = Limits(idle_seconds=3600)
+    async with serving({ECHO: echo}, limits=limits) as (server, address), raw_client(address) as client:
+        frame = client.request(ECHO, body=bytes(body_bytes))
+        client.send(frame[:500])
+        await until(lambda: any(each._decoder.is_waiting for each in server.connections))
+        (connection,) = server.connections
+        connection._close_if_idle()  # as its timer does, long afterwards
+        client.send(frame[500:501])
+        await until(lambda: connection._decoder.unfinished != connection._unfinished)
+        connection._close_if_idle()
+        assert await client.is_closed_by_the_server()
     assert "hardly goes on" in caplog.text
 
 
 async def test_half_a_frame_at_every_look_is_no_trickle_if_it_is_another_or_grows(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with serving({ECHO: echo}, limits=Limits(idle_seconds=100)) as (server, address):
-        async with raw_client(address) as client:
-            frame, large = client.request(ECHO, body=b"x" * 100), client.request(ECHO, body=bytes(1 << 20))
-            client.send(frame[:50])
-            await until(lambda: any(each._decoder.is_waiting for each in server.connections))
-            (connection,) = server.connections
+    limits = Limits(idle_seconds=100)
+    async with serving({ECHO: echo}, limits=limits) as (server, address), raw_client(address) as client:
+        frame, large = client.request(ECHO, body=b"x" * 100), client.request(ECHO, body=bytes(1 << 20))
+        client.send(frame[:50])
+        await until(lambda: any(each._decoder.is_waiting for each in server.connections))
+        (connection,) = server.connections
+        connection._close_if_idle()
+        for step, least in (
+            (frame[50:] + frame[:60], 60),
+            (frame[60:] + large[:1000], 500),
+            (large[1000:900_000], 800_000),
+        ):
+            client.send(step)
+            await until(lambda least=least: (connection._decoder.unfinished or (None, 0))[1] >= least)
             connection._close_if_idle()
-            for step, least in (
-                (frame[50:] + frame[:60], 60),
-                (frame[60:] + large[:1000], 500),
-                (large[1000:900_000], 800_000),
-            ):
-                client.send(step)
-                await until(lambda least=least: (connection._decoder.unfinished or (None, 0))[1] >= least)
-                connection._close_if_idle()
-            client.send(large[900_000:])
-            for _ in range(3):
-                assert (await client.answer()).code == 0
+        client.send(large[900_000:])
+        for _ in range(3):
+            assert (await client.answer()).code == 0
     assert caplog.records == []
 
 

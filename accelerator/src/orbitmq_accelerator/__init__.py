@@ -12,4 +12,4 @@ Each does what a function of `orbitmq`, or the event loop, does, byte for byte, 
 whether they are used.
 """
 
-INTERFACE = 6  # as in `orbitmq.accelerated`
+INTERFACE = 7  # as in `orbitmq.accelerated`

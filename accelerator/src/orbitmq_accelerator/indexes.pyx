@@ -1,16 +1,18 @@
 """Entering records into their queues and into the key index.
 
-`usual_entries` is the loop of `orbitmq.storage.indexer.Indexer` for records of known queues and tags, `put_keys` that of
-`orbitmq.storage.key_index.KeyIndex` for keys in ASCII. Both leave the rest to them.
+`usual_records` is what `orbitmq.storage.replica.Replica` finds in what a slave has copied, `usual_entries` the loop of
+`orbitmq.storage.indexer.Indexer` for records of known queues and tags, `put_keys` that of `orbitmq.storage.key_index.KeyIndex` for keys
+in ASCII. All leave the rest to them.
 """
 
-from cpython.buffer cimport PyBUF_CONTIG, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_CONTIG, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memset
 
 from orbitmq_accelerator.byte_order cimport load32, store32, store64
+from orbitmq_accelerator.record cimport HEAD_BYTES
 
 cdef enum:
     QUEUE_ENTRY_BYTES = 20
@@ -19,6 +21,11 @@ cdef enum:
     NO_QUEUE_ENTRY = 0x4  # in a record's system flag
     VALUE_END = 2
     MAX_INT = 0x7FFFFFFF
+    LEAST_BYTES = 91  # of a record: its head, and the lengths of topic and properties
+    HOSTS_MASK = 0x30  # in a record's system flag: its hosts are longer
+    MOST_TOPIC_BYTES = 127
+
+cdef uint32_t MAGIC_V1 = 0xDAA320A7
 
 
 cdef class Run:
@@ -89,6 +96,57 @@ cdef int64_t level_of(const Found *found) noexcept nogil:
 
 cdef object value_or_none(const char *value, Py_ssize_t length):
     return None if value == NULL else PyBytes_FromStringAndSize(value, length)
+
+
+cdef inline int64_t load64(const uint8_t *at) noexcept nogil:
+    return <int64_t>((<uint64_t>load32(at) << 32) | load32(at + 4))
+
+
+def usual_records(memory, Py_ssize_t at, Py_ssize_t limit, int64_t base, Py_ssize_t most):
+    """Entries (orbitmq/message/log_entry.py) of the usual records from `at` on, one behind the other, that end before `limit`.
+
+    `memory` begins at the log offset `base`. Whether the bodies match their sums is not looked at.
+    """
+    cdef list entries = []
+    cdef Py_buffer view
+    cdef const uint8_t *record
+    cdef const uint8_t *topic
+    cdef const uint8_t *behind_topic
+    cdef const uint8_t *properties
+    cdef const uint8_t *last_topic = NULL
+    cdef int64_t size, body_bytes, topic_bytes, properties_bytes
+    cdef uint32_t sys_flag
+    name = None
+    PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+    try:
+        limit = min(limit, view.len)
+        while at <= limit - LEAST_BYTES and len(entries) < most:
+            record = <const uint8_t *>view.buf + at
+            size, sys_flag, body_bytes = <int32_t>load32(record), load32(record + 36), load32(record + 84)
+            if load32(record + 4) != MAGIC_V1 or sys_flag & HOSTS_MASK:
+                break
+            if not HEAD_BYTES + body_bytes + 3 <= size <= limit - at:
+                break
+            topic = record + HEAD_BYTES + body_bytes
+            topic_bytes = topic[0]
+            behind_topic = topic + 1 + topic_bytes
+            properties = behind_topic + 2
+            properties_bytes = size - (properties - record)
+            if topic_bytes > MOST_TOPIC_BYTES or properties_bytes < 0:
+                break
+            if <int16_t>(behind_topic[0] << 8 | behind_topic[1]) != properties_bytes:
+                break
+            if last_topic == NULL or memcmp(last_topic, topic, topic_bytes + 1) != 0:
+                name = PyBytes_FromStringAndSize(<const char *>topic + 1, topic_bytes).decode("utf-8", "replace")
+                last_topic = topic
+            entries.append((
+                (name, <int32_t>load32(record + 12)), base + at, size, load64(record + 20), <int32_t>sys_flag,
+                load64(record + 56), PyBytes_FromStringAndSize(<const char *>properties, properties_bytes),
+            ))
+            at += size
+    finally:
+        PyBuffer_Release(&view)
+    return entries
 
 
 def usual_entries(

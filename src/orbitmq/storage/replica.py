@@ -15,6 +15,7 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.accelerated import compiled
 from orbitmq.message.log_entry import entries_at
 from orbitmq.message.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from orbitmq.message.record_check import valid_run
@@ -25,6 +26,7 @@ from orbitmq.storage.segmented_log import segment_name
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from orbitmq.message.log_entry import LogEntry
     from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.files import Disk
     from orbitmq.storage.flush import LogFlusher
@@ -53,6 +55,7 @@ class Replica:
         self._queues = queues
         self._indexer = indexer
         self._flusher = flusher
+        self._loops = compiled("indexes")
 
     @property
     def end(self) -> int:
@@ -84,12 +87,22 @@ class Replica:
             if segment is None:
                 return
             position, limit = at - segment.start, min(confirmed, segment.end) - segment.start
-            positions, _ = valid_run(segment.memory, position, limit, _RUN_RECORDS, check_crc=False)
-            if positions:
-                indexer.index(entries_at(segment.memory, positions, segment.start))
+            entries = self._entries(segment, position, limit)
+            if entries:
+                indexer.index(entries)
                 self._log.last_stored_at_ms = indexer.last_stored_at_ms
             elif not self._pass_over(segment, position, limit):
                 return
+
+    def _entries(self, segment: Segment, position: int, limit: int) -> list[LogEntry]:
+        """Of records that lie there one behind the other; none if there is no whole one."""
+        memory = segment.memory
+        if self._loops is not None:
+            entries: list[LogEntry] = self._loops.usual_records(memory, position, limit, segment.start, _RUN_RECORDS)
+            if entries:
+                return entries
+        positions, _ = valid_run(memory, position, limit, _RUN_RECORDS, check_crc=False)
+        return entries_at(memory, positions, segment.start)
 
     def record_starts(self, segment: Segment) -> list[int]:
         """The log offsets of all whole records of a file."""
