@@ -71,12 +71,15 @@ _TELLING_TEXTS: Final = (
     "", "0", "-1", "1", "2147483647", "2147483648", "-9223372036854775808", "99999999999999999999", "1e9", "true", "null", "NaN",
     "T", "G", "%RETRY%G", "%DLQ%G", "TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "../../../../tmp/x", "/etc/passwd",
     "a/b", "\0", "\x01", "\x02", "ключ", "\U0001f600", "x" * 300, "y" * 70_000, "{}", '{"a":', "$(id)", "|", "*", ".*(a+)+$",
-    "a = 1 AND", "TAG", "SQL92", "127.0.0.1:10911", "1.2.3.4:99999", "7F00000100002A9F0000000000000000", "0 0 1000 0 0 b 0",
+    "a = 1 AND", "a" + " IS NULL" * 500, "a > 1.5 OR " * 2_000 + "a IS NULL", "0x1p99999", "1" * 30_000 + "x", "KEYS\x01\x02" * 5_000,
+    "rmq_sys_REVIVE_LOG_DefaultCluster", "TAG", "SQL92", "127.0.0.1:10911", "1.2.3.4:99999", "7F00000100002A9F0000000000000000", "0 0 1000 0 0 b 0",
 )  # fmt: skip
 _TELLING_BODIES: Final = (
     b"", b"\0", b"\xff" * 8, b"{}", b"[]", b"null", b'{"a":' * 300, b'"$ref":"$"', b"storePathRootDir=/tmp/x\n",
     b"brokerConfigPath=/tmp/x\n", b"rocketmqHome=/tmp/x\n", b"\x78\x9c\xed\xc1", b"\x7f\xff\xff\xff", b"x" * 5000,
     b'{"username":"u","password":"p"}', b'{"topic":"../x"}',
+    b'{"bn":"b","c":"G","d":[],"it":1,"n":999999999999999,"pt":1,"q":0,"so":0,"t":"T"}',
+    b'{"clientID":"c","producerDataSet":[' + b'{"groupName":"P"},' * 20_000 + b"]}",
 )  # fmt: skip
 _OWN_FILES: Final = ("broker.conf", "broker.out", "namesrv.properties", "nameserver.out", "kvConfig.json")
 

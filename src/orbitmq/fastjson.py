@@ -252,7 +252,7 @@ def _character(found: re.Match[str]) -> str:
     return chr(int(digits, 16)) if digits else _ESCAPED.get(found[3], found[3])
 
 
-_REFERENCE_STEP: Final = re.compile(r"\.((?:\\.|[^.\[\\])+)|\[(-?\d+)\]|\['([^']*)'\]|\[\"([^\"]*)\"\]", re.DOTALL)
+_REFERENCE_STEP: Final = re.compile(r"\.((?:\\.|[^.\[\\])+)|\[(-?\d{1,9})\]|\['([^']*)'\]|\[\"([^\"]*)\"\]", re.DOTALL)
 
 
 class _References:

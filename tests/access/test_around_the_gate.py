@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from orbitmq.clock import Clock
     from orbitmq.protocol.command import Command
 
 # Java's hash of both is the same, so that of each with the same key is too.
@@ -57,9 +59,9 @@ class Guarded:
         await self._pool.close()
 
 
-@pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
-    async with Broker(configuration(tmp_path, GUARDED)) as broker:
+@asynccontextmanager
+async def guarded_broker(folder: Path, clock: Clock | None = None) -> AsyncIterator[Guarded]:
+    async with Broker(configuration(folder, GUARDED), clock=clock) as broker:
         users = broker.state.users
         users.create(User(username=MEMBER.access_key, password=MEMBER.secret_key))
         rights = [
@@ -68,8 +70,16 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
         ]
         users.create_acl(Acl(subject="User:member", policies=[Policy(entries=rights)]))
         guarded = Guarded(broker)
+        try:
+            yield guarded
+        finally:
+            await guarded.close()
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
+    async with guarded_broker(tmp_path) as guarded:
         yield guarded
-        await guarded.close()
 
 
 async def test_a_reply_is_no_way_to_send_to_any_topic(guarded: Guarded) -> None:

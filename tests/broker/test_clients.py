@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.clock import ManualClock
+from orbitmq.protocol.bodies.groups import QueueKey
 from tests.broker.kit import CHECK_CLIENT, CONSUMER_LIST, HEART_BEAT, LOCK, UNLOCK, UNREGISTER, Wire, running, wire
 from tests.raw_client import until
 
@@ -188,6 +190,7 @@ async def unlock(client: Wire, client_id: str, *numbers: int) -> None:
 
 
 async def test_a_queue_is_locked_by_one_client_of_a_group_at_a_time(client: Wire) -> None:
+    await client.send("T")
     assert await lock(client, "c1", 0, 1) == [0, 1]
     assert await lock(client, "c2", 1, 2) == [2]
     assert await lock(client, "c1", 0, 1, 2) == [0, 1]  # its own again
@@ -195,6 +198,7 @@ async def test_a_queue_is_locked_by_one_client_of_a_group_at_a_time(client: Wire
 
 
 async def test_only_the_owner_unlocks(client: Wire) -> None:
+    await client.send("T")
     await lock(client, "c1", 0, 1)
     await unlock(client, "c2", 0)
     assert await lock(client, "c2", 0, 1) == []
@@ -205,6 +209,7 @@ async def test_only_the_owner_unlocks(client: Wire) -> None:
 async def test_a_lock_lives_for_a_minute_after_its_owner_last_asked_for_it(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock=clock) as broker, wire(broker) as client:
+        await client.send("T")
         await lock(client, "c1", 0, 1)
         clock.advance(seconds=40)
         await lock(client, "c1", 1)
@@ -212,3 +217,17 @@ async def test_a_lock_lives_for_a_minute_after_its_owner_last_asked_for_it(tmp_p
         assert await lock(client, "c2", 0, 1) == []
         clock.advance(ms=1)
         assert await lock(client, "c2", 0, 1) == [0]
+
+
+def test_locks_of_clients_that_fell_silent_are_forgotten() -> None:
+    clock = ManualClock()
+    locks = QueueLocks(clock)
+    places = [QueueKey(broker_name="b", queue_id=number, topic="T") for number in range(100)]
+    for number in range(99):
+        locks.lock(f"old {number}", "c", places)
+    clock.advance(seconds=30)
+    locks.lock("young", "c", places)
+    clock.advance(seconds=31)
+    locks.lock("new", "c", places[:1])
+    assert len(locks) == 101
+    assert locks.lock("young", "other", places) == []

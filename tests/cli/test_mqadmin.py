@@ -132,6 +132,18 @@ def test_every_verb_does_its_work_in_both_forms(
     assert done | ACCESS_VERBS == VERBS.keys()
 
 
+def test_a_terminal_obeys_no_message(orbitmq: Command) -> None:
+    orbitmq.ok("topic", "create", "Painted", "-q", "1")
+    with connect(orbitmq.name_server) as client:
+        client.producer(group="Painters").send(
+            "Painted", "\x1b]0;mine\x07a\x9b2Jb\N{RIGHT-TO-LEFT OVERRIDE}c\td".encode(), keys=["\x1b[2J"]
+        )
+    printed = orbitmq.ok("mqadmin", "printMsg", "-t", "Painted").out
+    assert "BODY: .]0;mine.a.2Jb.c\td" in printed
+    assert "KEYS=.[2J" in printed
+    assert "\x1b" not in printed
+
+
 @pytest.mark.parametrize("verb", ["electMaster", "exportMetadata", "updateStaticTopic", "clusterRT"])
 def test_a_verb_that_is_not_here_says_what_to_use(orbitmq: Command, verb: str) -> None:
     outcome = orbitmq.failure("mqadmin", verb, "-b", "whatever")

@@ -66,6 +66,7 @@ cdef class SwiftSends:
     cdef uint32_t body_crc  # of a signed request's body, known when its signature is
     cdef uint8_t *properties  # of the request that is being read
     cdef Py_ssize_t properties_room
+    cdef uint8_t *content  # that is signed
 
     cdef bint open_run(self) except -1
     cdef bint has_room(self) except -1
@@ -79,7 +80,7 @@ cdef class SwiftSends:
     ) except -1
     cdef bint choose_topic(self, Send *send) except -1
     cdef int count_topic(self) except -1
-    cdef bint enter(self, connection) except -1
+    cdef bint ask_door(self) except -1
     cdef bint is_rightly_signed(self, Send *send, const uint8_t *body, Py_ssize_t body_bytes) except -1
     cdef void add_body(self, sha1_pieces *content, const uint8_t *body, Py_ssize_t left) noexcept
     cdef bint choose_key(self, Text user) except -1

@@ -18,14 +18,14 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
 from orbitmq_accelerator.byte_order cimport load32, store32
-from orbitmq_accelerator.command_header cimport Text
+from orbitmq_accelerator.command_header cimport Text, is_plain
 from orbitmq_accelerator.record cimport BLANK_BYTES, HEAD_BYTES, MOST_PROPERTIES, Record, record_bytes, write_record
 from orbitmq_accelerator.send_header cimport (
-    ACCESS_KEY, COMMITTED_FLAG, LETTERS, PREPARED_FLAG, SECURITY_TOKEN, SIGNATURE, Send, contains, find_unique_key, memmem,
-    read_binary, read_json,
+    ACCESS_KEY, COMMITTED_FLAG, LETTERS, PREPARED_FLAG, SECURITY_TOKEN, SIGNATURE, Send, contains, find_unique_key,
+    has_plain_signature, memmem, read_binary, read_json,
 )
 from orbitmq_accelerator.signatures cimport (
-    BLOCK_BYTES, SIGNATURE_CHARACTERS, finish, is_same, prepare, sha1_add, sha1_choose, sha1_go_on, sha1_pieces
+    BLOCK_BYTES, SIGNATURE_CHARACTERS, finish, is_same, prepare, sha1_add, sha1_choose, sha1_end, sha1_go_on, sha1_pieces, sha1_whole
 )
 from orbitmq_accelerator.text cimport write_base64, write_hex, write_number, write_text
 from orbitmq_accelerator.waiting cimport (
@@ -45,9 +45,13 @@ cdef enum:
     MOST_HANDLE = 1024
     MOST_ADDED = 1024  # bytes of the properties of what waits
     SEPARATOR = 2  # behind each property
+    MOST_BATCH_GROWTH = 16  # as in `orbitmq.storage.commit_log`
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     TOPIC = 1  # the letter b
+    PROPERTIES = 8  # the letter i
+    SHORT_BODY = 256  # is worth a copy
+    SMALL_VALUE = 16
     # The letters a to h: what a send must say.
     NEEDED = 0xFF
     SIGNED = (1 << ACCESS_KEY) | (1 << SIGNATURE)
@@ -133,12 +137,15 @@ cdef class SwiftSends:
         self.answers = <uint8_t *>malloc(self.answers_room)
         self.properties_room = 1 << 17
         self.properties = <uint8_t *>malloc(self.properties_room)
-        if self.answers == NULL or self.properties == NULL:
+        # The values of a header, a short body, and what SHA-1 puts behind them.
+        self.content = <uint8_t *>malloc(self.properties_room + SHORT_BODY + 3 * BLOCK_BYTES)
+        if self.answers == NULL or self.properties == NULL or self.content == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         free(self.answers)
         free(self.properties)
+        free(self.content)
 
     def __init__(self, sending, durability, receipts, now_ms, served, served_batch, end_transaction=None, door=None):
         self.sending = sending
@@ -183,6 +190,8 @@ cdef class SwiftSends:
         log = self.log
         if self.store.health.refuses_writes or log.is_special:
             return False
+        if self.door is not None and not self.ask_door():
+            return False
         self.immediate = self.durability.is_immediate
         if not self.has_room():
             return False
@@ -212,8 +221,11 @@ cdef class SwiftSends:
         cdef const uint8_t *frame
         self.born_host = born_host
         self.answered = self.frames = self.first_code = 0
-        if self.door is not None and not self.enter(connection):
-            return 0
+        if self.door is not None:
+            source = connection.peer.host
+            if source is not self.source and source != self.source:
+                self.source = source
+                self.key = None
         while length - taken >= PREFIX_BYTES:
             frame = start + taken
             frame_bytes = <Py_ssize_t>load32(frame) + 4
@@ -298,7 +310,10 @@ cdef class SwiftSends:
         unique_key = find_unique_key(&send, &key_bytes)
         if unique_key == NULL or not self.choose_topic(&send) or send.queue_id >= len(self.queue_keys):
             return False
-        if self.door is not None and not self.is_rightly_signed(&send, header + header_bytes, body_bytes):
+        if self.door is None:
+            if send.seen >> LETTERS and not has_plain_signature(&send):
+                return False
+        elif not self.is_rightly_signed(&send, header + header_bytes, body_bytes):
             return False
         write_text(send.properties + send.properties_bytes, self.suffix)
         send.properties_bytes += PyBytes_GET_SIZE(self.suffix)
@@ -486,10 +501,10 @@ cdef class SwiftSends:
         cdef const uint8_t *end = body + body_bytes
         cdef tuple queue
         cdef int64_t first
-        if send.sys_flag & (PREPARED_FLAG | COMMITTED_FLAG) or has_meaning(send):
+        if body_bytes > self.most_body or send.sys_flag & (PREPARED_FLAG | COMMITTED_FLAG) or has_meaning(send):
             return False
         members = self.check_members(send, body, body_bytes, &total)
-        if not members or self.at + total + BLANK_BYTES > self.prepared_to:
+        if not members or total > MOST_BATCH_GROWTH * self.most_body or self.at + total + BLANK_BYTES > self.prepared_to:
             return False
         queue = <tuple>self.queue_keys[send.queue_id]
         first = self.next_offset(queue)
@@ -591,7 +606,7 @@ cdef class SwiftSends:
         self.topic_magic = 0 if field is None else field.magic
         return True
 
-    cdef bint enter(self, connection) except -1:
+    cdef bint ask_door(self) except -1:
         """False if more than signatures has to be looked at."""
         if self.door.counts_requests:
             return False
@@ -600,16 +615,14 @@ cdef class SwiftSends:
             self.keys.clear()
             self.generation = generation
             self.key = None
-        source = connection.peer.host
-        if source != self.source:
-            self.source = source
-            self.key = None
         return True
 
     cdef bint is_rightly_signed(self, Send *send, const uint8_t *body, Py_ssize_t body_bytes) except -1:
-        cdef sha1_pieces content
+        cdef sha1_pieces pieces
         cdef uint8_t wanted[SIGNATURE_CHARACTERS]
         cdef Text *value = send.values
+        cdef uint8_t *out = self.content
+        cdef const uint8_t *end = body + body_bytes
         cdef int letter
         if (
             send.envelope.code != SEND_MESSAGE_V2
@@ -619,15 +632,25 @@ cdef class SwiftSends:
         ):
             return False
         # In the order of their names: capitals come first.
-        sha1_go_on(&content, self.key.states.inner)
-        sha1_add(&content, value[ACCESS_KEY].start, value[ACCESS_KEY].length)
+        out = put_value(out, value[ACCESS_KEY], end)
         if send.seen & (1u << SECURITY_TOKEN):
-            sha1_add(&content, value[SECURITY_TOKEN].start, value[SECURITY_TOKEN].length)
+            out = put_value(out, value[SECURITY_TOKEN], end)
         for letter in range(LETTERS):
-            if send.seen & (1u << letter):
-                sha1_add(&content, value[letter].start, value[letter].length)
-        self.add_body(&content, body, body_bytes)
-        finish(&self.key.states, &content, wanted)
+            if letter == PROPERTIES:
+                memcpy(out, send.properties, value[letter].length if send.seen & (1u << letter) else 0)
+                out += value[letter].length if send.seen & (1u << letter) else 0
+            elif send.seen & (1u << letter):
+                out = put_value(out, value[letter], end)
+        sha1_go_on(&pieces, self.key.states.inner)
+        if body_bytes <= SHORT_BODY:
+            memcpy(out, body, body_bytes)
+            sha1_whole(pieces.state, self.content, out + body_bytes - self.content)
+            self.body_crc = crc31(body, body_bytes)
+        else:
+            sha1_add(&pieces, self.content, out - self.content)
+            self.add_body(&pieces, body, body_bytes)
+            sha1_end(&pieces)
+        finish(&self.key.states, pieces.state, wanted)
         return is_same(wanted, value[SIGNATURE].start)
 
     cdef void add_body(self, sha1_pieces *content, const uint8_t *body, Py_ssize_t left) noexcept:
@@ -647,6 +670,8 @@ cdef class SwiftSends:
         """Nearly always that of the message before. False if this user may not send to the topic, as far as is known."""
         if self.key is not None and self.key.topic is self.topic_text and is_text_of(user, self.key.user):
             return True
+        if not is_plain(user.start, user.length):
+            return False
         name = PyBytes_FromStringAndSize(<const char *>user.start, user.length)
         asker = (name, self.topic_text, self.source)
         self.key = self.keys.get(asker)
@@ -737,6 +762,15 @@ cdef class SwiftSends:
             self.answers = larger
             self.answers_room = 2 * (self.answered + more)
         return 0
+
+
+cdef inline uint8_t *put_value(uint8_t *out, Text value, const uint8_t *end) noexcept nogil:
+    """`end`: of what can be read. Most values are a few characters, and a copy of so many bytes costs no call."""
+    if value.length <= SMALL_VALUE and end - value.start >= SMALL_VALUE:
+        memcpy(out, value.start, SMALL_VALUE)
+    else:
+        memcpy(out, value.start, value.length)
+    return out + value.length
 
 
 cdef inline bint is_text_of(Text text, bytes known) noexcept:

@@ -151,16 +151,36 @@ static inline void sha1_add(struct sha1_pieces *pieces, const uint8_t *data, siz
     memcpy(pieces->block, data + length - pieces->kept, pieces->kept);
 }
 
-static inline void sha1_end(struct sha1_pieces *pieces, uint8_t *digest) {
-    uint8_t tail[2 * SHA1_BLOCK_BYTES] = {0};
-    size_t blocks = pieces->kept < SHA1_BLOCK_BYTES - 8 ? 1 : 2;
+/* What a message of so many bytes ends with, block of the key included: `data` has room for two blocks behind it. */
+static inline size_t sha1_pad(uint8_t *data, size_t length, uint64_t size) {
+    size_t padded = (length + 9 + SHA1_BLOCK_BYTES - 1) / SHA1_BLOCK_BYTES * SHA1_BLOCK_BYTES;
+    data[length] = 0x80;
+    memset(data + length + 1, 0, padded - length - 9);
+    size = __builtin_bswap64(size * 8);
+    memcpy(data + padded - 8, &size, 8);
+    return padded / SHA1_BLOCK_BYTES;
+}
+
+/* The last of it: `pieces->state` is the hash. */
+static inline void sha1_end(struct sha1_pieces *pieces) {
+    uint8_t tail[3 * SHA1_BLOCK_BYTES];
     memcpy(tail, pieces->block, pieces->kept);
-    tail[pieces->kept] = 0x80;
-    for (int index = 0; index < 8; index++)
-        tail[blocks * SHA1_BLOCK_BYTES - 1 - index] = (uint8_t)(pieces->size * 8 >> 8 * index);
-    sha1_blocks(pieces->state, tail, blocks);
-    for (int index = 0; index < SHA1_DIGEST_BYTES; index++)
-        digest[index] = (uint8_t)(pieces->state[index / 4] >> (24 - 8 * (index % 4)));
+    sha1_blocks(pieces->state, tail, sha1_pad(tail, pieces->kept, pieces->size));
+}
+
+/* All of it at once, behind one block: `data` has room for two blocks more. */
+static inline void sha1_whole(uint32_t *state, uint8_t *data, size_t length) {
+    sha1_blocks(state, data, sha1_pad(data, length, SHA1_BLOCK_BYTES + length));
+}
+
+/* The second hash of HMAC, over the first one. */
+static inline void sha1_of_hash(uint32_t *state, const uint32_t *hash) {
+    uint8_t block[3 * SHA1_BLOCK_BYTES];
+    for (int index = 0; index < 5; index++) {
+        uint32_t word = __builtin_bswap32(hash[index]);
+        memcpy(block + 4 * index, &word, 4);
+    }
+    sha1_whole(state, block, SHA1_DIGEST_BYTES);
 }
 
 #endif

@@ -6,15 +6,20 @@ What `orbitmq.protocol.signing` does, for the fields that a usual SEND_MESSAGE_V
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy
 
+from orbitmq_accelerator.byte_order cimport store32
+
 cdef extern from "sha1.h" nogil:
     cdef struct sha1_pieces:
+        uint32_t state[5]
         size_t kept
     const uint32_t *sha1_first_state
     void (*sha1_blocks)(uint32_t *state, const uint8_t *data, size_t count) noexcept
     bint sha1_choose(bint allow_instructions) noexcept
     void sha1_go_on(sha1_pieces *pieces, const uint32_t *state) noexcept
     void sha1_add(sha1_pieces *pieces, const uint8_t *data, size_t length) noexcept
-    void sha1_end(sha1_pieces *pieces, uint8_t *digest) noexcept
+    void sha1_end(sha1_pieces *pieces) noexcept
+    void sha1_whole(uint32_t *state, uint8_t *data, size_t length) noexcept
+    void sha1_of_hash(uint32_t *state, const uint32_t *hash) noexcept
 
 cdef enum:
     BLOCK_BYTES = 64
@@ -35,17 +40,17 @@ cdef inline void prepare(KeyStates *key, const uint8_t *inner_block, const uint8
     sha1_blocks(key.outer, outer_block, 1)
 
 
-cdef inline void finish(const KeyStates *key, sha1_pieces *inner, uint8_t *signature) noexcept nogil:
-    """The 28 characters for what was added to `inner`."""
+cdef inline void finish(const KeyStates *key, const uint32_t *inner, uint8_t *signature) noexcept nogil:
+    """The 28 characters for what has this inner hash."""
     cdef const char *digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     cdef uint8_t digest[DIGEST_BYTES + 1]
-    cdef sha1_pieces outer
+    cdef uint32_t outer[5]
     cdef uint32_t three
     cdef int group
-    sha1_end(inner, digest)
-    sha1_go_on(&outer, key.outer)
-    sha1_add(&outer, digest, DIGEST_BYTES)
-    sha1_end(&outer, digest)
+    memcpy(outer, key.outer, sizeof(outer))
+    sha1_of_hash(outer, inner)
+    for group in range(5):
+        store32(digest + 4 * group, outer[group])
     digest[DIGEST_BYTES] = 0
     for group in range(7):
         three = (digest[3 * group] << 16) | (digest[3 * group + 1] << 8) | digest[3 * group + 2]

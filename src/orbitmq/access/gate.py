@@ -77,6 +77,10 @@ class Door(Protocol):
         """The same for who proves itself besides requests, where nobody passes unasked; None: they may not."""
         ...
 
+    def allows(self, code: int, access_key: str, need: Need, source: str) -> bool:
+        """Whether who was let in with such a request may do this, too: it became known only afterwards what it is about."""
+        ...
+
 
 class Gate:
     def __init__(self, users: Users, settings: AccessSettings, cluster: str, rates: Rates | None = None) -> None:
@@ -122,6 +126,15 @@ class Gate:
             if entry is None or not entry.allows:
                 return None
         return SigningKey(user.password or "")
+
+    def allows(self, code: int, access_key: str, need: Need, source: str) -> bool:
+        if not self._settings.authorization_enabled or code in self._ungranted:
+            return True
+        user = self._users.get(access_key)
+        if user is None or user.user_status == DISABLED:
+            return False
+        entry = None if user.is_super else self._deciding(user, need, source)
+        return user.is_super or (entry is not None and entry.allows)
 
     def _authenticate(self, request: Command) -> User:
         user = self._named(request)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.access.needs import Action, topic_need
 from orbitmq.access.proxies import TrustedProxies
 from orbitmq.broker import names
 from orbitmq.broker.advertised import advertised_host
@@ -17,6 +18,7 @@ from orbitmq.broker.routes import NOT_ON_FAST_PORT, build_express, build_routes,
 from orbitmq.clock import Clock, SystemClock
 from orbitmq.errors import ConfigError
 from orbitmq.message.hosts import pack_host
+from orbitmq.protocol.codes import RequestCode
 from orbitmq.storage.files import LocalDisk
 from orbitmq.tasks import Tasks
 from orbitmq.transport.address import Address
@@ -242,6 +244,13 @@ class Broker:
         state.store.on_flushed = dispatch_from_flusher
         state.topics.when_changed(state.registration.topics_changed)
         state.sending.on_half_message = state.half_messages.taken
+        if (gate := state.gate) is not None:
+            state.half_messages.may_see = lambda producer, topic: gate.allows(
+                RequestCode.HEART_BEAT,
+                producer.access_key,
+                topic_need(topic, (Action.PUB,)),
+                producer.connection.peer.host,
+            )
         if state.timers is not None:
             state.sending.is_moment_full = state.timers.is_congested
             state.reviving.timer_done_until_ms = state.timers.done_until_ms

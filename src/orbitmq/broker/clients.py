@@ -24,13 +24,16 @@ BROADCASTING: Final = "BROADCASTING"
 class Client:
     """One client's place in one group."""
 
-    __slots__ = ("client_id", "connection", "language", "last_seen_ms", "subscriptions", "version")
+    __slots__ = ("access_key", "client_id", "connection", "language", "last_seen_ms", "subscriptions", "version")
 
-    def __init__(self, connection: Connection, client_id: str, language: str, version: int, now_ms: int) -> None:
+    def __init__(
+        self, connection: Connection, client_id: str, language: str, version: int, now_ms: int, access_key: str = ""
+    ) -> None:
         self.connection = connection
         self.client_id = client_id
         self.language = language
         self.version = version
+        self.access_key = access_key  # of producers: what their heartbeat was signed with, where that is looked at
         self.last_seen_ms = now_ms
         self.subscriptions: dict[str, str] = {}  # topic -> expression, to compare members with each other
 
@@ -117,12 +120,12 @@ class Clients:
     # ---- coming
 
     def register_producer(
-        self, group: str, connection: Connection, client_id: str, language: str, version: int
+        self, group: str, connection: Connection, client_id: str, language: str, version: int, access_key: str
     ) -> None:
         clients = self._producers.setdefault(group, {})
         client = clients.get(connection)
-        if client is None or client.client_id != client_id:
-            clients[connection] = Client(connection, client_id, language, version, self._clock.now_ms())
+        if client is None or (client.client_id, client.access_key) != (client_id, access_key):
+            clients[connection] = Client(connection, client_id, language, version, self._clock.now_ms(), access_key)
         else:
             client.last_seen_ms = self._clock.now_ms()
 

@@ -107,6 +107,7 @@ class HalfMessages:
         self._undecided: dict[int, HalfMessage] = {}  # by offset in the half queue, oldest first
         self._to_record: list[int] = []
         self._next_producer = 0
+        self.may_see: Callable[[Client, str], bool] = lambda producer, topic: True  # a message of that topic
         self._rebuild()
 
     def __len__(self) -> int:
@@ -127,6 +128,11 @@ class HalfMessages:
         self._undecided[appended.queue_offset] = HalfMessage(topic, at, appended.end - at, appended.stored_at_ms)
 
     # ---- and is decided
+
+    def topic_of(self, queue_offset: int) -> str | None:
+        """Where an undecided message will go."""
+        half = self._undecided.get(queue_offset)
+        return None if half is None else half.topic
 
     def commit(self, queue_offset: int, commit_log_offset: int, group: str) -> None:
         """Let consumers see the message. RequestFailed when there is no such transaction of this group."""
@@ -275,7 +281,7 @@ class HalfMessages:
         if gives_up:
             self._discard(queue_offset, message)
             return True
-        producer = self._producer_of(half.group)
+        producer = self._producer_of(half.group, half.topic)
         if producer is not None:
             if producer.connection.is_behind:
                 return False
@@ -325,12 +331,15 @@ class HalfMessages:
         )
         self._decide(queue_offset)
 
-    def _producer_of(self, group: str) -> Client | None:
+    def _producer_of(self, group: str, topic: str) -> Client | None:
+        """One after the other. Anyone can say to be of a group, and a question has the message in it."""
         producers = self._clients.producers(group)
-        if not producers:
-            return None
         self._next_producer += 1
-        return producers[self._next_producer % len(producers)]
+        for number in range(len(producers)):
+            producer = producers[(self._next_producer + number) % len(producers)]
+            if self.may_see(producer, topic):
+                return producer
+        return None
 
     def _ask(self, producer: Client, message: StoredMessage) -> None:
         unique_key = message.properties.get(keys.UNIQUE_KEY)

@@ -31,6 +31,9 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 NOT_SENDABLE: Final = frozenset(
     {DELAY_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, DISCARDED_HALF_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
 )
+# A foreign message in the timer's own topic would stop Java's timer for good; in that of leases it would be one: of anybody's messages.
+_BROKERS_OWN: Final = NOT_SENDABLE | {TIMER_TOPIC}
+_REVIVE_PREFIX: Final = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
 SYSTEM_TOPICS: Final = NOT_SENDABLE | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
 
 MAX_TOPIC_LENGTH: Final = 127
@@ -55,7 +58,12 @@ def lease_retry_topics(group: str, topic: str) -> tuple[str, str]:
 
 def revive_topic(cluster: str) -> str:
     """What the broker remembers of leases."""
-    return f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}"
+    return _REVIVE_PREFIX + cluster
+
+
+def is_closed(topic: str) -> bool:
+    """Whether no client may send to it: what lies there is the broker's own word."""
+    return topic in _BROKERS_OWN or topic.startswith(_REVIVE_PREFIX)
 
 
 def group_of_retry_topic(topic: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.broker import statistics
 from orbitmq.broker.long_poll import HeldPull, HeldPulls
 from orbitmq.broker.subscriptions import ALL, TAG, Wanted, wanted
-from orbitmq.errors import OrbitError, RequestFailed
+from orbitmq.errors import RequestFailed
 from orbitmq.protocol.bodies.topics import PERM_READ
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, answer, ok_with_raw_fields
@@ -288,7 +288,7 @@ class Pulling:
             return True
         try:
             result = self._read(pull.header, pull.scan_from, pull.wishes)
-        except OrbitError as error:  # the trouble of one queue must not keep the others from their answers
+        except Exception as error:  # whatever it is: neither the others who wait nor the sender have to do with it
             self._answer_failure(pull, error)
             return True
         if result.status is ReadStatus.NO_MATCHED_MESSAGE:
@@ -302,13 +302,13 @@ class Pulling:
     def _answer_timeout(self, pull: HeldPull) -> None:
         try:
             result = self._read(pull.header, pull.scan_from, pull.wishes)
-        except OrbitError as error:
+        except Exception as error:  # as above
             self._answer_failure(pull, error)
         else:
             self._answer_held(pull, result)
 
     @staticmethod
-    def _answer_failure(pull: HeldPull, error: OrbitError) -> None:
+    def _answer_failure(pull: HeldPull, error: Exception) -> None:
         pull.connection.answer(pull.request, failure_answer(pull.request, error, pull.connection.peer))
 
     def _answer_held(self, pull: HeldPull, result: ReadResult) -> None:

@@ -171,14 +171,16 @@ def build_routes(state: State) -> Routes:
             s.randomness,
             s.gate is not None,
         ),
-        RequestCode.END_TRANSACTION: partial(transactions.end_transaction, s.half_messages, s.store, s.durability),
+        RequestCode.END_TRANSACTION: partial(
+            transactions.end_transaction, s.half_messages, s.store, s.durability, s.gate
+        ),
         RequestCode.PULL_MESSAGE: partial(pull.pull_message, s.pulling),
         RequestCode.LITE_PULL_MESSAGE: partial(pull.pull_message, s.pulling),
         RequestCode.HEART_BEAT: partial(clients.heartbeat, s.clients, s.groups, s.topics),
         RequestCode.UNREGISTER_CLIENT: partial(clients.unregister_client, s.clients),
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: partial(clients.consumer_ids, s.clients),
         RequestCode.CHECK_CLIENT_CONFIG: partial(clients.check_client, s.configuration),
-        RequestCode.LOCK_BATCH_MQ: partial(clients.lock_queues, s.locks),
+        RequestCode.LOCK_BATCH_MQ: partial(clients.lock_queues, s.locks, s.topics),
         RequestCode.UNLOCK_BATCH_MQ: partial(clients.unlock_queues, s.locks),
         RequestCode.RECALL_MESSAGE: partial(
             timers.recall_message, s.sending, s.durability, s.topics, s.configuration, s.clock

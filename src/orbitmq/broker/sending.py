@@ -51,8 +51,6 @@ _DELAY: Final = "DELAY\x01"
 _TIMER: Final = "TIMER_"
 _HALF: Final = "TRAN_MSG\x01"
 _INNER: Final = "INNER_NUM\x01"
-# A foreign message in the timer's own topic would stop Java's timer for good.
-_CLOSED: Final = names.NOT_SENDABLE | {names.TIMER_TOPIC}
 _SMALL_BYTES, _MIDDLE_BYTES = MessageSizes.BOUNDS[:2]
 _NUMBER: Final = re.compile(r"-?[0-9]{1,10}")
 
@@ -184,7 +182,7 @@ class Sending:
         """
         topic = header.topic
         config = self._topics.get(topic)
-        if config is None or topic in _CLOSED:
+        if config is None or names.is_closed(topic):
             config = self._unusual_topic(header)
         settings = self._configuration.settings
         if not config.perm & settings.broker_permission & PERM_WRITE:
@@ -199,7 +197,7 @@ class Sending:
     def _unusual_topic(self, header: SendMessage | SendMessageV2) -> TopicConfig:
         topic = header.topic
         names.check_topic_name(topic)
-        if topic in _CLOSED:
+        if names.is_closed(topic):
             raise RequestFailed(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         config = self._topics.create_for_send(topic, header.default_topic, header.default_topic_queue_nums)
         if config is None and topic.startswith(names.RETRY_PREFIX):
@@ -220,7 +218,7 @@ class Sending:
         config, settings = self._topics.get(topic), self._configuration.settings
         if (
             config is None
-            or topic in _CLOSED
+            or names.is_closed(topic)
             or topic.startswith(names.RETRY_PREFIX)
             or config.attributes
             or config.topic_filter_type == "MULTI_TAG"

@@ -79,6 +79,11 @@ class Topics:
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return config
 
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """One that is read or written."""
+        config = self.get(topic)
+        return config is not None and 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
+
     def require(self, topic: str) -> TopicConfig:
         config = self.get(topic)
         if config is None:

@@ -160,12 +160,16 @@ def property_finder(name: str) -> Callable[[bytes], bytes | None]:
     length = len(first)
 
     def find(data: bytes) -> bytes | None:
-        at = data.rfind(later) + 1
-        if not at and not data.startswith(first):
-            return None
-        end = data.find(b"\x02", at + length)
-        value = data[at + length : end] if end >= 0 else data[at + length :]
-        # An empty value is no value; an earlier entry may have one.
-        return value or (find(data[: at - 1]) if at else None)
+        end = len(data)
+        while True:
+            at = data.rfind(later, 0, end) + 1
+            if not at and not data.startswith(first, 0, end):
+                return None
+            stop = data.find(b"\x02", at + length, end)
+            value = data[at + length : stop if stop >= 0 else end]
+            if value or not at:
+                return value or None
+            # An empty value is no value; an earlier entry may have one. A loop: a producer may write thousands of them.
+            end = at - 1
 
     return find

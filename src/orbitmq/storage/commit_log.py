@@ -76,6 +76,8 @@ _find_inner_num: Final = property_finder(INNER_NUM)
 NO_QUEUE_ENTRY: Final = TRANSACTION_PREPARED
 
 MOST_IN_BATCH: Final = 0x7FFF  # messages; the index counts them in two bytes
+# Each member gets the batch's properties, so a small batch could be a gigabyte of records.
+MOST_BATCH_GROWTH: Final = 16  # records of a batch together, as a multiple of the largest body
 _SPECIAL: Final = HOSTS_MASK | INNER_BATCH | NO_QUEUE_ENTRY
 _SHORT: Final = struct.Struct(">h")
 _crc32: Final = zlib.crc32
@@ -299,6 +301,9 @@ class CommitLog:
         sys_flag = sys_flag & ~HOSTS_MASK | self._store_host_flag
         if len(born_host) > 8:
             sys_flag |= BORN_HOST_IPV6
+        most = MOST_BATCH_GROWTH * self.max_body_bytes
+        if len(members) * len(properties) > most:  # before they are put together
+            _refuse_batch(len(members), most)
         member_properties = [_joined(member.properties, properties) for member in members]
         if self._config.record_crc:
             member_properties = [with_crc_room(text) for text in member_properties]
@@ -311,6 +316,8 @@ class CommitLog:
         bodies = sum(len(member.body) for member in members)
         if bodies > self.max_body_bytes:
             _refuse_size(bodies, self.max_body_bytes, 0)
+        if total > most:
+            _refuse_batch(len(members), most)
         at = self.end
         if at + total + BLANK_BYTES > self.prepared_to:
             at = self._make_room(total)
@@ -504,6 +511,14 @@ def _joined(first: bytes, second: bytes) -> bytes:
 
 def _out_of_range(error: struct.error) -> MessageError:
     return MessageError(f"a number does not fit into its field of the record: {error}", code=AppendCode.MESSAGE_ILLEGAL)
+
+
+def _refuse_batch(members: int, most: int) -> NoReturn:
+    raise MessageError(
+        f"the records of a batch of {members} messages take more than {most} bytes",
+        hint="send fewer at once, or fewer properties with all of them",
+        code=AppendCode.MESSAGE_ILLEGAL,
+    )
 
 
 def _refuse_size(body: int, body_limit: int, properties: int) -> NoReturn:

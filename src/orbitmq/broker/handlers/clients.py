@@ -5,7 +5,7 @@ Java: ClientManageProcessor, ConsumerManageProcessor, parts of AdminBrokerProces
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
 from orbitmq.broker.subscriptions import wanted
@@ -14,6 +14,7 @@ from orbitmq.protocol.bodies.groups import CheckClient, ConsumerIds, Heartbeat, 
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.headers.groups import ConsumerGroup, HeartbeatTaken, UnregisterClient
+from orbitmq.protocol.signing import ACCESS_KEY
 
 if TYPE_CHECKING:
     from orbitmq.broker.clients import Clients
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from orbitmq.broker.topics import Topics
     from orbitmq.transport.connection import Connection
 
+_MOST_OF_A_CLIENT: Final = 10_000
+
 
 async def heartbeat(
     clients: Clients, groups: Groups, topics: Topics, request: Command, connection: Connection
 ) -> Command:
     """Note who is there. A group that must not be created is passed over in silence: its pulls will say so."""
-    beat = Heartbeat.from_json(request.body)
+    beat = _checked(Heartbeat.from_json(request.body))
+    access_key = request.fields.get(ACCESS_KEY, "")
     subscription_changed = beat.heartbeat_fingerprint == 0
     for data in beat.consumer_data_set:
         if beat.without_sub:
@@ -41,8 +45,24 @@ async def heartbeat(
             topics.create_internal(names.retry_topic(data.group_name), config.retry_queue_nums)
         clients.register_consumer(data, connection, beat.client_id, request.language, request.version)
     for producer in beat.producer_data_set:
-        clients.register_producer(producer.group_name, connection, beat.client_id, request.language, request.version)
+        clients.register_producer(
+            producer.group_name, connection, beat.client_id, request.language, request.version, access_key
+        )
     return ok(HeartbeatTaken(supports_v2=True, subscription_changed=subscription_changed))
+
+
+def _checked(beat: Heartbeat) -> Heartbeat:
+    """Each group and subscription is remembered while the client is there: RequestFailed for one that has more than any has."""
+    groups = len(beat.producer_data_set) + len(beat.consumer_data_set)
+    subscriptions = max((len(data.subscription_data_set) for data in beat.consumer_data_set), default=0)
+    for count, what in ((groups, "groups of one client"), (subscriptions, "subscriptions of one group")):
+        if count > _MOST_OF_A_CLIENT:
+            raise RequestFailed(
+                ResponseCode.INVALID_PARAMETER,
+                f"[LIMIT] a heartbeat with {count:,} {what}: at most {_MOST_OF_A_CLIENT:,}",
+                hint="let more than one client have them",
+            )
+    return beat
 
 
 async def unregister_client(clients: Clients, request: Command, connection: Connection) -> Command:
@@ -67,9 +87,11 @@ async def check_client(configuration: BrokerConfiguration, request: Command, con
     return ok()
 
 
-async def lock_queues(locks: QueueLocks, request: Command, connection: Connection) -> Command:
+async def lock_queues(locks: QueueLocks, topics: Topics, request: Command, connection: Connection) -> Command:
+    """Of queues that there are: what is locked is remembered."""
     wanted = LockQueues.from_json(request.body)
-    held = locks.lock(wanted.consumer_group, wanted.client_id, wanted.mq_set)
+    known = [queue for queue in wanted.mq_set if topics.has_queue(queue.topic, queue.queue_id)]
+    held = locks.lock(wanted.consumer_group, wanted.client_id, known)
     return ok(body=QueuesLocked(lock_ok_mq_set=held).to_json())
 
 

@@ -65,6 +65,10 @@ async def update_consumer_offset(
     if header.queue_id is None or header.commit_offset is None:
         missing = "QueueId" if header.queue_id is None else "Offset"
         raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"{missing} is null, topic is {topic}")
+    if not topics.has_queue(topic, header.queue_id):  # it would be kept for good
+        raise RequestFailed(
+            ResponseCode.INVALID_PARAMETER, f"queueId[{header.queue_id}] is illegal, topic:[{topic}] has no such queue"
+        )
     if offsets.pending_reset(group, topic, header.queue_id) is not None:
         return answer(ResponseCode.SUCCESS, "Offset has been previously reset")
     offsets.commit(group, topic, header.queue_id, header.commit_offset)

@@ -101,6 +101,13 @@ async def _send_batch(
         raise RequestFailed(
             ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group or long topic {header.topic}"
         )
+    most = sending.store.log.max_body_bytes
+    if len(request.body) > most:  # as in Java; each member takes ten times its room here
+        raise RequestFailed(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the batch has {len(request.body)} bytes; this broker takes up to {most}",
+            hint="send fewer messages at once, or raise maxMessageSize",
+        )
     outer = decode_properties(header.properties)
     if (
         outer.get(keys.DELAY, "0") not in ("", "0")

@@ -71,10 +71,10 @@ class Checkpoint(msgspec.Struct, kw_only=True):
         return self.pop_time_ms + self.invisible_ms
 
     def offsets(self) -> list[int]:
-        """Of its messages. Old brokers wrote only how many there are, one behind the other."""
-        start = self.start_offset
-        differences = self.differences or range(self.count)
-        return [start + difference for difference in differences][: max(0, self.count)]
+        """Of its messages. Old brokers wrote only how many there are, one behind the other. Whoever wrote more than can be lies."""
+        start, count = self.start_offset, min(max(0, self.count), MOST_MESSAGES)
+        differences = self.differences or range(count)
+        return [start + difference for difference in differences[:count]]
 
     def unique_key(self) -> str:
         topic, group, queue_id, start, pop_time, broker = self.key

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orbitmq.broker.leases.checkpoints import MOST_MESSAGES, check_duration
 from orbitmq.broker.leases.waiting import Waiting, WaitingRequests
 from orbitmq.broker.subscriptions import Wanted, wanted
-from orbitmq.errors import OrbitError, RequestFailed, StorageError
+from orbitmq.errors import RequestFailed, StorageError
 from orbitmq.protocol.bodies.topics import PERM_READ
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
@@ -92,7 +92,7 @@ class Serving:
         assert isinstance(header, PopMessage)
         try:
             popped = self._popping.pop(header, waiting.wishes)
-        except OrbitError as error:  # the trouble of one must not keep the others from their answers
+        except Exception as error:  # whatever it is: neither the others who wait nor the sender have to do with it
             _fail(waiting, error)
             return True
         if not popped.count:
@@ -284,5 +284,5 @@ def _nothing(header: PopMessage, popped: Popped, code: ResponseCode) -> Command:
     return answer(code, "NO_MESSAGE_IN_QUEUE", _result(header, popped))
 
 
-def _fail(waiting: Waiting, error: OrbitError) -> None:
+def _fail(waiting: Waiting, error: Exception) -> None:
     waiting.connection.answer(waiting.request, failure_answer(waiting.request, error, waiting.connection.peer))

@@ -20,6 +20,7 @@ _LARGEST_INTEGER: Final = 2**31 - 1
 _LARGEST_LONG: Final = 2**63 - 1
 _LONG_DIGITS: Final = 19
 _SMALLEST_DOUBLE: Final = 5e-324
+_MAX_DEPTH: Final = 200  # `a = b = c = ...` nests as well; Python has 1,000 calls for all that a broker does
 
 
 class BadExpression(Exception):
@@ -33,6 +34,7 @@ class Expression:
     is_constant: bool = False
     constant: Value = None
     is_property: bool = False
+    depth: int = 1  # of calls that evaluating it takes
 
 
 def property_named(name: str) -> Expression:
@@ -76,54 +78,71 @@ def condition(expression: Expression) -> Expression:
     if not expression.is_property:
         raise BadExpression("this is no condition")
     evaluate = expression.evaluate
-    return _boolean(lambda properties: None if evaluate(properties) is None else False)
+    return _boolean(lambda properties: None if evaluate(properties) is None else False, expression)
 
 
-def _boolean(evaluate: Evaluate) -> Expression:
-    return Expression(evaluate, is_boolean=True)
+def _boolean(evaluate: Evaluate, *parts: Expression) -> Expression:
+    """`evaluate` calls these parts, one after the other."""
+    return Expression(evaluate, is_boolean=True, depth=_around(*parts))
+
+
+def _around(*parts: Expression) -> int:
+    depth = 1 + max(part.depth for part in parts)
+    if depth > _MAX_DEPTH:
+        raise BadExpression(f"it is nested more than {_MAX_DEPTH} deep")
+    return depth
 
 
 # ---- logic
 
 
-def either(first: Expression, second: Expression) -> Expression:
-    left, right = condition(first).evaluate, condition(second).evaluate
+def either(*parts: Expression) -> Expression:
+    """One loop over all of them, not one call inside the other: a filter may have thousands."""
+    if len(parts) == 1:
+        return parts[0]
+    conditions = [condition(part) for part in parts]
+    evaluations = tuple(part.evaluate for part in conditions)
 
     def evaluate(properties: Mapping[str, str]) -> Value:
-        one = left(properties)
-        if one:
-            return True
-        other = right(properties)
-        if other:
-            return True
-        return None if one is None or other is None else False
+        unknown = False
+        for is_true in evaluations:
+            value = is_true(properties)
+            if value:
+                return True
+            unknown |= value is None
+        return None if unknown else False
 
-    return _boolean(evaluate)
+    return _boolean(evaluate, *conditions)
 
 
-def both(first: Expression, second: Expression) -> Expression:
-    left, right = condition(first).evaluate, condition(second).evaluate
+def both(*parts: Expression) -> Expression:
+    """And all others, if there are more."""
+    if len(parts) == 1:
+        return parts[0]
+    conditions = [condition(part) for part in parts]
+    evaluations = tuple(part.evaluate for part in conditions)
 
     def evaluate(properties: Mapping[str, str]) -> Value:
-        one = left(properties)
-        if one is False:
-            return False
-        other = right(properties)
-        if other is False:
-            return False
-        return None if one is None or other is None else True
+        unknown = False
+        for is_true in evaluations:
+            value = is_true(properties)
+            if value is False:
+                return False
+            unknown |= value is None
+        return None if unknown else True
 
-    return _boolean(evaluate)
+    return _boolean(evaluate, *conditions)
 
 
 def negation(expression: Expression) -> Expression:
-    inner = condition(expression).evaluate
+    negated = condition(expression)
+    inner = negated.evaluate
 
     def evaluate(properties: Mapping[str, str]) -> Value:
         value = inner(properties)
         return None if value is None else not value
 
-    return _boolean(evaluate)
+    return _boolean(evaluate, negated)
 
 
 def minus(expression: Expression) -> Expression:
@@ -135,7 +154,7 @@ def minus(expression: Expression) -> Expression:
             return None
         return Long(-value) if isinstance(value, Long) else -value
 
-    return Expression(evaluate)
+    return Expression(evaluate, depth=_around(expression))
 
 
 # ---- comparisons
@@ -173,7 +192,7 @@ def _equal(first: Expression, second: Expression) -> Expression:
             return False
         return compare(one, other) == 0
 
-    return _boolean(evaluate)
+    return _boolean(evaluate, first, second)
 
 
 def ordering(first: Expression, second: Expression, fits: Callable[[int], bool]) -> Expression:
@@ -194,7 +213,7 @@ def ordering(first: Expression, second: Expression, fits: Callable[[int], bool])
             one, other = as_double(one), as_double(other)
         return fits(compare(one, other))
 
-    return _boolean(evaluate)
+    return _boolean(evaluate, first, second)
 
 
 def above(first: Expression, second: Expression) -> Expression:
@@ -240,7 +259,7 @@ def within(expression: Expression, texts: list[str], *, negated: bool) -> Expres
         value = inner(properties)
         return None if value is None else (value in wanted) != negated
 
-    return _boolean(evaluate)
+    return _boolean(evaluate, expression)
 
 
 def text_test(expression: Expression, search: str, test: Callable[[str, str], bool], *, negated: bool) -> Expression:
@@ -253,4 +272,4 @@ def text_test(expression: Expression, search: str, test: Callable[[str, str], bo
             return False
         return test(value, search) != negated
 
-    return _boolean(evaluate)
+    return _boolean(evaluate, expression)

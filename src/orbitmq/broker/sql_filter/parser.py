@@ -47,18 +47,18 @@ class Parser:
             raise self._tokens.error(str(error), self._tokens.peek().at) from None
 
     def _or(self) -> Expression:
-        left = self._and()
+        parts = [self._and()]
         while self._tokens.is_keyword("OR"):
             self._tokens.take()
-            left = build.either(left, self._and())
-        return left
+            parts.append(self._and())
+        return build.either(*parts)
 
     def _and(self) -> Expression:
-        left = self._equality()
+        parts = [self._equality()]
         while self._tokens.is_keyword("AND"):
             self._tokens.take()
-            left = build.both(left, self._equality())
-        return left
+            parts.append(self._equality())
+        return build.both(*parts)
 
     def _equality(self) -> Expression:
         tokens = self._tokens

@@ -12,6 +12,9 @@ from typing import Final, NamedTuple
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import ResponseCode
 
+MOST_CHARACTERS: Final = 64 << 10  # reading one takes the broker's time, and it is evaluated for every message
+_MOST_SHOWN: Final = 300
+
 
 class Kind(Enum):
     KEYWORD = "keyword"
@@ -51,6 +54,8 @@ class Tokens:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        if len(text) > MOST_CHARACTERS:
+            raise self.error(f"it has {len(text):,} characters, and {MOST_CHARACTERS:,} are the most", 0)
         self._ahead: list[Token] = []
         self._at = 0
 
@@ -79,8 +84,9 @@ class Tokens:
 
     def error(self, complaint: str, at: int) -> RequestFailed:
         """Points into the expression."""
+        shown = self.text if len(self.text) <= _MOST_SHOWN else f"{self.text[:_MOST_SHOWN]}..."
         return RequestFailed(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"filter {self.text!r}: {complaint}, at character {at + 1}"
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"filter {shown!r}: {complaint}, at character {at + 1}"
         )
 
     def _is(self, distance: int, kind: Kind, text: str) -> bool:

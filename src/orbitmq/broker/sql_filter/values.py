@@ -16,8 +16,11 @@ Value = str | int | float | bool | None
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,4000}")  # of more, Python makes no number
 _JAVA_BLANKS: Final = "".join(map(chr, range(33)))  # what String.trim takes off
-_DOUBLE: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
-_HEX_DOUBLE: Final = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?")
+# Digits are never given back (`++`): of a long text that is no number in the end, every way to part it would be tried.
+_DOUBLE: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fFdD]?)")
+_HEX_DOUBLE: Final = re.compile(
+    r"[+-]?0[xX](?:[0-9a-fA-F]++(?:\.[0-9a-fA-F]*+)?|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++[fFdD]?"
+)
 
 
 class Long(int):
@@ -55,8 +58,15 @@ def as_double(text: str) -> float:
     if _DOUBLE.fullmatch(trimmed):
         return float(trimmed.rstrip("fFdD") if trimmed[-1:] in "fFdD" else trimmed)
     if _HEX_DOUBLE.fullmatch(trimmed):
-        return float.fromhex(trimmed.rstrip("fFdD"))
+        return _from_hex(trimmed.rstrip("fFdD"))
     raise Incomparable
+
+
+def _from_hex(text: str) -> float:
+    try:
+        return float.fromhex(text)
+    except OverflowError:
+        return -math.inf if text.startswith("-") else math.inf
 
 
 def _number_like(sample: Value, text: str) -> int | float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 _SECONDS: Final = 5.0
+# Names and messages are anybody's, and a terminal must not obey them; what turns the direction of writing around is among it.
+_UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def flag(short: str, name: str, into: str, text: str, *, required: bool = False) -> click.Option:
@@ -48,7 +51,7 @@ def verb(name: str, *options: click.Option) -> Callable[[Callable[..., Awaitable
                 click.echo(msgspec.json.format(msgspec.json.encode(report.data), indent=2))
             else:
                 for line in report.lines:
-                    click.echo(line)
+                    click.echo(_UNPRINTABLE.sub(".", line))
 
         return click.Command(
             name,
