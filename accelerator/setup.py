@@ -6,7 +6,7 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ("sends", "pulls", "indexes", "reads", "copies", *(("sockets", "pages") if sys.platform == "linux" else ()))
+MODULES = ("sends", "pulls", "indexes", "reads", "copies", *(("sockets",) if sys.platform == "linux" else ()))  # epoll
 
 setup(
     ext_modules=cythonize(

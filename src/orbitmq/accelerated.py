@@ -23,7 +23,7 @@ MODULES: Final = (
     "indexes",
     "reads",
     "copies",
-    *(("sockets", "pages") if sys.platform == "linux" else ()),
+    *(("sockets",) if sys.platform == "linux" else ()),
 )
 INTERFACE: Final = 7  # what the two expect of each other; to be changed in both, together
 

@@ -271,7 +271,6 @@ def test_the_faulty_disk_fills_up_and_fails_to_sync(tmp_path: Path) -> None:
         file.sync()
 
 
-@pytest.mark.usefixtures("loops")
 def test_pages_can_be_had_ready_without_changing_anything(tmp_path: Path) -> None:
     file = LocalDisk().allocate(tmp_path / "file", 20 << 20)
     file.memory[5:8] = b"abc"

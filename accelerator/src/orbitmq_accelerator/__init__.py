@@ -5,7 +5,6 @@
     sockets    the connections that send and pull, read many at a time
     indexes    entering records into their queues and into the key index
     reads      gathering the records that other pulls are answered with
-    pages      having pages of the log ready before they are written to
     copies     sending on what has waited: delays, timers, transactions
 
 Each does what a function of `orbitmq`, or the event loop, does, byte for byte, and leaves whatever is unusual to it. `orbitmq.accelerated` decides

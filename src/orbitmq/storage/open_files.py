@@ -18,7 +18,6 @@ from collections import deque
 from threading import Lock
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
-from orbitmq.accelerated import compiled
 from orbitmq.errors import StorageError, StoreFull
 
 if TYPE_CHECKING:
@@ -102,20 +101,14 @@ class MappedFile:
         self.sync()
 
     def read_in(self, start: int, end: int) -> None:
-        """Have the pages of [start, end) in memory, which waits for them but changes nothing. Not on a closed file.
-
-        With the accelerator they are ready to be stored to as well (accelerator/, pages.pyx).
-        """
+        """Have the pages of [start, end) in memory, which waits for them but changes nothing. Not on a closed file."""
         with self._sync_lock:
             if self._descriptor < 0:
                 return
             descriptor = os.dup(self._descriptor)  # a sync must not wait for this, nor this for a sync
-        pages = compiled("pages")
+        # Many pieces into one buffer by one call: a thread that comes back often competes for the interpreter lock.
+        pieces = [bytearray(_READ_IN_BYTES)] * _READ_IN_PIECES
         try:
-            if pages is not None and not self.memory.readonly and pages.make_ready(self.memory, start, end):
-                return
-            # Many pieces into one buffer by one call: a thread that comes back often competes for the interpreter lock.
-            pieces = [bytearray(_READ_IN_BYTES)] * _READ_IN_PIECES
             for at in range(start, end, _READ_IN_BYTES * _READ_IN_PIECES):
                 os.preadv(descriptor, pieces[: -(-(end - at) // _READ_IN_BYTES)], at)
         except OSError as cause:
