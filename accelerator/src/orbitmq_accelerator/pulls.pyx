@@ -24,7 +24,7 @@ from orbitmq_accelerator.pull_header cimport (
 )
 from orbitmq_accelerator.text cimport write_number, write_text
 
-from orbitmq.broker.handlers.pull_express import FOUND_TEXTS
+from orbitmq.broker.pull_answers import FOUND_TEXTS
 from orbitmq.errors import OrbitError, RequestFailed
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.headers.pull import PullMessage

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import statistics
 from orbitmq.broker.long_poll import HeldPull, HeldPulls
+from orbitmq.broker.pull_answers import found_frame
 from orbitmq.broker.subscriptions import ALL, TAG, Wanted, wanted
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.bodies.topics import PERM_READ
@@ -282,10 +283,11 @@ class Pulling:
 
     def _answer_arrival(self, pull: HeldPull) -> bool:
         header = pull.header
-        moved = self._moved(header, self._topics.get(header.topic), self._groups.get(header.consumer_group))
-        if moved is not None:
-            pull.connection.answer(pull.request, moved)
-            return True
+        if self._offsets.has_resets:
+            moved = self._moved(header, self._topics.get(header.topic), self._groups.get(header.consumer_group))
+            if moved is not None:
+                pull.connection.answer(pull.request, moved)
+                return True
         try:
             result = self._read(pull.header, pull.scan_from, pull.wishes)
         except Exception as error:  # whatever it is: neither the others who wait nor the sender have to do with it
@@ -294,7 +296,7 @@ class Pulling:
         if result.status is ReadStatus.NO_MATCHED_MESSAGE:
             pull.scan_from = result.next_offset
             return False
-        if _code_of(result, pull.header, self._corrects) == _NOT_FOUND:
+        if result.status is not ReadStatus.FOUND and _code_of(result, header, self._corrects) == _NOT_FOUND:
             return False
         self._answer_held(pull, result)
         return True
@@ -312,9 +314,22 @@ class Pulling:
         pull.connection.answer(pull.request, failure_answer(pull.request, error, pull.connection.peer))
 
     def _answer_held(self, pull: HeldPull, result: ReadResult) -> None:
-        header = pull.header
-        response = self._answer(header, result, self._topics.get(header.topic), self._groups.get(header.consumer_group))
-        pull.connection.answer(pull.request, response)
+        header, request = pull.header, pull.request
+        topic, group = self._topics.get(header.topic), self._groups.get(header.consumer_group)
+        if result.status is ReadStatus.FOUND and topic is not None and group is not None and not request.flag:
+            frame = None if self._suggested(result, group) else found_frame(result, topic, group, request.opaque)
+            if frame is not None:
+                self.handed_out(
+                    header.consumer_group,
+                    header.topic,
+                    header.queue_id,
+                    result.next_offset,
+                    result.count,
+                    result.total_bytes,
+                )
+                pull.connection.answer_with(request, frame)
+                return
+        pull.connection.answer(request, self._answer(header, result, topic, group))
 
     def _suggested(self, result: ReadResult, group: GroupConfig | None) -> int:
         """From which replica the group had better pull next: one so far behind that it needs the disk, from a slave."""

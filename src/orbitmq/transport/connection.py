@@ -233,6 +233,14 @@ class Connection(asyncio.Protocol):
         if not self.closed and not request.flag & FLAG_ONEWAY:
             self._send(encoded_answer(request, answer, self.peer))
 
+    def answer_with(self, request: Command, frame: list[bytes | memoryview]) -> None:
+        """`answer` a request whose handler returned None, and wants an answer, with a frame of one's own making that says success."""
+        if self._times is not None:
+            result = Result.NOT_WRITTEN if self.closed else Result.SUCCESS
+            self._times.of(Kind(request.code, 0, result, True)).add(self._loop.time() - request.arrived)
+        if not self.closed:
+            self._send(frame)
+
     def owe(self, answers: int = 1) -> None:
         """An express handler took requests and will `pay` their answers later."""
         self._late.owe(answers)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.protocol import versions
-from orbitmq.protocol.codes import FLAG_RESPONSE
+from orbitmq.broker.pull_answers import found_frame
 from orbitmq.protocol.command import Command
-from orbitmq.protocol.frame import MAX_FRAME_BYTES, lengths
 from orbitmq.protocol.headers.pull import PullMessage
 from orbitmq.protocol.whole_request import UNREADABLE, reader
 from orbitmq.storage.reading import ReadStatus
@@ -20,13 +18,6 @@ if TYPE_CHECKING:
     from orbitmq.broker.pulling import Pulling
     from orbitmq.transport.connection import Connection
     from orbitmq.transport.request_times import RequestTimes
-
-_FOUND: Final = (
-    b'{"code":0,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%%d","minOffset":"%%d","maxOffset":"%%d",'
-    b'"topicSysFlag":"%%d","groupSysFlag":"%%d"},"flag":%d,"language":"PYTHON","opaque":%%d,"remark":"FOUND",'
-    b'"serializeTypeCurrentRPC":"JSON","version":%d}' % (FLAG_RESPONSE, versions.OURS)
-)
-FOUND_TEXTS: Final = _FOUND.split(b"%d")  # what stands between its numbers
 
 _read: Final = reader(PullMessage)
 
@@ -59,16 +50,8 @@ class PullExpress:
                 return None
             pulling.commit_if_asked(fields)
             return b""
-        answer = _FOUND % (
-            result.next_offset,
-            result.min_offset,
-            result.max_offset,
-            topic.topic_sys_flag,
-            group.group_sys_flag,
-            request.opaque,
-        )
-        length = 4 + len(answer) + result.total_bytes
-        if length + 4 > MAX_FRAME_BYTES:
+        pieces = found_frame(result, topic, group, request.opaque)
+        if pieces is None:
             return None
         pulling.commit_if_asked(fields)
         pulling.handed_out(
@@ -83,5 +66,5 @@ class PullExpress:
         if not served.fresh:
             served.unsettled.append(served)
         served.fresh += 1
-        connection.queue_pieces([lengths(length, len(answer)) + answer, *result.buffers], 4 + length)
+        connection.queue_pieces(pieces, len(pieces[0]) + result.total_bytes)
         return b""
