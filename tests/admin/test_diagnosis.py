@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.admin.brokers import BrokerPlace, broker_row, up_seconds
-from orbitmq.admin.diagnosis import Finding, clock_finding, diagnose, disk_finding
+from orbitmq.admin.diagnosis import Finding, clock_finding, diagnose, disk_finding, releases_finding
 from orbitmq.admin.session import open_session
 from orbitmq.sync import connect
 from orbitmq.testing import Server
@@ -118,6 +118,12 @@ async def test_a_broker_that_takes_nothing_is_told() -> None:
         found = (await findings(reading.address))["broker test, settings"]
     assert found.verdict == "warning"
     assert "brokerPermission=6" in found.cure
+
+
+def test_brokers_of_different_releases_are_named() -> None:
+    assert releases_finding("C", {"a:1": "V5_3_3", "b:1": "V5_3_3"}).verdict == "ok"
+    mixed = releases_finding("C", {"a:1": "V4_9_7", "b:1": "V5_3_3"})
+    assert (mixed.verdict, "a:1 is V4_9_7, b:1 is V5_3_3" in mixed.found) == ("warning", True)
 
 
 def test_figures_of_old_and_new_brokers_are_read() -> None:

@@ -28,6 +28,7 @@ from orbitmq.admin.statistics import TrafficRow
 from orbitmq.admin.topics import QueueRow, TopicDetail, TopicOnBroker, TopicRow
 from orbitmq.admin.traces import GroupState, MessageTrace, TraceEvent
 from orbitmq.cli.measuring import BenchRow
+from orbitmq.cli.store_rows import RecordRow
 
 DOCS: Final = Path(__file__).parent.parent.parent / "docs"
 FIELDS: Final = DOCS / "cli-fields.md"
@@ -46,6 +47,7 @@ ROWS: Final[dict[str, type[msgspec.Struct]]] = {
     "dlq ls": DeadLetterRow,
     "dlq ls GROUP": MessageRow,
     "dlq export": MessageRow,
+    "store dump": RecordRow,
     "broker ls": BrokerRow,
     "broker config": SettingRow,
     "broker stats": TrafficRow,
@@ -86,7 +88,7 @@ def tables() -> str:
         "# Fields of the command's output\n\n"
         "Made by `python -m tests.cli.field_tables` from the structs that the commands print; do not edit. The same as JSON\n"
         "Schema: [cli-schemas.json](cli-schemas.json). Times are ISO 8601 in UTC. `?` marks a field that may be null. Streams\n"
-        "(`topic tail`, `dlq export`) print one object a line. How to choose and sort by fields: [cli.md](cli.md).\n\n"
+        "(`topic tail`, `dlq export`, `store dump`) print one object a line. How to choose and sort by fields: [cli.md](cli.md).\n\n"
         f"| Command with `-o json` | prints |\n|---|---|\n{listed}\n\n" + "\n".join(sections)
     )
 
@@ -95,7 +97,8 @@ def _section(struct: type[msgspec.Struct]) -> str:
     text = (inspect.getdoc(struct) or "").strip()
     described = "" if text.startswith("Struct(") or text == inspect.getdoc(msgspec.Struct) else f"{text}\n\n"
     rows = []
-    for line in inspect.getsource(struct).splitlines():
+    structs = [one for one in reversed(struct.__mro__) if issubclass(one, msgspec.Struct) and one is not msgspec.Struct]
+    for line in (line for one in structs for line in inspect.getsource(one).splitlines()):
         found = _FIELD.fullmatch(line)
         if found is None or found[1] not in struct.__struct_fields__:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -55,7 +56,11 @@ def test_a_user_may_do_what_was_granted_and_nothing_else(guarded: Server) -> Non
 
     root.ok("acl", "grant", "alice", "Topic:Hers", "--action", "Pub", "--deny")
     assert alice.failure("msg", "send", "Hers", "no").code == 5
-    assert root("acl", "revoke", "alice", typed="n\n").code == 6
+    declined = root("acl", "revoke", "alice", typed="n\n")
+    assert declined.code == 6
+    assert re.search(r"User:alice +Custom +Group:\* +Pub, Sub +127.0.0.1 +Allow", declined.err)
+    nothing = root.failure("acl", "revoke", "alice", "--resource", "Topic:Nope", "--yes")
+    assert (nothing.code, "User:alice has no policy about Topic:Nope" in nothing.err) == (4, True)
     root.ok("acl", "revoke", "alice", "--resource", "Topic:Hers", "--yes")
     assert [row.resource for row in root.ok("acl", "ls", "alice", "-o", "json").rows(PolicyRow)] == ["Group:*"]
 
@@ -63,6 +68,9 @@ def test_a_user_may_do_what_was_granted_and_nothing_else(guarded: Server) -> Non
     rows = {row.user: row for row in root.ok("acl", "user", "ls", "-o", "json").rows(UserRow)}
     assert rows["alice"].status == "disable"
     assert root.failure("acl", "user", "update", "alice").code == 2
+    assert root.failure("acl", "user", "rm", "nobody", "--yes").code == 4
+    planned = root.ok("acl", "user", "rm", "alice", "--dry-run").out
+    assert planned == f"user alice: Normal, disable, at {guarded.broker_address}, with 1 policies\n"
     root.ok("acl", "user", "rm", "alice", "--yes")
     assert [row["user"] for row in root.ok("acl", "user", "ls", "-o", "json").json] == ["rooted"]
 

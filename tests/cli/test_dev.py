@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -21,6 +22,7 @@ from orbitmq.protocol.command import Command, request
 from orbitmq.protocol.headers.nameserver import GetRoute
 from orbitmq.transport.address import parse_address
 from orbitmq.transport.pool import Pool
+from tests.cli.kit import Command as CommandLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +96,22 @@ def test_the_welcome_names_the_addresses(started: Any) -> None:
     assert any("name server   127.0.0.1:" in line for line in lines)
     assert any("orbitmq.connect" in line for line in lines)
     assert any("advertised    127.0.0.1: it is the only address" in line for line in lines)
+
+
+def test_on_every_address_clients_are_told_one_that_they_can_reach(started: Any) -> None:
+    """As in a container with published ports; and settings of the broker can be given."""
+    given = ("--host", "0.0.0.0", "--advertise", "127.0.0.1", "--set", "autoCreateTopicEnable=false")
+    process = started("--ephemeral", *given, "--set", "fileReservedTim=1")
+    welcome = "".join(process.stdout.readline() for _ in range(14))
+    (name_server,) = set(re.findall(r"127\.0\.0\.1:\d+(?=\")", welcome))
+    assert f"name server   {name_server}" in welcome
+    assert "advertised    127.0.0.1: brokerIP1 says so" in welcome
+    assert "open          to anyone who reaches this machine" in welcome
+    assert "fileReservedTime?" in process.stderr.readline()
+    orbitmq = CommandLine(name_server)
+    assert "autoCreateTopicEnable" in orbitmq.failure("msg", "send", "Nope", "x").err
+    orbitmq.ok("topic", "create", "There", "-q", "1")
+    orbitmq.ok("msg", "send", "There", "x")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 FAILED, WRONG_USE, UNREACHABLE, NOT_FOUND, NOT_PERMITTED, DECLINED = 1, 2, 3, 4, 5, 6
 PATIENCE_SECONDS = 60
+FAQ = Path(__file__).parent.parent.parent / "docs" / "faq.md"
+FAQ_QUOTES = [
+    text for line in re.findall(r"(?m)^### (.*)$", FAQ.read_text()) for text in re.findall(r'"([^"]+)"', line)
+]
 
 
 # ---- something else listens, or nothing
@@ -88,7 +93,7 @@ def free_address() -> str:
     ("address", "code", "words"),
     [
         ("", UNREACHABLE, ["nothing listens on", "orbitmq dev"]),
-        ("no-such-host.invalid:9876", UNREACHABLE, ["no-such-host.invalid"]),
+        ("no-such-host.invalid:9876", UNREACHABLE, ["cannot resolve no-such-host.invalid", "DNS"]),
         ("nonsense", WRONG_USE, ["'nonsense' is not an address", "host:port"]),
         ("127.0.0.1:99999", WRONG_USE, ["'127.0.0.1:99999' is not an address"]),
     ],
@@ -97,6 +102,7 @@ def free_address() -> str:
 def test_the_address_is_wrong(address: str, code: int, words: list[str]) -> None:
     outcome = Command(address or free_address()).failure("group", "ls")
     assert outcome.code == code
+    assert is_answered(outcome.err)
     assert all(word in outcome.err for word in words), outcome.err
 
 
@@ -169,7 +175,7 @@ def test_no_broker_is_registered(tmp_path: Path) -> None:
         (("msg", "send", "ReadOnly", "x"), NOT_PERMITTED, ["no queue that can be written", "permission"]),
         (("topic", "tail", "WriteOnly"), NOT_PERMITTED, ["cannot be read", "--permission rw"]),
         (("topic", "create", "ReadOnly"), FAILED, ["exists on test", "topic update"]),
-        (("topic", "create", "a/b"), FAILED, ["a/b", "a-zA-Z0-9"]),
+        (("topic", "create", "a/b"), FAILED, ["'a/b' is not a valid name", "letters, digits"]),
         (("group", "create", "a b"), FAILED, ["'a b' is not a valid name", "letters, digits"]),
         (("topic", "rm", "SELF_TEST_TOPIC", "--yes"), FAILED, ["SELF_TEST_TOPIC", "system topic"]),
         (("broker", "config", "test", "fileReservedTim=9", "--yes"), FAILED, ["no setting", "fileReservedTime?"]),
@@ -179,6 +185,8 @@ def test_no_broker_is_registered(tmp_path: Path) -> None:
             ["storePathRootDir", "configuration file"],
         ),
         (("msg", "send", "SCHEDULE_TOPIC_XXXX", "x"), FAILED, ["belongs to the broker"]),
+        (("group", "create", "Idle"), FAILED, ["'Idle' exists on test", "group update"]),
+        (("msg", "find", "ReadOnly", "--queue", "test:99"), NOT_FOUND, ["has no queue 99", "topic describe"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -189,6 +197,21 @@ def test_the_server_says_no(strict: Command, arguments: tuple[str, ...], code: i
     assert line.startswith("orbitmq: ")
     assert all(word in line for word in words), line
     assert "Traceback" not in outcome.err
+    assert is_answered(line), f"docs/faq.md does not say what to do about: {line}"
+
+
+def is_answered(line: str) -> bool:
+    """Whether a heading of the questions quotes such a line; names and figures in it are examples."""
+    for quoted in FAQ_QUOTES:
+        pieces = [piece for piece in re.split(r"…|'[^']*'|\[[^]]*\]|\d+", quoted) if len(piece.strip()) > 3]
+        if pieces and re.search(".*".join(map(re.escape, pieces)), line):
+            return True
+    return False
+
+
+def test_a_question_that_nobody_wrote_down_is_found() -> None:
+    assert is_answered("orbitmq: topic 'Nope' does not exist (`orbitmq topic create` makes it)")
+    assert not is_answered("orbitmq: the moon is in the way (wait a month)")
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +249,10 @@ def test_a_message_too_large_is_refused_before_it_is_sent(strict: Command, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("topik", "ls"), ["No such command 'topik'"]),
+        (("topik", "ls"), ["No such command 'topik': did you mean 'topic'?"]),
+        (("broker", "-n", "127.0.0.1:1", "ls"), ["--namesrv: write options after `ls`"]),
+        (("topic", "list"), ["No such command 'list': did you mean 'ls'?"]),
+        (("msg", "xyzzy"), ["No such command 'xyzzy': there are find, get, send, trace"]),
         (("topic", "create", "T", "--queus", "3"), ["--queus", "--queues"]),
         (("group", "reset", "g", "--to-time", "yesterday noon"), ["'yesterday noon' is no time", "2026-11-15"]),
         (("group", "reset", "g", "--to-time", "2026-13-45"), ["'2026-13-45' is no time"]),
@@ -302,7 +328,7 @@ def test_a_port_in_use_is_named(server: Server, tmp_path: Path) -> None:
         (("broker", "-c", "no-such-file"), ["cannot read no-such-file"]),
         (("broker", "--set", "listenPort"), ["has no value", "key=value"]),
         (("broker", "--set", "listenPort=many"), ["listenPort=many"]),
-        (("broker", "--store", "a-file/store", "--port", "0"), ["a-file"]),
+        (("broker", "--store", "a-file/store", "--port", "0"), ["a-file", "name another folder"]),
         (("nameserver", "-c", "a-folder"), ["a-folder"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -313,6 +339,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path, arguments: tuple[st
     code, line = started(tmp_path, *arguments)
     assert code == FAILED
     assert all(word in line for word in words), line
+    assert is_answered(line)
 
 
 def test_a_folder_in_use_or_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,8 +73,74 @@ def test_messages_come_from_stdin_and_files(orbitmq: Command, tmp_path: Path) ->
     (found,) = orbitmq.ok("msg", "find", "Lines", "--key", "bin", "-o", "json").rows(MessageRow)
     assert found.body_encoding == "base64"
 
+    for wrong in ('{"body": "x", "body_encoding": "base64"}', '{"body": "x", "body_encoding": "latin-1"}', "no JSON"):
+        file.write_text('{"body": "fine"}\n' + wrong + "\n")
+        refused = orbitmq.failure("msg", "send", "Lines", "--file", str(file), "--format", "json")
+        assert "line 2 is no message" in refused.err
+    assert "there is no message on stdin" in orbitmq.failure("msg", "send", "Lines", typed="\n\n").err
+    assert "no length of time" in orbitmq.failure("msg", "send", "Lines", "x", "--delay", "soon").err
+    orbitmq.ok("msg", "send", "Lines", "typed \udcff", "--key", "bytes")
+    (found,) = orbitmq.ok("msg", "find", "Lines", "--key", "bytes", "-o", "json").rows(MessageRow)
+    assert base64.b64decode(found.body) == b"typed \xff"
     file.write_text('{"body": "fine"}\nno JSON\n')
     assert "line 2" in orbitmq.failure("msg", "send", "Lines", "--file", str(file), "--format", "json").err
+
+
+def test_what_comes_through_a_pipe_is_sent_as_it_comes(orbitmq: Command) -> None:
+    """As with `tail -f log | orbitmq msg send Logs`: nobody waits for the end."""
+    orbitmq.ok("topic", "create", "Piped", "-q", "1")
+    command = [sys.executable, "-m", "orbitmq", "msg", "send", "Piped", "--tag", "t", "-n", orbitmq.name_server]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        try:
+            for number in range(2):
+                process.stdin.write(f"line {number}\n")
+                process.stdin.flush()
+                wait_until(partial(lambda want: want in orbitmq.ok("msg", "find", "Piped").out, f"line {number}"))
+            out, _ = process.communicate("the last, without an end", timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert len(out.splitlines()) == 4
+    want = ["line 0", "line 1", "the last, without an end"]
+    assert [row["body"] for row in orbitmq.ok("msg", "find", "Piped", "-o", "json").json] == want
+
+    orbitmq.ok("topic", "create", "Copied", "-q", "1")
+    shell = f"{sys.executable} -m orbitmq"
+    copy = f"{shell} msg find Piped -o json | {shell} msg send Copied --format json"
+    environment = {**os.environ, "NAMESRV_ADDR": orbitmq.name_server}
+    subprocess.run(["bash", "-c", copy], env=environment, timeout=120, check=True, capture_output=True)
+    rows = orbitmq.ok("msg", "find", "Copied", "-o", "json").json
+    assert [(row["body"], row["tag"]) for row in rows] == [(body, "t") for body in want]
+
+
+def test_a_search_gives_the_oldest_of_all_queues_and_says_when_there_are_more(orbitmq: Command) -> None:
+    orbitmq.ok("topic", "create", "Searched", "-q", "3")
+    for number in range(9):
+        where = ("--queue", f"test:{number % 3}", "--tag", "odd" if number % 2 else "even", "-p", f"n={number}")
+        orbitmq.ok("msg", "send", "Searched", f"m{number}", *where, "--key", "all")
+    find = ("msg", "find", "Searched", "-o", "json")
+    assert [row["body"] for row in orbitmq.ok(*find, "--max", "4").json] == ["m0", "m1", "m2", "m3"]
+    chosen = orbitmq.ok(*find, "--where", "queue=1", "--sort", "-offset", "--limit", "2", "--fields", "body").json
+    assert chosen == [{"body": "m7"}, {"body": "m4"}]
+    assert [row["body"] for row in orbitmq.ok(*find, "--sql", "n > 6").json] == ["m7", "m8"]
+    assert len(orbitmq.ok(*find, "--sort", "properties").json) == 9
+    assert len(orbitmq.ok(*find, "--key", "all", "--filter", "odd").json) == 4
+    assert orbitmq.failure(*find, "--sql", "n > 6", "--key", "all").code == 2
+    assert "topic describe" in orbitmq.failure(*find, "--queue", "test:9").err
+    assert "--max" not in orbitmq.ok(*find).err
+    orbitmq.ok("msg", "send", "Searched", typed="again\n" * 100)
+    assert "these are the first 100; --max finds more" in orbitmq.ok(*find).err
+
+
+def test_a_table_of_messages_shows_where_bodies_begin_and_one_message_keeps_its_lines(orbitmq: Command) -> None:
+    orbitmq.ok("topic", "create", "Long", "-q", "1")
+    orbitmq.ok("msg", "send", "Long", '{\n  "order": 42\n}' + " " + "x" * 80, "--key", "long")
+    table = orbitmq.ok("msg", "find", "Long")
+    assert table.out.rstrip().endswith("...")
+    assert orbitmq.ok("msg", "find", "Long", "--fields", "body").out.rstrip().endswith("x" * 80)
+    message = orbitmq.ok("msg", "get", "--topic", "Long", "--queue", "test:0", "--offset", "0").out
+    assert re.search(r'^body +\{\n +  "order": 42\n +\} x+$', message, re.MULTILINE)
 
 
 def test_a_tail_shows_what_is_there_and_what_comes(orbitmq: Command) -> None:
@@ -169,6 +238,9 @@ def test_dead_letters_are_listed_exported_and_sent_again(orbitmq: Command, tmp_p
             (letter,) = orbitmq.ok("dlq", "ls", "Fearful", "-o", "json").rows(MessageRow)
             assert (letter.body, letter.keys, letter.tag) == ("boo", ["b1"], "t")
             assert orbitmq.ok("dlq", "ls", "Fearful", "--key", "other", "-o", "json").json == []
+            assert orbitmq.ok("dlq", "ls", "Fearful", "--where", "body=x*", "-o", "json").json == []
+            assert orbitmq.ok("dlq", "ls", "Fearful", "--fields", "tag", "-o", "json").json == [{"tag": "t"}]
+            assert "of a GROUP" in orbitmq.failure("dlq", "ls", "--key", "b1").err
 
             assert "to group Fearful alone" in orbitmq.ok("dlq", "resend", "Fearful", "--dry-run").out
             orbitmq.ok("dlq", "resend", "Fearful", "--id", letter.id, "--yes")
@@ -207,12 +279,13 @@ def test_shells_are_given_what_they_need_to_complete(orbitmq: Command, shell: st
         ("orbitmq topic de", ["plain,describe"]),
         ("orbitmq topic describe Compl", ["plain,Completed"]),
         ("orbitmq group lag Comp", ["plain,CompletedGroup"]),
+        ("orbitmq group lag CompletedGroup --topic Compl", ["plain,Completed"]),
         ("orbitmq group lag -n 127.0.0.1:1 Comp", []),
     ],
 )
 def test_commands_and_names_complete(orbitmq: Command, words: str, completed: list[str]) -> None:
     orbitmq.ok("topic", "create", "Completed", "--if-missing")
-    orbitmq.ok("group", "create", "CompletedGroup")
+    orbitmq.ok("group", "create", "CompletedGroup", "--if-missing")
     environment = {
         "_ORBITMQ_COMPLETE": "bash_complete",
         "COMP_WORDS": words,

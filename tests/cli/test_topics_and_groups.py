@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -19,14 +18,14 @@ from orbitmq.admin.brokers import BrokerDetail, BrokerRow, SettingRow
 from orbitmq.admin.clusters import ClusterRow
 from orbitmq.admin.groups import ConnectionRow, GroupDetail, GroupRow
 from orbitmq.admin.offsets import QueueLag, TopicLag
+from orbitmq.admin.session import open_session
 from orbitmq.admin.statistics import TrafficRow
 from orbitmq.admin.topics import TopicDetail, TopicRow
+from orbitmq.cli.view import View, show_rows, table_text
 from orbitmq.sync import connect
-from tests.cli.kit import wait_until
-
-if TYPE_CHECKING:
-    from orbitmq.testing import Server
-    from tests.cli.kit import Command
+from orbitmq.testing import Server
+from orbitmq.transport.address import Address
+from tests.cli.kit import Command, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +67,29 @@ def test_a_topic_is_made_changed_described_and_deleted(orbitmq: Command) -> None
 def test_an_ordered_topic_is_noted_at_the_name_server(orbitmq: Command) -> None:
     orbitmq.ok("topic", "create", "Ordered", "-q", "2", "--ordered")
     assert orbitmq.ok("topic", "ls", "Ordered", "-o", "json").rows(TopicRow)[0].ordered
+    noted = ("mqadmin", "updateOrderConf", "-m", "get", "-t", "Ordered")
+    assert "orderConf=[test:2]" in orbitmq.ok(*noted).out
+    orbitmq.ok("topic", "update", "Ordered", "-q", "3")
+    assert "orderConf=[test:3]" in orbitmq.ok(*noted).out
+    orbitmq.ok("topic", "update", "Ordered", "--unordered")
+    assert "no order conf" in orbitmq.failure(*noted).err
+    assert not orbitmq.ok("topic", "ls", "Ordered", "-o", "json").rows(TopicRow)[0].ordered
+    assert "nothing to change" in orbitmq.failure("topic", "update", "Ordered").err
     orbitmq.ok("topic", "rm", "Ordered", "--yes")
+
+
+def test_a_group_is_made_once_and_changed_without_losing_the_rest(orbitmq: Command) -> None:
+    assert "created group Made on test" in orbitmq.ok("group", "create", "Made", "--max-retries", "3").out
+    again = orbitmq.failure("group", "create", "Made", "--max-retries", "5")
+    assert (again.code, "group update" in again.err) == (1, True)
+    assert "is there already" in orbitmq.ok("group", "create", "Made", "--if-missing").out
+    orbitmq.ok("group", "update", "Made", "--disabled")
+    (row,) = orbitmq.ok("group", "ls", "Made", "-o", "json").rows(GroupRow)
+    assert (row.max_retries, row.enabled) == (3, False)
+    assert "`orbitmq group update Made --enabled`" in orbitmq("doctor", "-g", "Made").out
+    assert "nothing to change" in orbitmq.failure("group", "update", "Made").err
+    assert orbitmq.failure("group", "update", "Nobody", "--enabled").code == 4
+    orbitmq.ok("group", "rm", "Made", "--yes")
 
 
 def test_every_form_says_the_same(orbitmq: Command, filled: str) -> None:
@@ -93,6 +114,27 @@ def test_rows_are_chosen_sorted_and_paged(orbitmq: Command, filled: str) -> None
     assert "read_queues" in orbitmq.failure("topic", "ls", "--sort", "size").err
     assert orbitmq.failure("topic", "ls", "--where", "topic").code == 2
     assert orbitmq.failure("topic", "ls", "--where", "read_queues>many").code == 2
+    assert "neither number nor time" in orbitmq.failure("topic", "ls", "--where", "topic>5").err
+    assert "is no time" in orbitmq.failure("dlq", "ls", "--where", "last_stored_at>soon").err
+    assert len(orbitmq.ok("topic", "ls", "-a", "-o", "json", "--sort", "brokers").json) == len(everything)
+
+
+def test_rows_are_chosen_by_what_tables_show_and_by_times(orbitmq: Command, filled: str) -> None:
+    where = ("group", "ls", "Readers", "-o", "json", "--where")
+    assert len(orbitmq.ok(*where, "enabled=yes").json) == len(orbitmq.ok(*where, "enabled=true").json) == 1
+    assert orbitmq.ok(*where, "enabled=no").json == []
+    for moment, count in (("1h", 10), ("2099-01-01", 0)):
+        assert len(orbitmq.ok("msg", "find", filled, "-o", "json", "--where", f"stored_at>{moment}").json) == count
+
+
+def test_what_costs_a_question_each_is_asked_only_where_it_is_wanted(orbitmq: Command, filled: str) -> None:
+    (row,) = orbitmq.ok("topic", "ls", filled, "-o", "json").rows(TopicRow)
+    assert row.messages is None
+    assert orbitmq.ok("topic", "ls", filled, "-o", "json", "--where", "messages>9").rows(TopicRow)[0].messages == 10
+    (quick,) = orbitmq.ok("group", "ls", "Readers", "--quick", "-o", "json").rows(GroupRow)
+    assert (quick.members, quick.lag, quick.tps) == (None, None, None)
+    (full,) = orbitmq.ok("group", "ls", "Readers", "-o", "json").rows(GroupRow)
+    assert full.members == 0
 
 
 def test_lag_is_in_messages_and_in_seconds(orbitmq: Command, filled: str, server: Server) -> None:
@@ -205,6 +247,43 @@ def test_watching_goes_on_until_it_is_interrupted(orbitmq: Command) -> None:
         _, errors = process.communicate(timeout=60)
     assert [line[0]["masters"] for line in lines] == [1, 1]
     assert (process.returncode, errors.strip()) == (130, "orbitmq: interrupted")
+
+
+def test_watching_outlives_a_server_that_stands_still() -> None:
+    with Server() as server:
+        orbitmq = Command(server.address)
+        command = [sys.executable, "-m", "orbitmq", "topic", "ls", "--watch", "0.1", "--timeout", "0.5", "-o", "json"]
+        command += ["-n", server.address]
+        with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            try:
+                process.stdout.readline()
+                server.pause()
+                assert "looking again every 0.1 s" in process.stderr.readline()
+                server.resume()
+                orbitmq.ok("topic", "create", "Afterwards", "--timeout", "30")
+                assert any("Afterwards" in line for line in process.stdout)
+            finally:
+                process.kill()
+
+
+async def test_a_broker_that_was_missing_is_tried_again_at_the_next_look(
+    orbitmq: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fetch() -> list[TopicRow]:
+        return []
+
+    async with open_session(orbitmq.name_server) as session:
+        session.silent[Address("10.0.0.1", 10911)] = "nobody home"
+        await show_rows(session, View(), TopicRow, fetch)
+        assert session.silent == {}
+    assert "what broker 10.0.0.1:10911 has is missing here: nobody home" in capsys.readouterr().err
+
+
+def test_columns_stay_straight_under_chinese_names() -> None:
+    lines = table_text(("KEY", "N"), [("\u8ba2\u5355", 1), ("order", 22), ("e\u0301", 3)]).splitlines()
+    assert lines[1:] == ["\u8ba2\u5355    1", "order  22", "e\u0301       3"]
 
 
 def test_times_are_iso_for_programs_and_local_for_people(orbitmq: Command, filled: str) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import re
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orbitmq import App, Message, connect
-from orbitmq.cli.run import load_app
+from orbitmq.cli.run import load_app, source_stamps
 from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed
 from orbitmq.testing.server import Server
 from tests.client.scripted import ScriptedCluster, eventually, scripted_cluster
@@ -102,13 +104,17 @@ async def test_serve_ends_when_told_and_finishes_what_runs(cluster: ScriptedClus
 
 def test_the_command_finds_the_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shop_for_test.py").write_text("from orbitmq import App\napp = App('127.0.0.1:9876')\nother = 1\n")
+    (tmp_path / "broken_for_test.py").write_text("import json\napp = 1 / 0\n")
+    (tmp_path / "unwritten_for_test.py").write_text("app = (\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert isinstance(load_app("shop_for_test:app"), App)
     for wrong, complaint in (
         ("shop_for_test", "names no app"),
-        ("shop_for_test:missing", "cannot load"),
-        ("no_such_module:app", "cannot load"),
+        ("shop_for_test:missing", "shop_for_test has no missing"),
+        ("no_such_module:app", "No module named 'no_such_module'"),
+        ("broken_for_test:app", r"cannot load .*ZeroDivisionError: .*broken_for_test\.py, line 2"),
+        ("unwritten_for_test:app", r"cannot load .*SyntaxError: .*unwritten_for_test\.py, line 1"),
         ("shop_for_test:other", "is a int, not an App"),
     ):
         with pytest.raises(ConfigError, match=complaint):
@@ -136,6 +142,38 @@ async def test_the_command_runs_workers_until_it_is_told_to_stop(cluster: Script
     assert status == 0
     assert cluster.broker.offsets["billing", "Orders", 1] == 1
     assert cluster.broker.members["billing"] == {}
+
+
+@pytest.mark.timeout(180)
+def test_workers_that_end_at_once_are_started_again_with_growing_pauses_and_said_so(tmp_path: Path) -> None:
+    (tmp_path / "lost_for_test.py").write_text(
+        "from orbitmq import App\n"
+        "app = App('127.0.0.1:1')\n"
+        "@app.subscriber('Orders', group='billing')\n"
+        "async def on_order(body: bytes) -> None: ...\n"
+    )
+    command = [sys.executable, "-m", "orbitmq", "run", "lost_for_test:app", "--workers", "2"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        pauses: list[str] = []
+        try:
+            for line in process.stderr:
+                pauses += re.findall(r"worker \d+ ended with code 3; another starts in (\S+) s", line)
+                if len(pauses) == 3:
+                    break
+        finally:
+            process.terminate()
+        process.communicate(timeout=60)
+    assert pauses == ["0.5", "1", "2"]
+    assert process.returncode == 0
+
+
+def test_only_source_is_watched_for_changes(tmp_path: Path) -> None:
+    for folder in ("shop", ".venv", "env", "node_modules"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "main.py").write_text("")
+    (tmp_path / "env" / "pyvenv.cfg").write_text("")
+    assert list(source_stamps(tmp_path)) == [tmp_path / "shop" / "main.py"]
 
 
 _WORKER = """

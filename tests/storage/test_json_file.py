@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from orbitmq.storage import tables
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.java_object import JavaObject, read_object, write_object
 from orbitmq.storage.json_file import JsonFile, encode_table, read_table, read_table_or_backup
+from orbitmq.storage.open_files import storage_error
 from tests import golden_stores
 from tests.storage.faulty_disk import FaultyDisk
 
@@ -167,6 +169,22 @@ def test_with_both_files_torn_the_table_is_empty_and_both_are_kept(tmp_path: Pat
     assert JsonFile(LocalDisk(), tmp_path / "x.json", tables.OffsetTable).load() == tables.OffsetTable()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json.bak.broken", "x.json.broken"]
     assert read_table_or_backup(LocalDisk(), tmp_path / "x.json", tables.OffsetTable) == tables.OffsetTable()
+
+
+class _Forbidding(LocalDisk):
+    def read(self, path: Path) -> bytes:
+        cause = PermissionError(errno.EACCES, "Permission denied")
+        raise storage_error("read", path, cause) from cause
+
+
+def test_a_table_that_we_may_not_read_is_left_alone_and_nothing_is_put_in_its_place(tmp_path: Path) -> None:
+    """As when it was copied by root: it may be whole, and an empty one instead would lose every topic."""
+    JsonFile(LocalDisk(), tmp_path / "x.json", tables.OffsetTable).save(offsets(a=1))
+    with pytest.raises(StorageError, match="Permission denied"):
+        JsonFile(_Forbidding(), tmp_path / "x.json", tables.OffsetTable).load()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+    with pytest.raises(StorageError, match="a part of the path is a file"):
+        JsonFile(LocalDisk(), tmp_path / "x.json" / "config" / "x.json", tables.OffsetTable).load()
 
 
 def test_a_full_disk_or_a_failed_sync_leaves_the_old_table(tmp_path: Path) -> None:

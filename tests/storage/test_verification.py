@@ -6,11 +6,13 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from orbitmq.cli.store import store as store_command
+from orbitmq.cli.store_rows import RecordRow
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreLocked
 from orbitmq.message.hosts import pack_host
@@ -331,13 +333,16 @@ def test_the_command_lists_checks_and_prints(tmp_path: Path) -> None:
     assert json.loads(run("verify", directory, "-o", "json")[1])["findings"] == []
     assert len(run("dump", directory, "--count", "3")[1].splitlines()) == 3
     lines = run("dump", directory, "--topic", "TopicA", "--queue", "1", "--from", "2", "-o", "json")[1].splitlines()
-    assert [json.loads(line)["queue_offset"] for line in lines] == list(range(2, 8))
+    rows = [msgspec.json.decode(line, type=RecordRow) for line in lines]
+    assert [row.offset for row in rows] == list(range(2, 8))
+    assert {(row.topic, row.queue, row.broker) for row in rows} == {("TopicA", 1, None)}
+    assert rows[0].offset_id.endswith(f"{rows[0].log_offset:016X}")
     assert "common" in run("dump", directory, "--topic", "TopicA", "--key", "common", "--full")[1]
     for command in (
         ("ls", directory),
         ("verify", directory),
         ("dump", directory, "--count", "3"),
-        ("repair", directory),
+        ("repair", directory, "--dry-run"),
     ):
         code, text = run(*command, "-o", "yaml")
         assert (code, yaml.safe_load(text) is not None) == (0, True)
@@ -353,9 +358,13 @@ def test_the_command_says_what_is_wrong_and_mends_only_when_told(tmp_path: Path)
     code, text = run("verify", str(tmp_path))
     assert code == 1
     assert text.startswith("error: commitlog/README: ")
-    code, text = run("repair", str(tmp_path))
+    code, text = run("repair", str(tmp_path))  # nobody answers
+    assert (code, (tmp_path / "commitlog" / "README").exists()) == (6, True)
+    code, text = run("repair", str(tmp_path), "--dry-run")
     assert (code, (tmp_path / "commitlog" / "README").exists()) == (0, True)
-    assert "--yes" in text
+    assert text == "move commitlog/README aside\n"
+    planned = json.loads(run("repair", str(tmp_path), "--dry-run", "-o", "json")[1])
+    assert (len(planned["steps"]), planned["kept_in"]) == (1, None)
     code, text = run("repair", str(tmp_path), "--yes")
     assert (code, (tmp_path / "commitlog" / "README").exists()) == (0, False)
     assert json.loads(run("repair", str(tmp_path), "-o", "json")[1]) == {"steps": [], "kept_in": None}

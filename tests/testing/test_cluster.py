@@ -124,10 +124,14 @@ def test_users_find_the_fixtures_with_every_runner(pytester: pytest.Pytester) ->
                 with pytest.raises(mq.OrbitError, match="autoCreateTopicEnable"):
                     await producer.send("T", b"hello")
             assert mq_server.sent("T") == []
-            with pytest.raises(AssertionError, match="0 of 1 expected messages in T"):
+            with pytest.raises(AssertionError, match="(?s)0 of 1 expected messages in T.*asyncio.to_thread"):
                 mq_server.expect("T", timeout=0)
+
+        @pytest.mark.mq_server({"autoCreateTopicEnable": "false"})
+        def test_with_a_mark_that_means_nothing(mq_server): ...
         """
     )
     arguments = ["-p", "no:cacheprovider", "--strict-markers", "-n", "2"]
     result = pytester.runpytest_subprocess(*arguments)
-    result.assert_outcomes(passed=2)
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines("*mark.mq_server does not take *: write mq_server(settings=...)*")

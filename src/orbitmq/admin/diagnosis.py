@@ -64,9 +64,13 @@ async def diagnose(session: Session, *, topic: str | None = None, group: str | N
     async for finding in _check_agreement(session, alive):
         yield finding
     places = await broker_places(session)
+    releases: dict[str, dict[str, str]] = {}
     for place in places:
-        async for finding in check_broker(session, place):
+        async for finding in check_broker(session, place, releases.setdefault(place.cluster, {})):
             yield finding
+    for cluster, of_brokers in releases.items():
+        if len(of_brokers) > 1:
+            yield releases_finding(cluster, of_brokers)
     if topic is not None:
         async for finding in check_topic(session, topic):
             yield finding
@@ -153,7 +157,8 @@ def _addresses(body: bytes) -> set[str]:
 # ---- brokers
 
 
-async def check_broker(session: Session, place: BrokerPlace) -> AsyncIterator[Finding]:
+async def check_broker(session: Session, place: BrokerPlace, releases: dict[str, str]) -> AsyncIterator[Finding]:
+    """Notes in `releases` which one it is."""
     step = f"broker {place.broker}"
     try:
         asked_ms = session.now_ms()
@@ -171,13 +176,27 @@ async def check_broker(session: Session, place: BrokerPlace) -> AsyncIterator[Fi
         cure = error.hint or "check the access key and secret key, and the broker's log"
         yield Finding(step=step, verdict="failed", found=f"it refuses to answer: {error.message}", cure=cure)
         return
-    yield Finding(step=step, verdict="ok", found=f"{place.address} answers, release {table.get('brokerVersionDesc')}")
+    release = releases[str(place.address)] = table.get("brokerVersionDesc", "unknown")
+    yield Finding(step=step, verdict="ok", found=f"{place.address} answers, release {release}")
     if (loopback := _loopback_finding(session, place)) is not None:
         yield loopback
     yield clock_finding(step, table, asked_ms, session.now_ms())
     yield disk_finding(step, table)
     async for finding in _settings_findings(session, place, step):
         yield finding
+
+
+def releases_finding(cluster: str, releases: Mapping[str, str]) -> Finding:
+    """`releases` of a cluster's brokers by their addresses."""
+    step = f"cluster {cluster}, releases"
+    if len(set(releases.values())) == 1:
+        return Finding(step=step, verdict="ok", found=f"all brokers are {next(iter(releases.values()))}")
+    return Finding(
+        step=step,
+        verdict="warning",
+        found="brokers differ: " + ", ".join(f"{address} is {release}" for address, release in releases.items()),
+        cure="while upgrading one after the other that is as it should be; else bring them to one release",
+    )
 
 
 def _loopback_finding(session: Session, place: BrokerPlace) -> Finding | None:

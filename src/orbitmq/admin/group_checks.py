@@ -71,11 +71,21 @@ async def check_group(session: Session, group: str, topic: str | None) -> AsyncI
         yield step, "failed", error.message, error.hint
         return
     if not found.enabled:
-        yield step, "failed", "it is disabled: nobody gets anything", f"`orbitmq group create {group}` enables it"
+        yield (
+            step,
+            "failed",
+            "it is disabled: nobody gets anything",
+            f"`orbitmq group update {group} --enabled` lets it go on",
+        )
     if not found.online:
         yield step, "warning", f"nobody is connected; it is {found.lag} messages behind", "start its consumers"
     else:
-        yield step, "ok", f"{len(found.members)} members, {found.lag} messages and {found.lag_seconds:g} s behind", ""
+        yield (
+            step,
+            "ok",
+            f"{len(found.members)} members, {found.lag} messages and {found.lag_seconds:,.0f} s behind",
+            "",
+        )
         said = await disagreement(session, group, found.members)
         if said:
             texts = "; ".join(f"{client}: {_text(subscriptions)}" for client, subscriptions in said.items())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from orbitmq.admin.brokers import BrokerPlace, find_brokers, reachable_brokers
 from orbitmq.admin.offsets import TopicLag, consume_stats, group_lag
 from orbitmq.admin.session import gathered
-from orbitmq.errors import RequestFailed
+from orbitmq.errors import OrbitError, RequestFailed
 from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.groups import (
     ClientConnection,
@@ -41,12 +41,12 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str
     kind: str  # normal or system
-    members: int  # connected now
-    model: str | None  # CLUSTERING or BROADCASTING; None while nobody is connected
+    members: int | None  # connected now; null when nobody was asked, as with `--quick`
+    model: str | None  # CLUSTERING or BROADCASTING; null while nobody is connected
     enabled: bool
     max_retries: int
-    lag: int
-    tps: float
+    lag: int | None  # as members
+    tps: float | None  # as members
     brokers: list[str]
 
 
@@ -121,12 +121,12 @@ async def list_groups(session: Session, *, cluster: str | None = None, quick: bo
         GroupRow(
             group=group,
             kind="system" if is_system_group(group) else "normal",
-            members=0,
+            members=None,
             model=None,
             enabled=all(config.consume_enable for config in on_brokers.values()),
             max_retries=max(config.retry_max_times for config in on_brokers.values()),
-            lag=0,
-            tps=0.0,
+            lag=None,
+            tps=None,
             brokers=sorted(on_brokers),
         )
         for group, on_brokers in sorted(tables.items())
@@ -300,14 +300,41 @@ async def _total_lag(session: Session, group: str, places: list[BrokerPlace]) ->
 # ---- making, changing, deleting
 
 
-async def write_group(
-    session: Session, config: GroupConfig, *, cluster: str | None = None, broker: str | None = None
+async def create_group(
+    session: Session,
+    config: GroupConfig,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    if_missing: bool = False,
 ) -> list[BrokerPlace]:
-    """Make a group, or change it, to be as given; where."""
+    """Make a group; where. OrbitError when it is there already, unless it is wanted only `if_missing`."""
     places = await find_brokers(session, cluster=cluster, broker=broker)
-    for place in places:
+    existing = (await group_tables(session, places)).get(config.group_name, {})
+    if existing and not if_missing:
+        raise OrbitError(
+            f"group {config.group_name!r} exists on {', '.join(sorted(existing))}",
+            hint="`orbitmq group update` changes it, --if-missing makes it where it is not",
+        )
+    missing = [place for place in places if place.broker not in existing]
+    for place in missing:
         await session.ask(place.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config.to_json())
-    return places
+    return missing
+
+
+async def update_group(
+    session: Session, group: str, changes: Mapping[str, Any], *, cluster: str | None = None, broker: str | None = None
+) -> list[BrokerPlace]:
+    """Change some fields of `GroupConfig`, wherever the group is; where it was changed. The others stay as they are there."""
+    places = await find_brokers(session, cluster=cluster, broker=broker)
+    existing = (await group_tables(session, places)).get(group)
+    if existing is None:
+        raise missing_group(group)
+    changed = [place for place in places if place.broker in existing]
+    for place in changed:
+        config = msgspec.structs.replace(existing[place.broker], **changes)
+        await session.ask(place.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config.to_json())
+    return changed
 
 
 async def delete_group(

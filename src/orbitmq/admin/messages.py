@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +29,7 @@ from orbitmq.protocol.headers.admin import QueryMessage, ViewMessage
 from orbitmq.transport.address import parse_address
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from orbitmq.admin.session import Session
 
@@ -260,19 +261,48 @@ class TopicReader:
 
     async def read(self, topic: str, window: Window) -> AsyncIterator[MessageRow]:
         """The messages of a window, queue after queue."""
-        for queue in await self.queues(topic):
-            if window.queue is not None and window.queue != (queue.broker_name, queue.queue_id):
-                continue
-            offset, end = await self.range(queue, window.begin_ms, window.end_ms)
-            while offset < end:
-                fetched = await self.fetch(queue, offset, min(_FETCH, end - offset), window.filter)
-                offset = fetched.next_offset
-                for message in fetched.messages:
-                    stored_ms = message.stored.stored_at_ms
-                    if window.end_ms is not None and stored_ms > window.end_ms:
-                        break
-                    if window.begin_ms is None or stored_ms >= window.begin_ms:
-                        yield message_row(message.stored, queue.broker_name)
+        for queue in await self._queues_of(topic, window):
+            async for row in self._read_queue(queue, window):
+                yield row
+
+    async def oldest(
+        self, topic: str, window: Window, count: int, wanted: Callable[[MessageRow], bool]
+    ) -> list[MessageRow]:
+        """The first `count` messages of a window that are wanted, in the order in which they were stored, over all queues."""
+
+        async def first_of(queue: QueueRef) -> list[MessageRow]:
+            found: list[MessageRow] = []
+            async with aclosing(self._read_queue(queue, window)) as rows:
+                async for row in rows:
+                    if wanted(row):
+                        found.append(row)
+                        if len(found) == count:
+                            break
+            return found
+
+        rows = [row for some in await gathered(first_of, await self._queues_of(topic, window)) for row in some]
+        return sorted(rows, key=lambda row: (row.stored_at, row.broker or "", row.queue, row.offset))[:count]
+
+    async def _queues_of(self, topic: str, window: Window) -> list[QueueRef]:
+        queues = await self.queues(topic)
+        if window.queue is None:
+            return queues
+        found = [queue for queue in queues if (queue.broker_name, queue.queue_id) == window.queue]
+        if not found:
+            raise _missing_queue(topic, *window.queue)
+        return found
+
+    async def _read_queue(self, queue: QueueRef, window: Window) -> AsyncGenerator[MessageRow, None]:
+        offset, end = await self.range(queue, window.begin_ms, window.end_ms)
+        while offset < end:
+            fetched = await self.fetch(queue, offset, min(_FETCH, end - offset), window.filter)
+            offset = fetched.next_offset
+            for message in fetched.messages:
+                stored_ms = message.stored.stored_at_ms
+                if window.end_ms is not None and stored_ms > window.end_ms:
+                    break
+                if window.begin_ms is None or stored_ms >= window.begin_ms:
+                    yield message_row(message.stored, queue.broker_name)
 
     async def newest(self, topic: str, count: int) -> list[MessageRow]:
         """The last messages that were stored, the newest first."""
@@ -293,11 +323,19 @@ async def message_at_offset(session: Session, topic: str, broker: str, queue: in
     reader = TopicReader(session)
     found = next((q for q in await reader.queues(topic) if (q.broker_name, q.queue_id) == (broker, queue)), None)
     if found is None:
-        raise missing_message(f"topic {topic!r} has no queue {queue} on broker {broker!r}")
+        raise _missing_queue(topic, broker, queue)
     messages = (await reader.fetch(found, offset, 1)).messages
     if not messages or messages[0].queue_offset != offset:
         raise missing_message(f"queue {queue} of {topic!r} on {broker} has no message at offset {offset}")
     return message_row(messages[0].stored, broker)
+
+
+def _missing_queue(topic: str, broker: str, queue: int) -> RequestFailed:
+    return RequestFailed(
+        ResponseCode.QUERY_NOT_FOUND,
+        f"topic {topic!r} has no queue {queue} on broker {broker!r} that can be read",
+        hint=f"`orbitmq topic describe '{topic}'` shows its queues",
+    )
 
 
 def missing_message(what: str) -> RequestFailed:

@@ -12,7 +12,7 @@ from orbitmq.client.client import Client
 from orbitmq.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 
     from orbitmq.admin.session import Session
     from orbitmq.client.producer import Producer
@@ -43,30 +43,38 @@ class Outgoing(msgspec.Struct, frozen=True):
 
 async def send_all(
     session: Session,
-    messages: Iterable[Outgoing],
+    messages: Sequence[Outgoing],
     *,
     queue: QueueRef | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[ReceiptRow]:
-    """In the order given, many on their way at once. `advance` is told how many more were taken: after a failure, these are."""
+    """In the order given, many on their way at once; `advance` as for `send_arriving`."""
+
+    async def batches() -> AsyncIterator[Sequence[Outgoing]]:
+        yield messages
+
+    return await send_arriving(session, batches(), queue=queue, advance=advance)
+
+
+async def send_arriving(
+    session: Session,
+    batches: AsyncIterable[Sequence[Outgoing]],
+    *,
+    queue: QueueRef | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> list[ReceiptRow]:
+    """Batches of messages as they come. `advance` is told how many more were taken: after a failure, these are."""
     rows: list[ReceiptRow] = []
-    waiting: list[Outgoing] = []
-
-    async def flush(producer: Producer) -> None:
-        rows.extend(_row(receipt) for receipt in await _sent(producer, waiting, queue))
-        advance(len(waiting))
-        waiting.clear()
-
     async with Client(session.config) as client, client.producer(PRODUCER_GROUP) as producer:
-        for message in messages:
-            waiting.append(message)
-            if len(waiting) == _AT_ONCE:
-                await flush(producer)
-        await flush(producer)
+        async for batch in batches:
+            for start in range(0, len(batch), _AT_ONCE):
+                some = batch[start : start + _AT_ONCE]
+                rows.extend(_row(receipt) for receipt in await _sent(producer, some, queue))
+                advance(len(some))
     return rows
 
 
-async def _sent(producer: Producer, messages: list[Outgoing], queue: QueueRef | None) -> list[Receipt]:
+async def _sent(producer: Producer, messages: Sequence[Outgoing], queue: QueueRef | None) -> list[Receipt]:
     """Those of one order key one after the other, the others side by side."""
     if queue is not None or any(one.order_key is not None for one in messages):
         return [

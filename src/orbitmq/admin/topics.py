@@ -275,7 +275,7 @@ async def create_topic(
     for place in places:
         await write_topic(session, place, changed_config(fresh, plan), plan.attributes)
     if plan.ordered:
-        await _note_order(session, plan.topic, places, plan.write_queues or fresh.write_queue_nums)
+        await _note_order(session, plan.topic)
     return places
 
 
@@ -288,8 +288,13 @@ async def update_topic(
     if not existing:
         raise missing_topic(plan.topic)
     changed = [place for place in places if place.broker in existing]
+    if plan.ordered is False:  # first, as brokers take it from the name servers
+        await delete_key_value(session, ORDER_NAMESPACE, plan.topic)
     for place in changed:
         await write_topic(session, place, changed_config(existing[place.broker], plan), plan.attributes)
+    is_ordered = any(config.order for config in existing.values()) if plan.ordered is None else plan.ordered
+    if is_ordered and (plan.ordered or plan.write_queues is not None):
+        await _note_order(session, plan.topic)
     return changed
 
 
@@ -335,10 +340,11 @@ def changed_config(config: TopicConfig, plan: TopicPlan) -> TopicConfig:
     )
 
 
-async def _note_order(session: Session, topic: str, places: Sequence[BrokerPlace], queues: int) -> None:
-    """Ordered topics keep their queues on each broker, whether it is there or not."""
-    text = ";".join(f"{place.broker}:{queues}" for place in places)
-    await put_key_value(session, ORDER_NAMESPACE, topic, text)
+async def _note_order(session: Session, topic: str) -> None:
+    """Tell the name servers how many queues an ordered topic has on each broker: it keeps them whether that is there or not."""
+    configs = await existing_configs(session, topic, await find_brokers(session))
+    ordered = [f"{broker}:{config.write_queue_nums}" for broker, config in sorted(configs.items()) if config.order]
+    await put_key_value(session, ORDER_NAMESPACE, topic, ";".join(ordered))
 
 
 # ---- words

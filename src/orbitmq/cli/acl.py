@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from orbitmq.cli.asking import destructive_options, may_go_on
+from orbitmq.cli.choosing import fields_of
+from orbitmq.cli.lazy import HelpfulGroup
 from orbitmq.cli.options import document_options, target_options, view_options
-from orbitmq.cli.view import View, show_document, show_rows
+from orbitmq.cli.view import View, rows_text, show_document, show_rows
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from orbitmq.admin.access import PolicyRow, UserRow
     from orbitmq.admin.session import Session
     from orbitmq.cli.options import Target
+    from orbitmq.errors import RequestFailed
     from orbitmq.transport.address import Address
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -30,7 +33,7 @@ def server_options(function: F) -> F:
     )(function)
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def acl() -> None:
     """Users, and what they may do (access control of 5.x)."""
 
@@ -53,7 +56,7 @@ def list_(
             rows = await list_policies(session, servers, resource=resource)
             return [row for row in rows if user is None or row.subject == subject_of(user)]
 
-        await show_rows(view, PolicyRow, fetch)
+        await show_rows(session, view, PolicyRow, fetch)
 
     target.run(show)
 
@@ -100,13 +103,21 @@ def revoke(
     dry_run: bool,
 ) -> None:
     """Take policies of USER away, all or those of one resource."""
-    from orbitmq.admin.access import delete_acl
+    from orbitmq.admin.access import PolicyRow, delete_acl
 
-    preview = f"policies of {user} for {resource or 'everything'}"
-    if may_go_on(preview, "Take them away?", yes=yes, dry_run=dry_run):
-        subject = subject_of(user)
+    subject = subject_of(user)
+    rows = [
+        row
+        for row in _policies(target, cluster, server, subject)
+        if resource is None or row.resource.lower() == resource.lower()
+    ]
+    if not rows:
+        about = f" about {resource}" if resource is not None else ""
+        raise _nothing_there(f"{subject} has no policy{about}", f"`orbitmq acl ls {user}` shows what there is")
+    preview = rows_text(View(), PolicyRow, [fields_of(row) for row in rows])
+    if may_go_on(preview, "Take that away?", yes=yes, dry_run=dry_run):
         servers = _on_all(target, cluster, server, lambda session, one: delete_acl(session, one, subject, resource))
-        click.echo(f"revoked {preview} at {servers}")
+        click.echo(f"took {len(rows)} policies of {user} away at {servers}")
 
 
 @acl.command()
@@ -139,7 +150,7 @@ def check(
             verdicts[:] = await check_access(session, servers, user, action, resource, source)
             return verdicts
 
-        await show_rows(view, AccessCheck, fetch)
+        await show_rows(session, view, AccessCheck, fetch)
         return all(verdict.allowed for verdict in verdicts)
 
     if not target.run(show):
@@ -160,7 +171,7 @@ def export(target: Target, view: View, cluster: str | None, server: str | None) 
     show_document(view, target.run(collect))
 
 
-@acl.group()
+@acl.group(cls=HelpfulGroup)
 def policy() -> None:
     """Policies: ls, grant, revoke."""
 
@@ -169,7 +180,7 @@ for _command in (list_, grant, revoke):
     policy.add_command(_command)
 
 
-@acl.group()
+@acl.group(cls=HelpfulGroup)
 def user() -> None:
     """Users: list, create, update, rm."""
 
@@ -186,7 +197,7 @@ def user_list(target: Target, view: View, cluster: str | None, server: str | Non
         async def fetch() -> list[UserRow]:
             return await list_users(session, await access_servers(session, cluster=cluster, server=server))
 
-        await show_rows(view, UserRow, fetch)
+        await show_rows(session, view, UserRow, fetch)
 
     target.run(show)
 
@@ -243,15 +254,43 @@ def user_update(
 @target_options
 def user_remove(target: Target, name: str, cluster: str | None, server: str | None, yes: bool, dry_run: bool) -> None:
     """Delete a user."""
-    from orbitmq.admin.access import delete_user
+    from orbitmq.admin.access import access_servers, delete_user, list_users
 
-    if may_go_on(f"user {name}", "Delete it?", yes=yes, dry_run=dry_run):
+    async def look(session: Session) -> list[UserRow]:
+        rows = await list_users(session, await access_servers(session, cluster=cluster, server=server))
+        return [row for row in rows if row.user == name]
+
+    found = target.run(look)
+    if not found:
+        raise _nothing_there(f"there is no user {name!r}", "`orbitmq acl user ls` shows who there is")
+    policies = _policies(target, cluster, server, subject_of(name))
+    what = ", ".join(f"{row.type}, {row.status}, at {', '.join(row.servers)}" for row in found)
+    preview = f"user {name}: {what}, with {len(policies)} policies"
+    if may_go_on(preview, "Delete it?", yes=yes, dry_run=dry_run):
         servers = _on_all(target, cluster, server, lambda session, address: delete_user(session, address, name))
         click.echo(f"deleted user {name} at {servers}")
 
 
 def subject_of(user: str) -> str:
     return user if ":" in user else f"User:{user}"
+
+
+def _policies(target: Target, cluster: str | None, server: str | None, subject: str) -> list[PolicyRow]:
+    """Of this subject alone: servers take a subject for a part of one."""
+    from orbitmq.admin.access import access_servers, list_policies
+
+    async def look(session: Session) -> list[PolicyRow]:
+        servers = await access_servers(session, cluster=cluster, server=server)
+        return [row for row in await list_policies(session, servers, subject=subject) if row.subject == subject]
+
+    return target.run(look)
+
+
+def _nothing_there(what: str, hint: str) -> RequestFailed:
+    from orbitmq.errors import RequestFailed
+    from orbitmq.protocol.codes import ResponseCode
+
+    return RequestFailed(ResponseCode.QUERY_NOT_FOUND, what, hint=hint)
 
 
 def _on_all(

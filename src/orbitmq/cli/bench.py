@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orbitmq.cli.choosing import fields_of
+from orbitmq.cli.completing import topic_option
 from orbitmq.cli.options import output_option, target_options
-from orbitmq.cli.view import View, fields_of, rows_text
+from orbitmq.cli.view import View, rows_text
 
 if TYPE_CHECKING:
     from orbitmq.cli.options import Target
 
 
 @click.command()
-@click.option("--topic", default="BenchmarkTest", show_default=True, help="Where to send.")
+@topic_option(default="BenchmarkTest", show_default=True, help="Where to send.")
 @click.option("--messages", type=click.IntRange(min=1), default=10_000, show_default=True, help="How many.")
 @click.option("--size", type=click.IntRange(min=1), default=1024, show_default=True, help="Bytes of a body.")
 @click.option(
@@ -28,4 +30,4 @@ def bench(target: Target, topic: str, messages: int, size: int, in_flight: int, 
     from orbitmq.cli.measuring import BenchRow, measure
 
     rows = target.run(lambda session: measure(session, topic, messages, size, in_flight, read=read))
-    click.echo(rows_text(View(format=output), BenchRow, [fields_of(row) for row in rows], ()), nl=False)
+    click.echo(rows_text(View(format=output), BenchRow, [fields_of(row) for row in rows]), nl=False)

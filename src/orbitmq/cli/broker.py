@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from orbitmq.cli.asking import destructive_options, may_go_on
+from orbitmq.cli.completing import topic_option
 from orbitmq.cli.explaining import explain_option
+from orbitmq.cli.lazy import HelpfulGroup
 from orbitmq.cli.options import document_options, target_options, view_options
 from orbitmq.cli.view import View, show_document, show_rows, table_text
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from orbitmq.cli.options import Target
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=HelpfulGroup, invoke_without_command=True)
 @click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="Properties file, Apache's keys.")
 @click.option(
     "-n", "--namesrv", help="Name servers, `host:port;host:port`.  [default: namesrvAddr, else $NAMESRV_ADDR]"
@@ -58,6 +61,7 @@ def broker(
     With a subcommand nothing is run: it looks at the brokers of a cluster.
     """
     if context.invoked_subcommand is not None:
+        _check_nothing_is_ignored(context, context.invoked_subcommand)
         return
     from orbitmq.cli.broker_server import run_broker
 
@@ -74,6 +78,17 @@ def broker(
         ends_with_parent=ends_with_parent,
         verbose=verbose,
     )
+
+
+def _check_nothing_is_ignored(context: click.Context, subcommand: str) -> None:
+    """Options before a subcommand would be those of a broker to run: `-n` there must not mean another cluster."""
+    given = [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name and context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(f"{', '.join(given)}: write options after `{subcommand}`")
 
 
 @broker.command("ls")
@@ -96,7 +111,9 @@ def list_(target: Target, view: View, cluster: str | None) -> None:
         "disk_used_percent",
         "problem",
     )
-    target.run(lambda session: show_rows(view, BrokerRow, lambda: list_brokers(session, cluster=cluster), columns))
+    target.run(
+        lambda session: show_rows(session, view, BrokerRow, lambda: list_brokers(session, cluster=cluster), columns)
+    )
 
 
 @broker.command()
@@ -129,7 +146,7 @@ def config(target: Target, view: View, name: str, settings: Sequence[str], yes: 
 
 
 @broker.command()
-@click.option("-t", "--topic", help="Only this topic.")
+@topic_option(help="Only this topic.")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also topics without traffic today.")
 @view_options
 @target_options
@@ -142,7 +159,7 @@ def stats(target: Target, view: View, topic: str | None, everything: bool) -> No
             rows = await traffic(session, topic)
             return [row for row in rows if everything or topic is not None or row.sent_24h or row.read_24h]
 
-        await show_rows(view, TrafficRow, fetch)
+        await show_rows(session, view, TrafficRow, fetch)
 
     target.run(show)
 
@@ -156,7 +173,7 @@ def _show(target: Target, view: View, name: str, wanted: Sequence[str]) -> None:
             check_setting_names({row.key for row in rows}, wanted)
             return [row for row in rows if not wanted or row.key in wanted]
 
-        await show_rows(view, SettingRow, fetch, ("broker", "key", "value"))
+        await show_rows(session, view, SettingRow, fetch, ("broker", "key", "value"))
 
     target.run(show)
 

@@ -9,9 +9,9 @@ import click
 
 from orbitmq.broker import settings
 from orbitmq.broker.broker import Broker
+from orbitmq.cli.assignments import assigned
 from orbitmq.cli.logs import log_to_stderr
 from orbitmq.cli.serving import serve, warn_if_open
-from orbitmq.errors import ConfigError
 from orbitmq.protocol.properties_text import format_properties
 from orbitmq.transport.loop import run
 
@@ -43,15 +43,15 @@ def run_broker(
 ) -> None:
     given = {"namesrvAddr": namesrv, "bindAddress": host, "listenPort": port, "storePathRootDir": store}
     overrides = {key: str(value) for key, value in given.items() if value is not None}
-    configuration = settings.load(file, overrides | _assigned(assignments))
+    configuration = settings.load(file, overrides | assigned(assignments))
     if print_all or print_important:
-        _warn_of_unknown(configuration)
+        warn_of_unknown(configuration)
         shown = configuration.as_properties()
         keys = _IMPORTANT if print_important else tuple(shown)
         click.echo(format_properties({key: shown[key] for key in keys}), nl=False)
         return
     log_to_stderr(verbose=verbose)
-    _warn_of_unknown(configuration)
+    warn_of_unknown(configuration)
     if not insecure:
         chosen = configuration.settings
         warn_if_open(chosen.bind_address, guarded=chosen.is_guarded or chosen.acl_enable)
@@ -60,17 +60,7 @@ def run_broker(
     run(serve(Broker(configuration), lambda up: f"{ready} {up.address}", ends_with_parent=ends_with_parent))
 
 
-def _warn_of_unknown(configuration: settings.BrokerConfiguration) -> None:
+def warn_of_unknown(configuration: settings.BrokerConfiguration) -> None:
     for key in configuration.unknown:
         nearest = configuration.nearest_known(key)
         logger.warning("%s is no setting of a broker%s", key, f"; did you mean {nearest}?" if nearest else "")
-
-
-def _assigned(assignments: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for assignment in assignments:
-        key, equals, value = assignment.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {assignment} has no value", hint="write --set key=value")
-        pairs[key.strip()] = value.strip()
-    return pairs

@@ -20,4 +20,4 @@ def cluster(target: Target, view: View) -> None:
     """The clusters in numbers: brokers, topics, rates, releases."""
     from orbitmq.admin.clusters import ClusterRow, list_clusters
 
-    target.run(lambda session: show_rows(view, ClusterRow, lambda: list_clusters(session)))
+    target.run(lambda session: show_rows(session, view, ClusterRow, lambda: list_clusters(session)))

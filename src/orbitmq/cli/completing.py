@@ -23,6 +23,14 @@ def group_argument(name: str = "name", **options: Any) -> Callable[[Any], Any]:
     return click.argument(name, shell_complete=_complete_groups, **options)
 
 
+def topic_option(**options: Any) -> Callable[[Any], Any]:
+    return click.option("-t", "--topic", shell_complete=_complete_topics, **options)
+
+
+def group_option(**options: Any) -> Callable[[Any], Any]:
+    return click.option("-g", "--group", shell_complete=_complete_groups, **options)
+
+
 def _complete_topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     from orbitmq.admin.topics import kind_of, topic_names
 
@@ -44,14 +52,14 @@ def _complete_groups(context: click.Context, parameter: click.Parameter, incompl
 
 
 def _asked(context: click.Context, ask: Callable[[Session], Awaitable[list[str]]], incomplete: str) -> list[str]:
-    from orbitmq.cli.options import DEFAULT_NAME_SERVER, Target
+    from orbitmq.cli.options import DEFAULT_NAME_SERVER, Target, tls_wanted
     from orbitmq.errors import OrbitError
 
     target = Target(
         name_servers=context.params.get("name_servers") or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAME_SERVER,
         access_key=os.environ.get("ORBITMQ_ACCESS_KEY"),
         secret_key=os.environ.get("ORBITMQ_SECRET_KEY"),
-        tls=bool(context.params.get("tls")),
+        tls=bool(context.params.get("tls")) or tls_wanted(),
         timeout=_SECONDS,
     )
     try:

@@ -15,10 +15,12 @@ import click
 
 from orbitmq.broker import settings as broker_settings
 from orbitmq.broker.broker import Broker
+from orbitmq.cli.assignments import assigned
+from orbitmq.cli.broker_server import warn_of_unknown
 from orbitmq.cli.dev_cluster import BrokerPlan, running_broker
 from orbitmq.cli.dev_tls import Certificates, certificates
 from orbitmq.cli.logs import log_to_stderr
-from orbitmq.cli.serving import serve
+from orbitmq.cli.serving import ANY_ADDRESS, is_loopback, serve
 from orbitmq.cli.topics_file import TopicPlan, read_topics_file
 from orbitmq.errors import RequestFailed
 from orbitmq.nameserver import settings as nameserver_settings
@@ -28,14 +30,12 @@ from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request
 from orbitmq.protocol.headers.admin import CreateTopic
 from orbitmq.storage.tables import TopicConfig
-from orbitmq.transport.address import parse_address
+from orbitmq.transport.address import Address, parse_address
 from orbitmq.transport.loop import run
 from orbitmq.transport.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from orbitmq.transport.address import Address
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +52,17 @@ _WELCOME: Final = """
     name server   {name_server}
 {brokers}
     advertised    {advertised}: {reason}
-    data          {data}
+{open}    data          {data}
 
   Python   async with orbitmq.connect("{name_server}") as c: ...
   Java     producer.setNamesrvAddr("{name_server}");
   Go       producer.WithNsResolver(primitive.NewPassthroughResolver([]string{{"{name_server}"}}))
 
   Topics appear with their first message. Ctrl-C stops it.
+"""
+
+_OPEN: Final = """\
+    open          to anyone who reaches this machine; --host 127.0.0.1 keeps others out
 """
 
 
@@ -71,7 +75,12 @@ _WELCOME: Final = """
     help="Folder for everything it keeps.",
 )
 @click.option("--ephemeral", is_flag=True, help="Keep nothing: a temporary folder, gone at the end.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on, and to give to clients.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is every one.")
+@click.option(
+    "--advertise",
+    metavar="IP",
+    help="Address that clients are told to reach brokers by, if it is another: 127.0.0.1 for a container with published ports.",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -90,6 +99,7 @@ _WELCOME: Final = """
     "--brokers", type=click.IntRange(1, 32), default=1, show_default=True, help="Masters; more than one are processes."
 )
 @click.option("--slaves", type=click.IntRange(0, 8), default=0, show_default=True, help="Slaves of each master.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting of a broker; repeatable.")
 @click.option("--topics", "topics_file", type=click.Path(path_type=Path), help="TOML file of topics to create.")
 @click.option(
     "--tls", "with_tls", is_flag=True, help="Speak TLS as well, with a throw-away certificate made in the folder."
@@ -100,10 +110,12 @@ def dev(
     data: Path,
     ephemeral: bool,
     host: str,
+    advertise: str | None,
     port: int,
     broker_port: int,
     brokers: int,
     slaves: int,
+    assignments: tuple[str, ...],
     topics_file: Path | None,
     with_tls: bool,
     json_ready: bool,
@@ -118,12 +130,13 @@ def dev(
     try:
         where = f"{folder}{' (temporary)' if ephemeral else ''}"
         tls = certificates(folder / "tls", host) if with_tls else None
-        settings = _SETTINGS | (tls.settings if tls is not None else {})
+        settings = _SETTINGS | ({"brokerIP1": advertise} if advertise is not None else {}) | assigned(assignments)
+        settings |= tls.settings if tls is not None else {}
         plans = _plans(folder, broker_port, brokers, slaves, settings)
         run(
             serve(
                 _running_cluster(folder, host, port, plans, topics, tls),
-                lambda cluster: _as_json(cluster, folder) if json_ready else _welcome(cluster, where),
+                lambda cluster: _as_json(cluster, folder) if json_ready else _welcome(cluster, where, host),
             )
         )
     finally:
@@ -134,7 +147,7 @@ def dev(
 class _Cluster(NamedTuple):
     """What runs, for the line that says so."""
 
-    name_server: Address
+    name_server: Address  # as clients reach it
     brokers: dict[str, str]  # what it is -> where it is
     address_reason: str  # why brokers are reached by that address
     tls: Certificates | None
@@ -154,7 +167,9 @@ async def _running_cluster(
         name_server = await stack.enter_async_context(NameServer(_name_server_configuration(folder, host, port, tls)))
         assert name_server.address is not None
         first, *others = plans
-        broker = await stack.enter_async_context(Broker(_broker_configuration(first, host, name_server.address)))
+        configuration = _broker_configuration(first, host, name_server.address)
+        warn_of_unknown(configuration)
+        broker = await stack.enter_async_context(Broker(configuration))
         await _create_topics(broker, topics)
         addresses = {first.title: str(broker.address)}
         for plan in others:
@@ -163,7 +178,9 @@ async def _running_cluster(
             if plan.broker_id == 0:
                 await _create_topics_at(parse_address(addresses[plan.title]), topics)
         await _send_first_messages(broker, name_server.address, topics)
-        yield _Cluster(name_server.address, addresses, broker.address_reason, tls)
+        assert broker.address is not None
+        reached_by = broker.address.host if host in ANY_ADDRESS else name_server.address.host
+        yield _Cluster(Address(reached_by, name_server.address.port), addresses, broker.address_reason, tls)
 
 
 def _plans(folder: Path, port: int, masters: int, slaves: int, settings: dict[str, str]) -> list[BrokerPlan]:
@@ -178,7 +195,7 @@ def _plans(folder: Path, port: int, masters: int, slaves: int, settings: dict[st
     return plans
 
 
-def _welcome(cluster: _Cluster, where: str) -> str:
+def _welcome(cluster: _Cluster, where: str, host: str) -> str:
     kinds = [
         f"    {'broker' if number == 0 else '':14}{address}   {title}"
         for number, (title, address) in enumerate(cluster.brokers.items())
@@ -190,6 +207,7 @@ def _welcome(cluster: _Cluster, where: str) -> str:
         brokers="\n".join(lines),
         advertised=next(iter(cluster.brokers.values())).rpartition(":")[0],
         reason=cluster.address_reason,
+        open="" if is_loopback(host) else _OPEN,
         data=where,
     )
     return welcome + how

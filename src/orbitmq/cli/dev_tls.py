@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from orbitmq.cli.serving import ANY_ADDRESS
 from orbitmq.errors import ConfigError
 from orbitmq.saved_file import save
 from orbitmq.transport.local_address import local_address
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ALWAYS: Final = ("localhost", "127.0.0.1", "::1")
-_ANY: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
 _HOW: Final = """
   TLS is spoken on the same ports as plain traffic. What to trust: {ca}
     Python   orbitmq.connect("{name_server}", tls=ssl.create_default_context(cafile="{ca}"))
@@ -55,7 +55,7 @@ def certificates(folder: Path, host: str) -> Certificates:
             hint="pip install 'orbitmq[tls]', or run `orbitmq broker` with certificates of your own",
         ) from None
     made = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
-    reached_by = local_address(()) if host in _ANY else host
+    reached_by = local_address(()) if host in ANY_ADDRESS else host
     names = tuple(dict.fromkeys((*_ALWAYS, reached_by)))
     if not _fit(made, names):
         authority = trustme.CA(organization_name="OrbitMQ development, not for anything else")

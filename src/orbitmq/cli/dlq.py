@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from orbitmq.cli.asking import destructive_options, may_go_on
 from orbitmq.cli.completing import group_argument
+from orbitmq.cli.lazy import HelpfulGroup
 from orbitmq.cli.msg import export_line, show_messages
 from orbitmq.cli.options import bundled, target_options, view_options
-from orbitmq.cli.times import moment
+from orbitmq.cli.times import epoch_ms, moment
 from orbitmq.cli.view import View, show_rows
 
 if TYPE_CHECKING:
@@ -25,38 +27,33 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Which dead letters of a group."""
 
-    def __init__(
-        self, message_id: str | None, key: str | None, begin: datetime | None, end: datetime | None, most: int | None
-    ) -> None:
-        self._id = message_id
-        self._key = key
-        self._begin = begin
-        self._end = end
-        self._most = most
+    message_id: str | None = None
+    key: str | None = None
+    begin: datetime | None = None
+    end: datetime | None = None
+    most: int | None = None
 
     async def read(self, session: Session, group: str) -> list[MessageRow]:
         from orbitmq.admin.dead_letters import read_dead_letters
         from orbitmq.admin.messages import Window
 
-        window = Window(
-            begin_ms=int(self._begin.timestamp() * 1000) if self._begin is not None else None,
-            end_ms=int(self._end.timestamp() * 1000) if self._end is not None else None,
-        )
+        window = Window(begin_ms=epoch_ms(self.begin), end_ms=epoch_ms(self.end))
         found = []
         async for row in read_dead_letters(session, group, window):
             if self._wants(row):
                 found.append(row)
-            if len(found) == self._most:
+            if len(found) == self.most:
                 break
         return found
 
     def _wants(self, row: MessageRow) -> bool:
-        if self._id is not None and self._id not in (row.id, row.offset_id):
+        if self.message_id is not None and self.message_id not in (row.id, row.offset_id):
             return False
-        return self._key is None or self._key in row.keys
+        return self.key is None or self.key in row.keys
 
 
 def choice_options(function: F) -> F:
@@ -70,7 +67,7 @@ def choice_options(function: F) -> F:
     return bundled(function, "choice", options, Choice)
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def dlq() -> None:
     """Dead letters: messages that a group failed to handle as often as it may."""
 
@@ -85,9 +82,11 @@ def list_(target: Target, view: View, choice: Choice, group: str | None) -> None
     from orbitmq.admin.dead_letters import DeadLetterRow, list_dead_letters
 
     if group is None:
-        target.run(lambda session: show_rows(view, DeadLetterRow, lambda: list_dead_letters(session)))
+        if choice != Choice():
+            raise click.UsageError("--id, --key, --from, --to and --max choose among the dead letters of a GROUP")
+        target.run(lambda session: show_rows(session, view, DeadLetterRow, lambda: list_dead_letters(session)))
     else:
-        show_messages(view, target.run(lambda session: choice.read(session, group)))
+        target.run(lambda session: show_messages(session, view, lambda: choice.read(session, group)))
 
 
 @dlq.command()

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orbitmq.cli.choosing import fields_of
+from orbitmq.cli.completing import group_option, topic_option
 from orbitmq.cli.options import output_option, target_options
-from orbitmq.cli.view import View, fields_of, printable, rows_text
+from orbitmq.cli.view import View, printable, rows_text
 
 if TYPE_CHECKING:
     from orbitmq.admin.diagnosis import Finding
@@ -18,8 +20,8 @@ _MARKS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "failed": ("F
 
 
 @click.command()
-@click.option("--topic", help="Look at this topic, too.")
-@click.option("--group", help="Look at this consumer group, too.")
+@topic_option(help="Look at this topic, too.")
+@group_option(help="Look at this consumer group, too.")
 @output_option
 @target_options
 def doctor(target: Target, topic: str | None, group: str | None, output: str) -> None:
@@ -47,7 +49,7 @@ def doctor(target: Target, topic: str | None, group: str | None, output: str) ->
         summary = f"{failed} failed, {warnings} warnings" if failed or warnings else "all is well"
         click.echo(f"\n{len(findings)} steps: {summary}")
     else:
-        click.echo(rows_text(View(format=output), Finding, [fields_of(one) for one in findings], ()), nl=False)
+        click.echo(rows_text(View(format=output), Finding, [fields_of(one) for one in findings]), nl=False)
     if failed:
         click.get_current_context().exit(1)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from orbitmq.cli.asking import destructive_options, may_go_on
-from orbitmq.cli.completing import group_argument
-from orbitmq.cli.options import document_options, queue_place, target_options, view_options, where_option
+from orbitmq.cli.completing import group_argument, topic_option
+from orbitmq.cli.lazy import HelpfulGroup
+from orbitmq.cli.options import bundled, document_options, queue_place, target_options, view_options, where_option
 from orbitmq.cli.times import moment
 from orbitmq.cli.view import View, rows_text, show_document, show_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from orbitmq.admin.groups import GroupRow
@@ -20,10 +23,12 @@ if TYPE_CHECKING:
     from orbitmq.admin.session import Session
     from orbitmq.cli.options import Target
 
+F = TypeVar("F", bound="Callable[..., Any]")
 
-@click.group()
+
+@click.group(cls=HelpfulGroup)
 def group() -> None:
-    """Consumer groups: list, describe, lag, reset, members."""
+    """Consumer groups: list, make, change, describe, delete; lag, members, resetting."""
 
 
 @group.command("ls")
@@ -37,16 +42,20 @@ def list_(target: Target, view: View, pattern: str, cluster: str | None, everyth
     """The groups whose name matches PATTERN (*, ?)."""
     from fnmatch import fnmatchcase
 
-    from orbitmq.admin.groups import GroupRow, list_groups
+    from orbitmq.admin.brokers import reachable_brokers
+    from orbitmq.admin.groups import GroupRow, list_groups, with_figures
 
     async def show(session: Session) -> None:
         async def fetch() -> list[GroupRow]:
-            rows = await list_groups(session, cluster=cluster, quick=quick)
-            return [row for row in rows if (everything or row.kind == "normal") and fnmatchcase(row.group, pattern)]
+            rows = await list_groups(session, cluster=cluster, quick=True)
+            rows = [row for row in rows if (everything or row.kind == "normal") and fnmatchcase(row.group, pattern)]
+            return (
+                rows if quick else await with_figures(session, rows, await reachable_brokers(session, cluster=cluster))
+            )
 
         columns = ("group", "enabled", "max_retries", "brokers")
         full = ("group", "members", "model", "lag", "tps", *columns[1:])
-        await show_rows(view, GroupRow, fetch, columns if quick else full)
+        await show_rows(session, view, GroupRow, fetch, columns if quick else full)
 
     target.run(show)
 
@@ -71,7 +80,7 @@ def describe(target: Target, view: View, name: str) -> None:
 
 @group.command()
 @group_argument()
-@click.option("--topic", help="Only in this topic.")
+@topic_option(help="Only in this topic.")
 @click.option("--queues", is_flag=True, help="Queue by queue.")
 @view_options
 @target_options
@@ -82,9 +91,13 @@ def lag(target: Target, view: View, name: str, topic: str | None, queues: bool) 
     async def show(session: Session) -> None:
         await _check_exists(session, name)
         if queues:
-            await show_rows(view, QueueLag, lambda: queue_lags(session, name, topic), QueueLag.__struct_fields__[1:])
+            await show_rows(
+                session, view, QueueLag, lambda: queue_lags(session, name, topic), QueueLag.__struct_fields__[1:]
+            )
         else:
-            await show_rows(view, TopicLag, lambda: group_lag(session, name, topic), TopicLag.__struct_fields__[1:])
+            await show_rows(
+                session, view, TopicLag, lambda: group_lag(session, name, topic), TopicLag.__struct_fields__[1:]
+            )
 
     target.run(show)
 
@@ -100,45 +113,79 @@ def connections(target: Target, view: View, name: str, producers: bool) -> None:
 
     question = producer_connections if producers else consumer_connections
     columns = ConnectionRow.__struct_fields__[1:]
-    target.run(lambda session: show_rows(view, ConnectionRow, lambda: question(session, name), columns))
+    target.run(lambda session: show_rows(session, view, ConnectionRow, lambda: question(session, name), columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the options say that a group is to be like; None: as it is, or by default."""
+
+    max_retries: int | None
+    retry_queues: int | None
+    enabled: bool | None
+    ordered: bool | None
+    broadcast: bool | None
+
+    def changes(self) -> dict[str, Any]:
+        """Fields of a `GroupConfig`."""
+        fields = {
+            "retry_max_times": self.max_retries,
+            "retry_queue_nums": self.retry_queues,
+            "consume_enable": self.enabled,
+            "consume_message_orderly": self.ordered,
+            "consume_broadcast_enable": self.broadcast,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def wish_options(function: F) -> F:
+    options = (
+        click.option("--max-retries", type=int, help="Before a message goes to dead letters; a new group: 16."),
+        click.option("--retry-queues", type=click.IntRange(min=1), help="Of its retry topic; a new group: 1."),
+        click.option("--enabled/--disabled", default=None, help="Whether it may consume; a new group may."),
+        click.option("--ordered/--unordered", default=None, help="Whether its members consume in order."),
+        click.option("--broadcast/--no-broadcast", default=None, help="Whether it may broadcast; a new group may."),
+    )
+    return bundled(function, "wishes", options, Wishes)
 
 
 @group.command()
 @click.argument("name")
-@click.option("--max-retries", type=int, default=16, show_default=True, help="Before a message goes to dead letters.")
-@click.option("--retry-queues", type=click.IntRange(min=1), default=1, show_default=True, help="Of its retry topic.")
-@click.option("--enabled/--disabled", default=True, show_default=True, help="Whether it may consume.")
-@click.option("--ordered", is_flag=True, help="Its members consume in order.")
-@click.option("--broadcast/--no-broadcast", default=True, show_default=True, help="Whether it may broadcast.")
+@click.option("--if-missing", is_flag=True, help="One that is there already is no failure, and stays as it is.")
+@wish_options
 @where_option
 @target_options
 def create(
-    target: Target,
-    name: str,
-    max_retries: int,
-    retry_queues: int,
-    enabled: bool,
-    ordered: bool,
-    broadcast: bool,
-    cluster: str | None,
-    broker: str | None,
+    target: Target, wishes: Wishes, name: str, cluster: str | None, broker: str | None, if_missing: bool
 ) -> None:
-    """Make a group, or set an existing one to what is given."""
-    from orbitmq.admin.groups import write_group
+    """Make a group."""
+    from orbitmq.admin.groups import create_group
     from orbitmq.client.names import check_group
     from orbitmq.protocol.bodies.groups import GroupConfig
 
     check_group(name)
-    config = GroupConfig(
-        group_name=name,
-        consume_enable=enabled,
-        consume_broadcast_enable=broadcast,
-        consume_message_orderly=ordered,
-        retry_max_times=max_retries,
-        retry_queue_nums=retry_queues,
+    config = GroupConfig(group_name=name, **wishes.changes())
+    places = target.run(
+        lambda session: create_group(session, config, cluster=cluster, broker=broker, if_missing=if_missing)
     )
-    places = target.run(lambda session: write_group(session, config, cluster=cluster, broker=broker))
-    click.echo(f"group {name} is set on {', '.join(place.broker for place in places)}")
+    where = ", ".join(place.broker for place in places)
+    click.echo(f"created group {name} on {where}" if places else f"group {name} is there already")
+
+
+@group.command()
+@group_argument()
+@wish_options
+@where_option
+@target_options
+def update(target: Target, wishes: Wishes, name: str, cluster: str | None, broker: str | None) -> None:
+    """Change a group; what is not named stays as it is."""
+    from orbitmq.admin.groups import update_group
+
+    changes = wishes.changes()
+    if not changes:
+        raise click.UsageError("nothing to change: name what is to be another")
+    places = target.run(lambda session: update_group(session, name, changes, cluster=cluster, broker=broker))
+    click.echo(f"changed group {name} on {', '.join(place.broker for place in places)}")
 
 
 @group.command("rm")
@@ -161,7 +208,7 @@ def remove(target: Target, name: str, cluster: str | None, keep_offsets: bool, y
 
 @group.command()
 @group_argument()
-@click.option("--topic", help="Only in this topic; without, in all that the group reads.")
+@topic_option(help="Only in this topic; without, in all that the group reads.")
 @click.option("--queue", metavar="BROKER:QUEUE", help="Only this queue of the topic.")
 @click.option("--to-time", callback=moment, metavar="TIME", help="Go on at the first message stored then or later.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="Go on at this offset, or the nearest there is.")
@@ -209,7 +256,7 @@ def reset(
 @group.command()
 @group_argument("source")
 @group_argument("to")
-@click.option("--topic", required=True, help="In this topic.")
+@topic_option(required=True, help="In this topic.")
 @destructive_options
 @target_options
 def clone(target: Target, source: str, to: str, topic: str, yes: bool, dry_run: bool) -> None:

@@ -1,9 +1,12 @@
-"""Groups of commands whose modules are imported only when one of them is used, so that `--help` is quick."""
+"""Groups of commands: all say what was probably meant, and some import a command's module only when it is used, so that `--help` is
+quick.
+"""
 
 from __future__ import annotations
 
+import difflib
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -14,7 +17,35 @@ if TYPE_CHECKING:
 CommandTable = dict[str, tuple[str, str, str]]
 
 
-class LazyGroup(click.Group):
+# What other programs call it
+_SYNONYMS: Final = {
+    "list": "ls", "delete": "rm", "remove": "rm", "del": "rm", "show": "describe", "info": "describe", "get": "describe",
+    "add": "create", "new": "create", "follow": "tail", "consume": "tail", "produce": "send", "query": "find",
+    "search": "find", "offsets": "lag", "members": "connections", "alter": "update", "change": "update", "set": "update",
+}  # fmt: skip
+
+_LISTED_AT_MOST: Final = 20
+
+
+class HelpfulGroup(click.Group):
+    """Whoever mistypes a command is told which was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            known = self.list_commands(ctx)
+            synonym = _SYNONYMS.get(name, "")
+            near = [synonym] if synonym in known else difflib.get_close_matches(name, known, n=1)
+            if near:
+                ctx.fail(f"No such command {name!r}: did you mean {near[0]!r}?")
+            if len(known) <= _LISTED_AT_MOST:
+                ctx.fail(f"No such command {name!r}: there are {', '.join(known)}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(HelpfulGroup):
     """Takes its commands from `table`."""
 
     table: Mapping[str, tuple[str, str, str]] = {}

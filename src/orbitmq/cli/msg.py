@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from orbitmq.cli.completing import topic_argument
-from orbitmq.cli.options import document_options, output_option, queue_place, target_options
-from orbitmq.cli.times import moment
-from orbitmq.cli.view import View, fields_of, line_text, rows_text, show_document
+from orbitmq.cli.choosing import fields_of
+from orbitmq.cli.completing import topic_argument, topic_option
+from orbitmq.cli.lazy import HelpfulGroup
+from orbitmq.cli.options import document_options, output_option, queue_place, target_options, view_options
+from orbitmq.cli.times import duration, epoch_ms, moment
+from orbitmq.cli.view import View, line_text, rows_text, show_document, show_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime, timedelta
 
     from orbitmq.admin.messages import MessageRow
     from orbitmq.admin.session import Session
     from orbitmq.cli.options import Target
 
-_DURATION = re.compile(r"(\d+)(s|m|h)")
 _BODY_CHARACTERS = 60
+_FOUND_AT_MOST = 100
 _COLUMNS = ("topic", "broker", "queue", "offset", "id", "tag", "keys", "stored_at", "attempt", "body")
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def msg() -> None:
     """Messages: send, get, find, trace."""
 
@@ -48,7 +49,12 @@ def msg() -> None:
 @click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; repeatable.")
 @click.option("--order-key", help="Messages with the same one go to the same queue.")
 @click.option("--queue", metavar="BROKER:QUEUE", help="To this queue.")
-@click.option("--delay", metavar="TIME", help="Deliver later: 90s, 5m, 2h; a 4.x broker has some delay levels only.")
+@click.option(
+    "--delay",
+    callback=duration,
+    metavar="TIME",
+    help="Deliver later: 90s, 5m, 2h, 1d; a 4.x broker has some delay levels only.",
+)
 @output_option
 @target_options
 def send(
@@ -62,12 +68,12 @@ def send(
     properties: Sequence[str],
     order_key: str | None,
     queue: str | None,
-    delay: str | None,
+    delay: timedelta | None,
     output: str,
 ) -> None:
-    """Send BODY, or the messages of a file or of stdin, to TOPIC."""
+    """Send BODY, or the messages of a file or of stdin, to TOPIC. What comes through a pipe is sent as it comes."""
     from orbitmq.admin.sending import ReceiptRow
-    from orbitmq.cli.sending import Envelope, Line, read_lines, send_with_progress
+    from orbitmq.cli.sending import Envelope, send_from, send_with_progress, text_line
     from orbitmq.message import QueueRef
 
     if body is not None and source is not None:
@@ -80,13 +86,17 @@ def send(
         keys=keys,
         properties=dict(map(_assignment, properties)),
         order_key=order_key,
-        delay=_duration(delay),
+        delay=delay,
     )
     place = queue_place(queue)
     wanted = QueueRef(topic, *place) if place is not None else None
-    lines = [Line(body=body)] if body is not None else list(read_lines(source or sys.stdin.buffer, style))
-    outgoing = [envelope.fill(line) for line in lines]
-    rows = [fields_of(receipt) for receipt in send_with_progress(target, outgoing, wanted)]
+    if body is not None:
+        receipts = send_with_progress(target, [envelope.fill(text_line(body))], wanted)
+    else:
+        receipts = send_from(target, source or sys.stdin.buffer, style, envelope, wanted)
+    if not receipts:
+        raise click.UsageError(f"there is no message {'in the file' if source is not None else 'on stdin'}")
+    rows = [fields_of(receipt) for receipt in receipts]
     if output == "table" and len(rows) > 10:
         click.echo(f"sent {len(rows)} messages to {topic}")
     else:
@@ -97,7 +107,7 @@ def send(
 
 @msg.command()
 @click.argument("message_id", required=False, metavar="[ID]")
-@click.option("--topic", help="The topic; without it a producer's id is looked for in all of them.")
+@topic_option(help="The topic; without it a producer's id is looked for in all of them.")
 @click.option("--queue", metavar="BROKER:QUEUE", help="Instead of an id: the queue, with --topic and --offset.")
 @click.option("--offset", type=click.IntRange(min=0), help="Instead of an id: the offset in the queue.")
 @click.option("--raw", is_flag=True, help="Only the body, byte for byte.")
@@ -113,9 +123,7 @@ def get(
     raw: bool,
 ) -> None:
     """One message whole: by ID, the producer's or the broker's, or by its place."""
-    import base64
-
-    from orbitmq.admin.messages import message_at_offset, message_by_id
+    from orbitmq.admin.messages import body_bytes, message_at_offset, message_by_id
 
     place = queue_place(queue)
     if message_id is not None:
@@ -125,8 +133,7 @@ def get(
     else:
         raise click.UsageError("give an ID, or --topic, --queue and --offset")
     if raw:
-        body = base64.b64decode(found.body) if found.body_encoding == "base64" else found.body.encode()
-        sys.stdout.buffer.write(body)
+        sys.stdout.buffer.write(body_bytes(found))
     else:
         show_document(view, found)
 
@@ -138,51 +145,59 @@ def get(
 @click.option("--to", "end", callback=moment, metavar="TIME", help="Stored until then.")
 @click.option("--queue", metavar="BROKER:QUEUE", help="Only of this queue.")
 @click.option("--filter", "tags", help='Only these tags: "new || paid".')
+@click.option("--sql", help="Only messages for which this SQL92 expression over properties holds.")
 @click.option("--grep", metavar="TEXT", help="Only messages whose body holds this text.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
-@output_option
+@click.option("--max", "most", type=click.IntRange(min=1), help="Stop after so many.  [default: 100]")
+@view_options
 @target_options
 def find(
     target: Target,
+    view: View,
     topic: str,
     key: str | None,
     begin: datetime | None,
     end: datetime | None,
     queue: str | None,
     tags: str | None,
+    sql: str | None,
     grep: str | None,
-    limit: int,
-    output: str,
+    most: int | None,
 ) -> None:
-    """Messages of TOPIC by key or by time."""
-    from orbitmq.admin.messages import TopicReader, Window, messages_by_key
+    """Messages of TOPIC by key, time, tag, properties or text, the oldest first."""
+    from orbitmq.cli.finding import Search
 
-    begin_ms = int(begin.timestamp() * 1000) if begin is not None else None
-    end_ms = int(end.timestamp() * 1000) if end is not None else None
-    place = queue_place(queue)
+    if sql is not None and (tags is not None or key is not None):
+        raise click.UsageError("--sql excludes --filter and --key")
+    enough = most or max(_FOUND_AT_MOST, view.choice.skip + (view.choice.limit or 0))
+    search = Search(
+        topic=topic,
+        key=key,
+        begin_ms=epoch_ms(begin),
+        end_ms=epoch_ms(end),
+        queue=queue_place(queue),
+        tags=tags,
+        sql=sql,
+        grep=grep,
+        most=enough,
+    )
 
-    async def search(session: Session) -> list[MessageRow]:
-        def wanted(row: MessageRow) -> bool:
-            return (grep is None or grep in row.body) and (place is None or place == (row.broker, row.queue))
+    async def show(session: Session) -> None:
+        found: list[MessageRow] = []
 
-        if key is not None:
-            rows = await messages_by_key(session, topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
-            return [row for row in rows if wanted(row)]
-        window = Window(begin_ms=begin_ms, end_ms=end_ms, queue=place, filter=tags)
-        found = []
-        async for row in TopicReader(session).read(topic, window):
-            if wanted(row):
-                found.append(row)
-            if len(found) == limit:
-                break
-        return found
+        async def fetch() -> list[MessageRow]:
+            found[:] = await search.run(session)
+            return found
 
-    show_messages(View(format=output), sorted(target.run(search), key=lambda row: row.stored_at))
+        await show_messages(session, view, fetch)
+        if len(found) == enough and most is None and view.choice.limit is None:
+            click.echo(f"orbitmq: these are the first {enough}; --max finds more", err=True)
+
+    target.run(show)
 
 
 @msg.command()
 @click.argument("message_id", metavar="ID")
-@click.option("--topic", help="The topic; without it a producer's id is looked for in all of them.")
+@topic_option(help="The topic; without it a producer's id is looked for in all of them.")
 @click.option("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", show_default=True, help="Where traces are kept.")
 @document_options
 @target_options
@@ -199,23 +214,15 @@ def trace(target: Target, view: View, message_id: str, topic: str | None, trace_
     click.echo(tree_text(found), nl=False)
 
 
-def show_messages(view: View, rows: Sequence[MessageRow]) -> None:
-    """A table shows the beginning of each body; the other forms show all."""
+async def show_messages(session: Session, view: View, fetch: Callable[[], Awaitable[Sequence[MessageRow]]]) -> None:
+    """A table shows the beginning of each body, unless fields are named; the other forms show all."""
     from orbitmq.admin.messages import MessageRow
 
-    found = [fields_of(row) for row in rows]
-    if view.format == "table":
-        found = [{**row, "body": _shortened(row["body"])} for row in found]
-    click.echo(rows_text(view, MessageRow, found, _COLUMNS), nl=False)
+    await show_rows(session, view, MessageRow, fetch, _COLUMNS, {"body": _BODY_CHARACTERS})
 
 
 def export_line(row: MessageRow) -> str:
     return line_text(View(format="json"), row)
-
-
-def _shortened(body: Any) -> str:
-    text = str(body)
-    return text if len(text) <= _BODY_CHARACTERS else text[: _BODY_CHARACTERS - 3] + "..."
 
 
 def _assignment(text: str) -> tuple[str, str]:
@@ -223,14 +230,3 @@ def _assignment(text: str) -> tuple[str, str]:
     if not equals or not name or not value:
         raise click.UsageError(f"--property {text!r} is no NAME=VALUE")
     return name, value
-
-
-def _duration(text: str | None) -> timedelta | None:
-    from datetime import timedelta
-
-    if text is None:
-        return None
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise click.UsageError(f"--delay {text!r} is no time: write 10s, 5m or 1h")
-    return timedelta(seconds=int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from orbitmq.cli.choosing import Choice, conditions_from
 from orbitmq.cli.failures import verbosity
-from orbitmq.cli.view import FORMATS, View, conditions_from, printable
+from orbitmq.cli.view import FORMATS, View, tell_missing
 from orbitmq.errors import ConfigError, ConnectFailed, ConnectionLost
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+TLS_VARIABLE: Final = "ORBITMQ_TLS"
 _TLS_HINT: Final = (
     "does it speak TLS, with a certificate that this machine trusts? without --tls it is spoken to plainly"
 )
@@ -54,8 +57,7 @@ class Target:
         async def whole() -> T:
             async with self.open() as session:
                 result = await work(session)
-                for address, reason in session.silent.items():
-                    click.echo(f"orbitmq: what broker {address} has is missing here: {printable(reason)}", err=True)
+                tell_missing(session)
                 return result
 
         try:
@@ -66,13 +68,18 @@ class Target:
             raise ConnectFailed(error.message, hint=_TLS_HINT) from error
 
 
-def _be_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+def be_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
     if value:
         from orbitmq.cli.logs import log_to_stderr
 
         verbosity.verbose = True
         log_to_stderr(verbose=True)
     return value
+
+
+def tls_wanted() -> bool:
+    """As the environment says it, for commands that have no option for it."""
+    return os.environ.get(TLS_VARIABLE, "").lower() in ("1", "true", "yes", "on")
 
 
 def target_options(function: F) -> F:
@@ -97,11 +104,17 @@ def target_options(function: F) -> F:
         ),
         click.option("--access-key", envvar="ORBITMQ_ACCESS_KEY", show_envvar=True, help="Where the cluster has ACLs."),
         click.option("--secret-key", envvar="ORBITMQ_SECRET_KEY", show_envvar=True, help="Its secret."),
-        click.option("--tls", is_flag=True, help="Speak TLS; certificates are checked as this machine checks them."),
+        click.option(
+            "--tls",
+            is_flag=True,
+            envvar=TLS_VARIABLE,
+            show_envvar=True,
+            help="Speak TLS; certificates are checked as this machine checks them.",
+        ),
         click.option(
             "--timeout", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="Seconds."
         ),
-        click.option("-v", "--verbose", is_flag=True, callback=_be_verbose, help="Log more; failures at length."),
+        click.option("-v", "--verbose", is_flag=True, callback=be_verbose, help="Log more; failures at length."),
     )
     return bundled(function, "target", options, build)
 
@@ -118,15 +131,14 @@ def view_options(function: F) -> F:
         skip: int,
         watch: float | None,
     ) -> View:
-        return View(
-            format=output,
+        choice = Choice(
             fields=tuple(name.strip() for name in fields.split(",") if name.strip()) if fields else (),
             conditions=conditions_from(where),
             sort=sort,
             limit=limit,
             skip=skip,
-            watch_seconds=watch,
         )
+        return View(format=output, choice=choice, watch_seconds=watch)
 
     options = (
         output_option,
@@ -135,7 +147,8 @@ def view_options(function: F) -> F:
             "--where",
             multiple=True,
             metavar="FIELD=PATTERN",
-            help="Only rows for which it holds: = and != compare with a pattern (*, ?), < and > numbers. Repeatable.",
+            help="Only rows for which it holds: = and != compare with a pattern (*, ?), < > <= >= numbers and times. "
+            "Repeatable.",
         ),
         click.option("--sort", metavar="FIELD", help="Sort by a field; -FIELD for the largest first."),
         click.option("--limit", type=click.IntRange(min=1), help="At most so many rows."),
@@ -146,7 +159,7 @@ def view_options(function: F) -> F:
             is_flag=False,
             flag_value=2.0,
             metavar="[SECONDS]",
-            help="Look again every so often (2 s), until Ctrl-C.",
+            help="Look again every so often, until Ctrl-C.  [default: 2]",
         ),
     )
     return bundled(function, "view", options, build)

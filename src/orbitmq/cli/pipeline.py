@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
+from orbitmq.cli.lazy import HelpfulGroup
 from orbitmq.cli.spark_session import SparkPlace, require_spark, spark_options, status
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def pipeline() -> None:
     """Sources, transforms, expectations and sinks in a file, run by Spark."""
 

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 S = TypeVar("S")
 
+ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
 _PARENT_SECONDS: Final = 0.5
 
 

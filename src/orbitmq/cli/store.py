@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from orbitmq.cli.asking import destructive_options, may_go_on
+from orbitmq.cli.choosing import fields_of
+from orbitmq.cli.lazy import HelpfulGroup
 from orbitmq.cli.options import output_option
-from orbitmq.cli.view import csv_text, local_time, printable, table_text, yaml_text
+from orbitmq.cli.view import View, csv_text, line_text, local_time, printable, rows_text, table_text, yaml_text
 from orbitmq.clock import SystemClock
 from orbitmq.message.record import decode_record
 from orbitmq.storage import repair as mending
@@ -30,7 +33,7 @@ _BODY_CHARACTERS = 60
 directory_argument = click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def store() -> None:
     """Look into a store directory, check it, mend it.
 
@@ -41,7 +44,7 @@ def store() -> None:
 @store.command()
 @directory_argument
 @output_option
-@click.option("--topic", help="Only the queues of this topic.")
+@click.option("-t", "--topic", help="Only the queues of this topic.")
 def ls(directory: Path, output: str, topic: str | None) -> None:
     """What is there: log files, queues, key index, tables. As CSV: the queues."""
     disk = LocalDisk()
@@ -83,7 +86,7 @@ def verify(directory: Path, output: str) -> None:
 @store.command()
 @directory_argument
 @output_option
-@click.option("--topic", help="Messages of this topic; without it, of the whole log in its order.")
+@click.option("-t", "--topic", help="Messages of this topic; without it, of the whole log in its order.")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Of this queue only.")
 @click.option("--from", "start", type=click.IntRange(min=0), help="From this queue offset, or log offset, on.")
 @click.option("--count", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
@@ -116,24 +119,24 @@ def dump(
 @store.command()
 @directory_argument
 @output_option
-@click.option("--yes", is_flag=True, help="Do it. Without, only say what would be done.")
-def repair(directory: Path, output: str, yes: bool) -> None:
+@destructive_options
+def repair(directory: Path, output: str, yes: bool, dry_run: bool) -> None:
     """Mend what `verify` finds wrong. What is cut off is kept in DIRECTORY/repair-<time>."""
     disk = LocalDisk()
+    kept: Path | None = None
     with StoreReader(directory, disk=disk) as reader:
         found = verify_store(reader, disk, lambda what: click.echo(f"checking {what}", err=True))
         steps = mending.plan(reader, disk, found)
-        kept = mending.apply(reader, disk, SystemClock(), steps) if yes and steps else None
+        if steps and not (dry_run and output != "table"):
+            preview = "".join(f"{step}\n" for step in steps)
+            question = f"Do these {len(steps)} steps? What is taken out is kept."
+            if may_go_on(preview, question, yes=yes, dry_run=dry_run):
+                kept = mending.apply(reader, disk, SystemClock(), steps)
     if output != "table":
         _print_value(output, {"steps": steps, "kept_in": str(kept) if kept else None}, steps)
-        return
-    for step in steps:
-        click.echo(str(step))
-    if not steps:
+    elif not steps:
         click.echo("nothing to mend")
-    elif kept is None:
-        click.echo(f"{len(steps)} steps; nothing was changed: run again with --yes to do them")
-    else:
+    elif kept is not None:
         click.echo(f"{len(steps)} steps done; what was taken out is in {kept}")
 
 
@@ -144,13 +147,16 @@ def _of_topic(reader: StoreReader, topic: str, queue_id: int | None, start: int 
 
 
 def _print_messages(output: str, messages: Iterator[StoredMessage], *, full: bool) -> None:
+    from orbitmq.cli.store_rows import RecordRow, record_row
+
+    view = View(format=output)
     if output in ("csv", "yaml"):
-        rows = [_fields(message, full=True) for message in messages]
-        text = yaml_text(rows) if output == "yaml" else csv_text(list(rows[0]) if rows else (), rows)
-        click.echo(text, nl=False)
+        rows = [fields_of(record_row(message)) for message in messages]
+        click.echo(rows_text(view, RecordRow, rows), nl=False)
         return
     for message in messages:
-        click.echo(msgspec.json.encode(_fields(message, full=True)) if output == "json" else _line(message, full=full))
+        text = line_text(view, record_row(message)) if output == "json" else _line(message, full=full) + "\n"
+        click.echo(text, nl=False)
 
 
 def _print_value(output: str, value: Any, rows: Sequence[Any]) -> None:
@@ -198,36 +204,18 @@ def _time(at_ms: int) -> str:
     return local_time(datetime.fromtimestamp(at_ms / 1000, UTC))
 
 
-def _fields(message: StoredMessage, *, full: bool) -> dict[str, Any]:
-    body = message.body if full else message.body[:_BODY_CHARACTERS]
-    return {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "commit_log_offset": message.commit_log_offset,
-        "size": message.size,
-        "message_id": message.message_id,
-        "offset_id": message.offset_id,
-        "born_at_ms": message.born_at_ms,
-        "born_host": message.born_address,
-        "stored_at_ms": message.stored_at_ms,
-        "store_host": message.store_address,
-        "sys_flag": message.sys_flag,
-        "flag": message.flag,
-        "reconsume_times": message.reconsume_times,
-        "properties": message.properties,
-        "body": body.decode("utf-8", "backslashreplace"),
-    }
-
-
 def _line(message: StoredMessage, *, full: bool) -> str:
-    fields = _fields(message, full=full)
+    from orbitmq.admin.messages import message_body
+
     place = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
     head = f"{place}  log {message.commit_log_offset}  {_time(message.stored_at_ms)}  {message.message_id}"
+    body = message_body(message)
     if full:
         properties = [f"  {name}={value}" for name, value in sorted(message.properties.items())]
-        return "\n".join(printable(line) for line in (head, *properties, f"  {fields['body']}")) + "\n"
+        text = body.decode("utf-8", "backslashreplace")
+        return "\n".join(printable(line) for line in (head, *properties, f"  {text}")) + "\n"
     labelled = (("tags", message.tags), ("keys", ",".join(message.keys)))
     details = " ".join(f"{label}={text}" for label, text in labelled if text)
-    more = "..." if len(message.body) > _BODY_CHARACTERS else ""
-    return printable(f"{head}  {details}  {fields['body']}{more}")
+    start = body[:_BODY_CHARACTERS].decode("utf-8", "backslashreplace")
+    more = "..." if len(body) > _BODY_CHARACTERS else ""
+    return printable(f"{head}  {details}  {start}{more}")

@@ -9,8 +9,9 @@ import click
 
 from orbitmq.admin.following import Start, follow
 from orbitmq.admin.messages import MessageRow
+from orbitmq.cli.choosing import fields_of
 from orbitmq.cli.times import parse_moment
-from orbitmq.cli.view import View, fields_of, line_text, local_time, printable
+from orbitmq.cli.view import View, line_text, local_time, printable
 from orbitmq.client.filters import Sql
 from orbitmq.clock import SystemClock
 

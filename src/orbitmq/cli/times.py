@@ -1,4 +1,4 @@
-"""Moments as people write them: 2026-11-15 10:30, 10:30, 15m, now, or milliseconds since 1970."""
+"""Moments as people write them: 2026-11-15 10:30, 10:30, 15m, now, or milliseconds since 1970. Lengths of time: 90s, 5m, 2h, 1d."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from orbitmq.clock import Clock
 
 _AGO: Final = re.compile(r"-?(\d+(?:\.\d+)?)\s*(s|m|h|d)(?:\s+ago)?")
+_LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _CLOCK_TIME: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _FIRST_MS: Final = 100_000_000_000  # smaller numbers are seconds
@@ -46,6 +47,25 @@ def _without_hash(text: str) -> str:
     """mqadmin writes 2026-11-15#10:30:00:000."""
     found = re.fullmatch(r"(\d{4}-\d{2}-\d{2})#(\d{2}:\d{2}:\d{2}):(\d{3})", text)
     return f"{found[1]} {found[2]}.{found[3]}" if found is not None else text
+
+
+def parse_duration(text: str) -> timedelta:
+    found = _LENGTH.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no length of time: write 90s, 5m, 2h or 1d")
+    return timedelta(**{_UNITS[found[2]]: float(found[1])})
+
+
+def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
+    """The callback of an option whose value is a length of time."""
+    try:
+        return None if value is None else parse_duration(value)
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(str(error), ctx=context, param=parameter) from None
+
+
+def epoch_ms(at: datetime | None) -> int | None:
+    return None if at is None else int(at.timestamp() * 1000)
 
 
 def moment(context: click.Context, parameter: click.Parameter, value: str | None) -> datetime | None:

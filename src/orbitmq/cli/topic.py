@@ -9,6 +9,7 @@ import click
 
 from orbitmq.cli.asking import destructive_options, may_go_on
 from orbitmq.cli.completing import topic_argument
+from orbitmq.cli.lazy import HelpfulGroup
 from orbitmq.cli.options import bundled, document_options, output_option, target_options, view_options, where_option
 from orbitmq.cli.view import View, show_document, show_rows
 
@@ -25,7 +26,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 _KINDS = ("normal", "retry", "dlq", "system")
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def topic() -> None:
     """Topics: list, make, change, describe, follow, delete."""
 
@@ -44,17 +45,20 @@ def list_(
     """The topics whose name matches PATTERN (*, ?)."""
     from fnmatch import fnmatchcase
 
-    from orbitmq.admin.topics import TopicRow, list_topics
+    from orbitmq.admin.brokers import reachable_brokers
+    from orbitmq.admin.topics import TopicRow, counted, list_topics
 
     kinds = kind or (_KINDS if everything else ("normal",))
+    count = count or "messages" in view.choice.named
 
     async def show(session: Session) -> None:
         async def fetch() -> list[TopicRow]:
-            rows = await list_topics(session, cluster=cluster, with_messages=count)
-            return [row for row in rows if row.kind in kinds and fnmatchcase(row.topic, pattern)]
+            rows = await list_topics(session, cluster=cluster)
+            rows = [row for row in rows if row.kind in kinds and fnmatchcase(row.topic, pattern)]
+            return await counted(session, rows, await reachable_brokers(session, cluster=cluster)) if count else rows
 
         columns = ("topic", "message_type", "read_queues", "write_queues", "permission", "ordered", "brokers")
-        await show_rows(view, TopicRow, fetch, (*columns, "messages") if count else columns)
+        await show_rows(session, view, TopicRow, fetch, (*columns, "messages") if count else columns)
 
     target.run(show)
 
@@ -130,9 +134,11 @@ def create(
 ) -> None:
     """Make a topic, with 8 queues on each broker unless told otherwise."""
     from orbitmq.admin.topics import create_topic
+    from orbitmq.client.names import check_topic
     from orbitmq.errors import RequestFailed
     from orbitmq.protocol.codes import ResponseCode
 
+    check_topic(name)
     try:
         places = target.run(lambda session: create_topic(session, wishes.plan(name), cluster=cluster, broker=broker))
     except RequestFailed as error:
@@ -150,9 +156,12 @@ def create(
 @target_options
 def update(target: Target, wishes: Wishes, name: str, cluster: str | None, broker: str | None) -> None:
     """Change a topic; what is not named stays as it is."""
-    from orbitmq.admin.topics import update_topic
+    from orbitmq.admin.topics import TopicPlan, update_topic
 
-    places = target.run(lambda session: update_topic(session, wishes.plan(name), cluster=cluster, broker=broker))
+    plan = wishes.plan(name)
+    if plan == TopicPlan(topic=name):
+        raise click.UsageError("nothing to change: name what is to be another")
+    places = target.run(lambda session: update_topic(session, plan, cluster=cluster, broker=broker))
     click.echo(f"changed topic {name} on {_names(places)}")
 
 

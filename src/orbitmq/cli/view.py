@@ -1,4 +1,4 @@
-"""How rows are shown: chosen, sorted, paged, and written as a table, JSON, YAML or CSV.
+"""How rows are shown: as a table, JSON, YAML or CSV, once or again and again. Which of them: `choosing.py`.
 
 Field names are those of the row's struct, in every form but the table's headings. Times are ISO 8601 in UTC for programs, local
 for people.
@@ -8,140 +8,114 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-from dataclasses import dataclass
-from datetime import datetime
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+import sys
+import unicodedata
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
+from orbitmq.cli.choosing import Choice, Row, fields_of, plain_text
+from orbitmq.cli.failures import one_line
+from orbitmq.clock import SystemClock
+from orbitmq.errors import OrbitError
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from orbitmq.admin.session import Session
 
 FORMATS: Final = ("table", "json", "yaml", "csv")
-
-_CONDITION: Final = re.compile(r"(\w+)\s*(!=|>=|<=|=|<|>)(.*)", re.DOTALL)
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    field: str
-    operator: str
-    value: str
-
-    def holds(self, row: Row) -> bool:
-        found = row[self.field]
-        if self.operator in ("=", "!="):
-            texts = [_plain(one) for one in found] if isinstance(found, list) else [_plain(found)]
-            return any(fnmatchcase(text, self.value) for text in texts) == (self.operator == "=")
-        if not isinstance(found, int | float):
-            return False
-        limit = float(self.value)
-        return {
-            "<": found < limit,
-            ">": found > limit,
-            "<=": found <= limit,
-            ">=": found >= limit,
-        }[self.operator]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What the user wants to see of what was found."""
+    """What the user wants to see of what was found, and how."""
 
     format: str = "table"
-    fields: tuple[str, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-    sort: str | None = None
-    limit: int | None = None
-    skip: int = 0
+    choice: Choice = field(default_factory=Choice)
     watch_seconds: float | None = None
-
-
-def conditions_from(texts: Iterable[str]) -> tuple[Condition, ...]:
-    found = []
-    for text in texts:
-        parts = _CONDITION.fullmatch(text)
-        if parts is None:
-            raise click.UsageError(f"--where {text!r} is no condition: write FIELD=PATTERN, FIELD>NUMBER, ...")
-        field, operator, value = parts.groups()
-        if operator not in ("=", "!=") and not _is_number(value):
-            raise click.UsageError(f"--where {text!r} compares with {value!r}, which is no number")
-        found.append(Condition(field, operator, value.strip()))
-    return tuple(found)
 
 
 # ---- rows
 
 
 async def show_rows(
+    session: Session,
     view: View,
     row_type: type[msgspec.Struct],
     fetch: Callable[[], Awaitable[Sequence[msgspec.Struct]]],
     columns: Sequence[str] = (),
+    at_most: Mapping[str, int] = {},
 ) -> None:
-    """Fetch and show, once or until interrupted. `columns` are the table's, when the user names no fields."""
+    """Fetch and show, once or until interrupted. `columns` are the table's, when the user names no fields; of some it then shows
+    so many characters `at_most`.
+    """
     import asyncio
 
-    check_fields(view, row_type)
-    while True:
-        rows = chosen(view, await fetch())
-        text = rows_text(view, row_type, rows, columns)
-        if view.watch_seconds is None:
-            click.echo(text, nl=False)
-            return
-        if view.format == "table":
-            click.clear()
-            click.echo(f"every {view.watch_seconds:g} s, Ctrl-C ends\n")
-        click.echo(text, nl=False)
+    choice = view.choice.checked(row_type)
+    click.echo(rows_text(view, row_type, choice.of(await fetch()), columns, at_most), nl=False)
+    tell_missing(session)
+    while view.watch_seconds is not None:
         await asyncio.sleep(view.watch_seconds)
+        try:
+            rows = choice.of(await fetch())
+        except OrbitError as error:  # what was there a moment ago may be there again in a moment
+            click.echo(f"orbitmq: {one_line(error)}; looking again every {view.watch_seconds:g} s", err=True)
+            session.silent.clear()
+        else:
+            click.echo(rows_text(view, row_type, rows, columns, at_most), nl=False)
+            tell_missing(session)
 
 
-def check_fields(view: View, row_type: type[msgspec.Struct]) -> None:
-    known = row_type.__struct_fields__
-    sort = (view.sort or "").removeprefix("-")
-    for name in (*view.fields, *(one.field for one in view.conditions), *([sort] if sort else [])):
-        if name not in known:
-            raise click.UsageError(f"there is no field {name!r}: fields are {', '.join(known)}")
+def tell_missing(session: Session) -> None:
+    """A line for each broker whose part is not in what was shown. The next question tries it again."""
+    for address, reason in session.silent.items():
+        click.echo(f"orbitmq: what broker {address} has is missing here: {printable(reason)}", err=True)
+    session.silent.clear()
 
 
-def chosen(view: View, found: Sequence[msgspec.Struct]) -> list[Row]:
-    rows = [fields_of(row) for row in found]
-    rows = [row for row in rows if all(one.holds(row) for one in view.conditions)]
-    if view.sort:
-        name = view.sort.removeprefix("-")
-        rows.sort(key=lambda row: (row[name] is not None, row[name]), reverse=view.sort.startswith("-"))
-    end = None if view.limit is None else view.skip + view.limit
-    rows = rows[view.skip : end]
-    return [{name: row[name] for name in view.fields} for row in rows] if view.fields else rows
-
-
-def rows_text(view: View, row_type: type[msgspec.Struct], rows: Sequence[Row], columns: Sequence[str]) -> str:
-    names = view.fields or row_type.__struct_fields__
+def rows_text(
+    view: View,
+    row_type: type[msgspec.Struct],
+    rows: Sequence[Row],
+    columns: Sequence[str] = (),
+    at_most: Mapping[str, int] = {},
+) -> str:
+    names = view.choice.fields or row_type.__struct_fields__
     if view.format == "json":
         encoded = msgspec.json.encode(rows)
         text = encoded if view.watch_seconds is not None else msgspec.json.format(encoded, indent=2)
         return text.decode() + "\n"
     if view.format == "yaml":
-        return yaml_text(rows)
+        return ("---\n" if view.watch_seconds is not None else "") + yaml_text(rows)
     if view.format == "csv":
         return csv_text(names, rows)
-    shown = view.fields or tuple(columns) or names
+    shown = view.choice.fields or tuple(columns) or names
+    head = _watch_head(view.watch_seconds) if view.watch_seconds is not None else ""
     if not rows:
-        return "nothing found\n"
-    return table_text(
-        [name.replace("_", " ").upper() for name in shown], [[row[name] for name in shown] for row in rows]
-    )
+        return f"{head}nothing found\n"
+    titles = [name.replace("_", " ").upper() for name in shown]
+    limits = {} if view.choice.fields else at_most
+    return head + table_text(titles, [[_shortened(row[name], limits.get(name)) for name in shown] for row in rows])
+
+
+def _shortened(value: object, most: int | None) -> object:
+    return value if most is None or len(text := str(value)) <= most else text[: most - 3] + "..."
+
+
+def _watch_head(seconds: float) -> str:
+    """Clears the screen, where there is one, and says what is seen and when."""
+    clear = "\x1b[2J\x1b[H" if sys.stdout.isatty() else ""
+    return f"{clear}{local_time(datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC))[:-4]}, every {seconds:g} s, Ctrl-C ends\n\n"
 
 
 def line_text(view: View, row: msgspec.Struct) -> str:
     """One row of a stream, in the forms that can be written row by row."""
     fields = fields_of(row)
-    wanted = {name: fields[name] for name in view.fields} if view.fields else fields
+    wanted = {name: fields[name] for name in view.choice.fields} if view.choice.fields else fields
     if view.format == "yaml":
         return "---\n" + yaml_text(wanted)
     return msgspec.json.encode(wanted).decode() + "\n"
@@ -170,7 +144,10 @@ def document_text(fields: Row) -> str:
     simple = {name: value for name, value in fields.items() if not _is_table(value)}
     width = max(len(name) for name in simple) if simple else 0
     parts = [
-        "".join(f"{name.replace('_', ' '):<{width}}  {_cell(value)}".rstrip() + "\n" for name, value in simple.items())
+        "".join(
+            f"{name.replace('_', ' '):<{width}}  {_paragraph(value, width + 2)}".rstrip() + "\n"
+            for name, value in simple.items()
+        )
     ]
     for name, value in fields.items():
         if not _is_table(value):
@@ -185,6 +162,13 @@ def document_text(fields: Row) -> str:
     return "".join(parts)
 
 
+def _paragraph(value: object, indent: int) -> str:
+    """A text of several lines keeps them: many bodies are JSON that somebody has laid out."""
+    if not isinstance(value, str) or "\n" not in value:
+        return _cell(value)
+    return ("\n" + " " * indent).join(printable(line.rstrip("\r")) for line in value.rstrip("\n").split("\n"))
+
+
 def _is_table(value: object) -> bool:
     if isinstance(value, dict):
         return len(value) > 0
@@ -194,29 +178,34 @@ def _is_table(value: object) -> bool:
 # ---- forms
 
 
-def fields_of(struct: msgspec.Struct) -> Row:
-    plain: Row = msgspec.to_builtins(struct, builtin_types=(datetime,))
-    return plain
-
-
 def table_text(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns as wide as they must be, numbers to the right; nothing is cut off."""
     if not rows:
         return ""
     cells = [[_cell(cell) for cell in row] for row in rows]
-    widths = [max(len(title), *(len(row[at]) for row in cells)) for at, title in enumerate(titles)]
+    widths = [max(len(title), *(_width(row[at]) for row in cells)) for at, title in enumerate(titles)]
     is_number = [
         any(map(_is_figure, column)) and all(map(_is_figure_or_none, column)) for column in zip(*rows, strict=True)
     ]
 
     def line(row: Sequence[str]) -> str:
-        padded = (
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, is_number, strict=True)
-        )
-        return "  ".join(padded).rstrip() + "\n"
+        padded = []
+        for cell, width, right in zip(row, widths, is_number, strict=True):
+            space = " " * (width - _width(cell))
+            padded.append(space + cell if right else cell + space)
+        return "  ".join(padded).rstrip()
 
-    return click.style(line(titles), bold=True) + "".join(map(line, cells))
+    lines = [click.style(line(titles), bold=True), *map(line, cells)]
+    return "".join(f"{text}\n" for text in lines)
+
+
+def _width(text: str) -> int:
+    """Columns that a terminal needs for it: Chinese characters take two, accents on their own none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        2 if unicodedata.east_asian_width(one) in "WF" else 0 if unicodedata.combining(one) else 1 for one in text
+    )
 
 
 def csv_text(names: Sequence[str], rows: Iterable[Row]) -> str:
@@ -267,16 +256,7 @@ def _csv_cell(value: object) -> object:
         return ""
     if isinstance(value, list | dict):
         return msgspec.json.encode(value).decode()
-    return _plain(value)
-
-
-def _plain(value: object) -> str:
-    """As JSON would show it, without quotes."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    return msgspec.json.encode(value).decode().strip('"')
+    return plain_text(value)
 
 
 def _is_figure(value: object) -> bool:
@@ -285,11 +265,3 @@ def _is_figure(value: object) -> bool:
 
 def _is_figure_or_none(value: object) -> bool:
     return value is None or _is_figure(value)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOKUP_SECONDS: Final = 3.0
+_UNRESOLVED: Final = "cannot resolve "
 _HINT: Final = "is a name server running there? `orbitmq dev` starts one, with a broker"
 
 
@@ -64,17 +65,21 @@ class NameServers:
         """The answer of the first that gives one, whatever its code."""
         if self.may_move and (not self._looked_up or not self._addresses):
             await self.look_up()
-        failures: list[str] = []
+        failures: list[TransportError] = []
         for step in range(len(self._addresses)):
             index = (self._current + step) % len(self._addresses)
             try:
                 answer = await self._call(self._addresses[index], request, timeout_seconds)
             except TransportError as error:
-                failures.append(error.message)
+                failures.append(error)
                 continue
             self._current = index
             return answer
-        raise ConnectFailed(f"no name server answers: {'; '.join(failures)}", hint=_HINT)
+        said = "; ".join(failure.message for failure in failures)
+        is_unknown = all(failure.message.startswith(_UNRESOLVED) for failure in failures)
+        raise ConnectFailed(
+            f"no name server answers: {said}", hint=failures[0].hint if is_unknown and failures else _HINT
+        )
 
     async def look_up(self) -> None:
         """Read the published list again, or the addresses behind host names."""

@@ -2,7 +2,7 @@
 
 Saving writes the new version beside the old one, syncs it, keeps the old one as `.bak` and renames: at every moment, and
 after any crash, one of the two is whole. Loading takes the first that can be read. One that cannot is kept as `.broken`,
-so that the next save does not put it in place of a good `.bak`.
+so that the next save does not put it in place of a good `.bak`. One that we may not read stops the start: it may be whole.
 
 We write strict JSON, which Java reads; we read Java's own dialect (orbitmq/fastjson.py).
 
@@ -12,7 +12,7 @@ Java: ConfigManager
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
 
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=JavaObject)
 
+_NOT_ITS_FAULT: Final = (PermissionError, NotADirectoryError)  # the file may be whole: nothing is put in its place
+
 
 class JsonFile(Generic[T]):
     def __init__(self, disk: Disk, path: Path, shape: type[T]) -> None:
@@ -43,6 +45,8 @@ class JsonFile(Generic[T]):
             try:
                 table = read_table(self._disk, path, self._shape)
             except (BodyError, StorageError) as error:
+                if isinstance(error.__cause__, _NOT_ITS_FAULT):
+                    raise
                 broken = path.with_name(path.name + ".broken")
                 logger.error("%s cannot be read, keeping it as %s: %s", path, broken.name, error)
                 self._disk.rename(path, broken)

@@ -33,6 +33,7 @@ _HINTS: Final = {
     errno.ENOENT: "is the store directory the right one?",
     errno.EACCES: "check the owner and mode of the store directory",
     errno.EPERM: "check the owner and mode of the store directory",
+    errno.ENOTDIR: "a part of the path is a file: name another folder",
     errno.EROFS: "the file system is mounted read-only",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit of open files (fs.file-max)",

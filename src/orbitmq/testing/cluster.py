@@ -171,9 +171,11 @@ class ClusterClock(MovableClock):
         super().__init__()
         self._cluster = cluster
 
-    def advance(self, *, ms: int = 0, seconds: float = 0, minutes: float = 0, hours: float = 0) -> None:
+    def advance(
+        self, *, ms: int = 0, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0
+    ) -> None:
         before = self.ahead_ms
-        super().advance(ms=ms, seconds=seconds, minutes=minutes, hours=hours)
+        super().advance(ms=ms, seconds=seconds, minutes=minutes, hours=hours, days=days)
         for broker in self._cluster:
             if broker.is_running:
                 broker.advance_clock(self.ahead_ms - before)

@@ -87,7 +87,11 @@ class Contents:
         properties: dict[str, str] | None = None,
         timeout: float = 30.0,
     ) -> list[ReceivedMessage]:
-        """Wait until at least `count` messages are like that, and return them. AssertionError says what was there instead."""
+        """Wait until at least `count` messages are like that, and return them. AssertionError says what was there instead.
+
+        It blocks: what runs on the test's own event loop stands still meanwhile. If that is what should send them, wait with
+        `await asyncio.to_thread(server.expect, ...)`.
+        """
         deadline = time.monotonic() + timeout
         while True:
             there = self.sent(topic)
@@ -97,9 +101,20 @@ class Contents:
             if time.monotonic() > deadline:
                 shown = "".join(f"\n  {message!r} {message.body[:80]!r}" for message in there[:_SHOWN_AT_MOST])
                 raise AssertionError(
-                    f"{len(alike)} of {count} expected messages in {topic}; there are {len(there)}:{shown}"
+                    f"{len(alike)} of {count} expected messages in {topic}; there are {len(there)}:{shown}{_loop_hint()}"
                 )
             time.sleep(_LOOK_AGAIN_SECONDS)
+
+
+def _loop_hint() -> str:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return ""
+    return (
+        "\n(`expect` was called on an event loop, which stood still meanwhile; if it should have sent them, "
+        "wait with `await asyncio.to_thread(server.expect, ...)`)"
+    )
 
 
 async def _created(address: str, plan: TopicPlan) -> None:

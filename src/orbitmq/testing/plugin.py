@@ -11,7 +11,7 @@ anyio and without either use them alike, and every worker of pytest-xdist has se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from orbitmq.testing.cluster import Cluster
     from orbitmq.testing.server import Server
+
+_KNOWN: Final = {"mq_server": ("settings",), "mq_cluster": ("masters", "slaves", "settings")}
 
 # Servers are imported late: a test run that never asks for one does not pay for it.
 
@@ -62,4 +64,10 @@ def mq_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 def _asked_for(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
     mark = request.node.get_closest_marker(name)
-    return dict(mark.kwargs) if mark is not None else {}
+    if mark is None:
+        return {}
+    unknown = [*map(repr, mark.args), *(key for key in mark.kwargs if key not in _KNOWN[name])]
+    if unknown:
+        known = ", ".join(f"{key}=..." for key in _KNOWN[name])
+        raise pytest.UsageError(f"@pytest.mark.{name} does not take {', '.join(unknown)}: write {name}({known})")
+    return dict(mark.kwargs)

@@ -40,15 +40,23 @@ async def fetch_name_servers(url: str, timeout_seconds: float) -> list[Address]:
     return addresses
 
 
+def is_unresolved(error: BaseException) -> bool:
+    return isinstance(error, socket.gaierror)
+
+
+def unresolved(address: Address, error: OSError) -> ConnectFailed:
+    return ConnectFailed(
+        f"cannot resolve {address.host}: {error.strerror}", hint="is the name right, and does DNS work here?"
+    )
+
+
 async def resolve(address: Address) -> list[Address]:
     """Every address behind a host name. ConnectFailed when there is none."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise ConnectFailed(
-            f"cannot resolve {address.host}: {error.strerror}", hint="is the name right, and does DNS work here?"
-        ) from None
+        raise unresolved(address, error) from None
     return sorted({Address(str(entry[4][0]), address.port) for entry in found})
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.errors import ConnectFailed, OrbitError
 from orbitmq.transport.connection import Connection, Routes
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
+from orbitmq.transport.lookup import is_unresolved, unresolved
 from orbitmq.transport.network import Network, TcpNetwork
 from orbitmq.transport.service import Service
 from orbitmq.transport.tls import TlsLayer
@@ -171,5 +172,7 @@ def _connect_failed(address: Address, error: OSError | TimeoutError | ValueError
         return ConnectFailed(
             f"{address} does not answer", hint="is the host right, and does a firewall let us through?"
         )
+    if isinstance(error, OSError) and is_unresolved(error):
+        return unresolved(address, error)
     reason = error.strerror if isinstance(error, OSError) else None
     return ConnectFailed(f"cannot connect to {address}: {reason or error}", hint="is the address right?")

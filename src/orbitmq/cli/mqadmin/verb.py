@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from orbitmq.cli.mqadmin.report import Report
-from orbitmq.cli.options import Target
+from orbitmq.cli.options import Target, tls_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,7 +41,7 @@ def verb(name: str, *options: click.Option) -> Callable[[Callable[..., Awaitable
                 name_servers=namesrv,
                 access_key=os.environ.get("ORBITMQ_ACCESS_KEY"),
                 secret_key=os.environ.get("ORBITMQ_SECRET_KEY"),
-                tls=False,
+                tls=tls_wanted(),
                 timeout=_SECONDS,
             )
             report = Report()

@@ -125,6 +125,8 @@ class _Verbs(LazyGroup):
     table = VERBS
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "help":
+            return _help
         if cmd_name in INSTEAD:
             raise click.UsageError(f"mqadmin {cmd_name} is not done here: {INSTEAD[cmd_name]}", ctx)
         return super().get_command(ctx, cmd_name)
@@ -132,4 +134,23 @@ class _Verbs(LazyGroup):
 
 @click.group(cls=_Verbs)
 def mqadmin() -> None:
-    """Apache's verbs and flags as they are, output in the original's columns; `--output json` for programs."""
+    """Apache's verbs and flags as they are, output in the original's columns; `--output json` for programs.
+
+    Credentials and TLS come from the environment: ORBITMQ_ACCESS_KEY, ORBITMQ_SECRET_KEY, ORBITMQ_TLS=1.
+    """
+
+
+@click.command("help")
+@click.argument("verb", required=False)
+@click.pass_context
+def _help(context: click.Context, verb: str | None) -> None:
+    """What VERB takes, or which verbs there are. As the original has it."""
+    assert context.parent is not None
+    if verb is None:
+        click.echo(mqadmin.get_help(context.parent))
+        return
+    command = mqadmin.get_command(context.parent, verb)
+    if command is None:
+        raise click.UsageError(f"mqadmin has no verb {verb!r}")
+    with click.Context(command, parent=context.parent, info_name=verb) as of_verb:
+        click.echo(command.get_help(of_verb))
