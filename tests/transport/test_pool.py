@@ -157,7 +157,7 @@ async def test_a_failure_that_nobody_waited_for_is_not_reported_as_overlooked() 
 @pytest.mark.parametrize("host", ["a" * 70 + ".example", "..", "nul\0in.name", "no such host"])
 async def test_a_name_that_no_host_can_have_is_an_ordinary_failure(host: str) -> None:
     async with pool_of() as pool:
-        with pytest.raises(ConnectFailed, match="cannot (connect to|resolve)"):
+        with pytest.raises(ConnectFailed, match=r"cannot (connect to|resolve)"):
             await pool.connection(Address(host, 1))
 
 
