@@ -6,7 +6,15 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ("sends", "pulls", "indexes", "reads", "copies", *(("sockets",) if sys.platform == "linux" else ()))  # epoll
+MODULES = (
+    "sends",
+    "pulls",
+    "indexes",
+    "reads",
+    "copies",
+    "columns",
+    *(("sockets",) if sys.platform == "linux" else ()),  # epoll
+)
 
 setup(
     ext_modules=cythonize(

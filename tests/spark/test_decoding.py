@@ -32,6 +32,8 @@ from orbitmq.spark.record_fields import RecordBytes
 from orbitmq.spark.schema import projection, table_schema
 from tests.golden_stores import SEGMENT_BYTES, VERSIONS, commit_log
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 ALL = projection(table_schema("all"))
 RAW = projection(table_schema("all", properties="raw"))
 

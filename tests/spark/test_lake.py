@@ -23,6 +23,7 @@ from orbitmq.spark import archive as archiving
 from orbitmq.spark import discovery
 from orbitmq.spark.archive import Archive
 from orbitmq.spark.compaction import compact
+from orbitmq.spark.frames import lake_frame
 from orbitmq.spark.lake import DataFile, Lake, Manifest
 from orbitmq.spark.lake_writer import LAYOUTS, LakeWriter
 from orbitmq.spark.source_options import source_options, source_schema
@@ -192,6 +193,60 @@ def test_small_files_become_few_and_hold_the_same(spark: SparkSession, server: S
     send(server, "Small", 24, 6)
     an_archive(spark, server, tmp_path, "Small").run_once()
     assert bodies(tmp_path) == numbers(30)
+
+
+def test_archives_with_other_columns_are_read_and_compacted_together(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    def counted() -> list[int]:
+        row = lake_frame(spark, str(tmp_path)).selectExpr("count(*)", "count(body)", "count(properties)", "count(flag)")
+        return list(row.collect()[0])
+
+    send(server, "Columns", 0, 8)
+    an_archive(spark, server, tmp_path, "Columns", includeBody="false", properties="none").run_once()
+    send(server, "Columns", 8, 4)
+    an_archive(spark, server, tmp_path, "Columns").run_once()
+    assert counted() == [12, 4, 4, 12]
+    done = compact(spark, str(tmp_path), compression="zstd", clock=ManualClock())
+    assert done.files_after < done.files_before
+    assert counted() == [12, 4, 4, 12]
+    with pytest.raises(ConfigError, match="has columns of other types: properties string is map<"):
+        an_archive(spark, server, tmp_path, "Columns", properties="raw")
+
+
+def test_a_worker_that_was_given_up_spoils_no_file(tmp_path: Path) -> None:
+    """Two tries at one task: the first one's driver is dead, the worker itself is not."""
+    lake = Lake(str(tmp_path))
+    schema = pa.schema([("id", pa.int64())])
+    rows = pa.RecordBatch.from_pylist([{"id": number} for number in range(100)], schema)
+    late, other = (LakeWriter(lake, "00000000-00000", schema, layout="none", compression="zstd") for _ in range(2))
+    late.write(rows.slice(0, 50))
+    other.write(rows)
+    late.write(rows.slice(50))
+    lake.intend(lake.state(), {})
+    leftover = tmp_path / "00000000-00000-0123456789abcdef0123456789abcdef.parquet"  # as a try leaves it in a table
+    leftover.touch()
+    lake.remove(path for path in lake.abandoned(lake.state()) if path.endswith(".parquet"))
+    assert not leftover.exists()
+    assert other.close() == [
+        DataFile(path="00000000-00000.parquet", rows=100, bytes=lake.sizes(["00000000-00000.parquet"])[0])
+    ]
+    lake.remove(lake.abandoned(lake.state()))
+    with pytest.raises(StorageError, match="cannot write"):
+        late.close()
+    late.abandon()
+    assert [path.name for path in tmp_path.glob("*parquet*")] == ["00000000-00000.parquet"]
+    assert parquet.ParquetFile(tmp_path / "00000000-00000.parquet").read() == pa.Table.from_batches([rows])
+
+
+def test_an_archive_does_not_finish_what_others_began(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    send(server, "Begun", 0, 3)
+    dying = an_archive(spark, server, tmp_path, "Begun")
+    start, end = dying._ask()
+    assert dying._planned(start, end) is not None
+    with pytest.raises(ConfigError, match="holds what came from topics Begun"):
+        an_archive(spark, server, tmp_path, "Columns")
+    assert an_archive(spark, server, tmp_path, "Begun").run_once().rows == 3
 
 
 def test_a_lake_takes_one_source_and_one_writer(spark: SparkSession, server: Server, tmp_path: Path) -> None:

@@ -10,18 +10,22 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import udf
 from pyspark.sql.types import BinaryType
 
+from orbitmq.spark.lake import Lake
 from orbitmq.spark.property_texts import DEDUP_ID
+from orbitmq.spark.registration import register
 from orbitmq.sync import connect
 from orbitmq.testing import Server
 from tests.spark.direct import read, send, wait_for_topic
 from tests.spark.ledger import dying_stage, start
+from tests.spark.table_ledger import ARCHIVES, KINDS, STREAMS, a_stream, an_archive
+from tests.spark.tables import table_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,24 +43,27 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
-def killed_driver(server: Server, folder: Path) -> None:
-    """A driver that got through one micro-batch and was killed in the middle of the second, with everything it started."""
-    command = [sys.executable, "-m", "tests.spark.ledger", server.address, "Ledger", str(folder)]
+def killed_driver(program: list[str], folder: Path, signs: list[str]) -> None:
+    """A driver that came as far as its signs tell, and was killed there with everything it started."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    command = [sys.executable, "-m", *program]
     with (folder / "driver.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
-            wait_for(folder / "hanging", process)
+            for sign in signs:
+                wait_for(folder / sign, process)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+    for sign in signs:
+        (folder / sign).unlink()
 
 
 def test_an_archive_holds_each_message_once_whatever_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Server(data=data) as server:
         send(server, "Ledger", [f"{number}" for number in range(200)])
-        killed_driver(server, tmp_path)
+        killed_driver(["tests.spark.ledger", server.address, "Ledger", str(tmp_path)], tmp_path, ["hanging"])
     with Server(data=data) as server:  # the same store behind other ports
         wait_for_topic(server, "Ledger")
         send(server, "Ledger", [f"{number}" for number in range(200, 250)])
@@ -77,6 +84,35 @@ def test_an_archive_holds_each_message_once_whatever_is_killed(spark: SparkSessi
     assert len(want) == 250
     batches = sorted(int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
     assert batches == list(range(len(batches)))
+
+
+def place_of(row: Any) -> tuple[str, int, int]:
+    return row["brokerName"], row["queueId"], row["queueOffset"]
+
+
+def test_tables_hold_each_message_once_whenever_their_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    pytest.importorskip("pyiceberg")
+    register(spark)
+    with Server() as server:
+        send(server, "Tables", [f"{number}" for number in range(200)])
+        for place, tables in (("writing", ARCHIVES), ("committed", ARCHIVES + STREAMS)):
+            program = ["tests.spark.table_ledger", server.address, "Tables", str(tmp_path), place]
+            killed_driver(program, tmp_path, [f"stopped-{table}" for table in tables])
+        send(server, "Tables", [f"{number}" for number in range(200, 220)])
+        for kind in KINDS:
+            an_archive(spark, server.address, "Tables", tmp_path, kind).run_once()
+            a_stream(spark, server.address, "Tables", tmp_path, kind).awaitTermination()
+        want = {place_of(row): row["body"] for row in read(server, subscribe="Tables")}
+    assert len(want) == 220
+    for table in ARCHIVES + STREAMS:
+        rows = table_rows(table.partition("-")[2], tmp_path / table).to_pylist()
+        assert set(Counter(map(place_of, rows)).values()) == {1}, f"{table} has rows twice"
+        assert {place_of(row): row["body"] for row in rows} == want, table
+    for kind in KINDS:  # nothing that nobody names is left of the tries that died
+        lake = Lake(str(tmp_path / f"archive-{kind}"))
+        files = {str(path.relative_to(lake.root)) for path in Path(lake.root).rglob("*.parquet*")}
+        assert files == set(lake.state().files)
 
 
 def touch_when_stored(server: Server, topic: str, path: Path) -> None:

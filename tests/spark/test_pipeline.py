@@ -22,7 +22,7 @@ from orbitmq.spark.pipeline_file import Transform, load
 from orbitmq.sync import connect
 from orbitmq.testing import Server
 from tests.spark.marks import SPARK
-from tests.spark.test_table_formats import table_rows
+from tests.spark.tables import table_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
+from pyarrow import fs
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType
 
 from orbitmq.cli.entry import cli
@@ -32,6 +33,7 @@ from orbitmq.spark.table_sink import BatchTableWriter, StreamTableWriter, TableS
 from orbitmq.sync import connect
 from orbitmq.testing import Server
 from tests.spark.marks import SPARK
+from tests.spark.tables import table_rows
 from tests.storage.store_kit import open_store, put
 
 if TYPE_CHECKING:
@@ -57,17 +59,6 @@ def kind(request: pytest.FixtureRequest) -> str:
     package = {"delta": "deltalake", "iceberg": "pyiceberg"}[request.param]
     pytest.importorskip(package, reason=f"{request.param} tables need {package}")
     return str(request.param)
-
-
-def table_rows(kind: str, where: Path) -> pa.Table:
-    """As a program reads them that knows nothing of us."""
-    if kind == "delta":
-        from deltalake import DeltaTable
-
-        return DeltaTable(str(where)).to_pyarrow_table()
-    from pyiceberg.table import StaticTable
-
-    return StaticTable.from_metadata(str(where)).scan().to_arrow()
 
 
 def bodies(kind: str, where: Path) -> Counter[bytes]:
@@ -275,6 +266,38 @@ def test_what_does_not_fit_into_a_table_is_said_before_it_is_written(tmp_path: P
     assert state.next_number == 1
     publish_batch(lake, table, replace(a_batch(tmp_path, 1, schema=fewer), format=kind), state)
     assert table_rows(kind, tmp_path)["id"].to_pylist() in ([0, None], [None, 0])
+
+
+def test_files_with_fewer_columns_are_compacted_with_the_others(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    lake = Lake(str(tmp_path))
+    table, state = begun_table(lake, kind, COLUMNS, "hour")
+    assert table is not None
+    table.create(COLUMNS, "hour")
+    for number, schema in enumerate((COLUMNS.remove(2), COLUMNS, COLUMNS.remove(2))):
+        manifest = replace(a_batch(tmp_path, number, schema=schema), format=kind)
+        state = publish_batch(lake, table, manifest, state)
+    done = compact(spark, str(tmp_path), compression="zstd", clock=SystemClock())
+    assert done == CompactionSummary(3, 1)
+    assert Counter(table_rows(kind, tmp_path)["id"].to_pylist()) == {None: 2, 1: 1}
+
+
+def test_where_a_name_cannot_be_taken_at_once_the_second_writer_is_still_refused(tmp_path: Path) -> None:
+    """As on object stores, where Arrow moves a file over whatever has its name."""
+    first, second = Lake("lake"), Lake("lake")
+    for lake in (first, second):
+        lake.files = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    manifest = Manifest(number=0, kind="archive", source="tests", written_at_ms=1)
+    late = replace(manifest, written_at_ms=2)
+    hint = "has got a batch 0 from somebody else .one archive or compaction at a time may write into a directory"
+    first.intend(LakeState(), {})
+    first.prepare(manifest)
+    first.publish(manifest, LakeState())
+    for refused in (partial(second.intend, LakeState(), {}), partial(second.prepare, late)):
+        with pytest.raises(StorageError, match=hint):
+            refused()
+    with pytest.raises(StorageError, match=hint):
+        second.publish(late, LakeState())
+    assert second.read("_manifests/00000000.json", Manifest) == manifest
 
 
 def test_a_sink_says_before_it_writes_what_does_not_fit(tmp_path: Path, kind: str) -> None:

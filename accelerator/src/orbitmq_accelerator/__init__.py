@@ -1,4 +1,4 @@
-"""The busiest loops of the OrbitMQ broker, compiled.
+"""The busiest loops of the OrbitMQ broker, and of those who read it with Spark, compiled.
 
     sends      the usual sends of one read, from frames to receipts, signatures included
     pulls      the usual pulls of one read, answered from where their records lie in the log
@@ -6,9 +6,10 @@
     indexes    entering records into their queues and into the key index
     reads      gathering the records that other pulls are answered with
     copies     sending on what has waited: delays, timers, transactions
+    columns    records as columns, for Spark's workers
 
 Each does what a function of `orbitmq`, or the event loop, does, byte for byte, and leaves whatever is unusual to it. `orbitmq.accelerated` decides
 whether they are used.
 """
 
-INTERFACE = 7  # as in `orbitmq.accelerated`
+INTERFACE = 8  # as in `orbitmq.accelerated`

@@ -55,8 +55,16 @@ def init(directory: Path, name: str, name_server: str, topic: str, form: str) ->
 @click.option("--dry-run", is_flag=True, help="Only show tables, columns and plans.")
 @spark_options
 def run(place: SparkPlace, file: Path, continuous: bool, seconds: float, dry_run: bool) -> None:
-    """Run the pipeline in FILE, pipeline.toml or pipeline.py. What was done is kept in its checkpoint: run again, it goes on."""
+    """Run the pipeline in FILE, pipeline.toml or pipeline.py. What was done is kept in its checkpoint: run again, it goes on.
+
+    A FILE that ends with .yml is one of Spark's own declarative pipelines (pyspark.pipelines).
+    """
     require_spark()
+    if file.suffix in (".yml", ".yaml"):
+        if continuous:
+            raise click.UsageError("Spark's own pipelines run once: leave out --continuous")
+        _run_declared(place, file, dry_run)
+        return
     from orbitmq.spark.pipeline_code import load_code
     from orbitmq.spark.pipeline_file import load
 
@@ -82,3 +90,13 @@ def run(place: SparkPlace, file: Path, continuous: bool, seconds: float, dry_run
         click.echo(f"{sink}: {rows:,} rows read")
     for rule, rows in summary.unmet.items():
         click.echo(f"not met by {rows:,} rows: {rule}")
+
+
+def _run_declared(place: SparkPlace, file: Path, dry_run: bool) -> None:
+    from orbitmq.spark.declared import run_declared
+    from orbitmq.spark.session import parse_conf
+
+    with place.plain_failures():
+        status("running")
+        last_words = run_declared(file, master=place.master, conf=parse_conf(place.conf), dry=dry_run)
+    click.echo(last_words)

@@ -35,18 +35,30 @@ class SparkPlace:
         require_spark()
         from pyspark.sql import SparkSession
 
-        from orbitmq.spark.failures import plain_reason
         from orbitmq.spark.registration import register
         from orbitmq.spark.session import parse_conf, start_session
 
         status("starting Spark")
         borrowed = SparkSession.getActiveSession() is not None
         session: SparkSession | None = None
+        with self.plain_failures():
+            try:
+                session = start_session(f"orbitmq {name}", master=self.master, conf=parse_conf(self.conf))
+                register(session)
+                status("")
+                yield session
+            finally:
+                status("")
+                if session is not None and not borrowed:
+                    session.stop()
+
+    @contextmanager
+    def plain_failures(self) -> Iterator[None]:
+        """What Spark fails with leaves as one sentence."""
+        from orbitmq.spark.failures import plain_reason
+
         try:
-            session = start_session(f"orbitmq {name}", master=self.master, conf=parse_conf(self.conf))
-            register(session)
-            status("")
-            yield session
+            yield
         except (OrbitError, click.ClickException):
             raise
         except Exception as error:
@@ -56,8 +68,6 @@ class SparkPlace:
             raise click.ClickException(reason) from error
         finally:
             status("")
-            if session is not None and not borrowed:
-                session.stop()
 
 
 def require_spark() -> None:

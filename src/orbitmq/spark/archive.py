@@ -2,7 +2,7 @@
 
 A batch is a range of offsets of every queue. Its plan is kept before it runs and its manifest published when all its files are
 there (lake.py), so an archive that is killed at any moment goes on where it was: the batch under way is run again by its plan
-and makes the same files. What "once" means: the row of (broker, topic, queue, offset) is in the files of the manifests once.
+and makes files of the same rows. What "once" means: the row of (broker, topic, queue, offset) is in the files of the manifests once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orbitmq.spark.discovery import extents, find_queues
 from orbitmq.spark.group_offsets import commit_offsets
 from orbitmq.spark.jobs import run_tasks
 from orbitmq.spark.lake import DataFile, Lake, LakeState, Manifest
-from orbitmq.spark.lake_writer import LakeWriter, Layout
+from orbitmq.spark.lake_writer import LakeWriter, Layout, try_name
 from orbitmq.spark.patience import patiently
 from orbitmq.spark.planning import QueueRange, plan, ranges_between
 from orbitmq.spark.queue_offsets import Offsets, OffsetsJson, from_json, to_json
@@ -67,6 +67,7 @@ class ArchiveTask:
     wanted: Projection
     lake: str
     name: str
+    is_table: bool
     layout: Layout
     compression: str
 
@@ -111,11 +112,15 @@ class Archive:
         self._table, self.state = begun_table(self._lake, table_format, self._wanted.arrow, layout)
         self.summary = ArchiveSummary()
         self._source = archived_source(options)
-        if self.state.source not in ("", self._source):
-            raise ConfigError(
-                f"{address} holds what came from {self.state.source}, not from {self._source}",
-                hint="archive other topics, or by another filter, into a directory of their own",
-            )
+        pending = self._lake.pending(self.state, BatchPlan)
+        for known in (self.state.source, pending.source if pending else ""):
+            if known not in ("", self._source):
+                raise ConfigError(
+                    f"{address} holds what came from {known}, not from {self._source}",
+                    hint="archive other topics, or by another filter, into a directory of their own",
+                )
+        if pending is not None:
+            self._lake.remove(self._lake.abandoned(self.state))
 
     def run_once(self) -> ArchiveSummary:
         """Batch after batch up to where the queues end now."""
@@ -200,6 +205,7 @@ class Archive:
                 wanted=self._wanted,
                 lake=self._lake.address,
                 name=f"{number:08d}-{index:05d}",
+                is_table=self._table is not None,
                 layout=self._layout,
                 compression=self._compression,
             )
@@ -239,7 +245,8 @@ def archived_source(options: SourceOptions) -> str:
 
 def archive_ranges(task: ArchiveTask) -> list[DataFile]:
     """In a worker."""
-    writer = LakeWriter(Lake(task.lake), task.name, task.wanted.arrow, layout=task.layout, compression=task.compression)
+    name = try_name(task.name) if task.is_table else task.name
+    writer = LakeWriter(Lake(task.lake), name, task.wanted.arrow, layout=task.layout, compression=task.compression)
     try:
         for batch in RangeReader(link(task.options.access), task.options, task.wanted).batches(task.ranges):
             writer.write(batch)

@@ -1,5 +1,7 @@
 """Small files of a lake made into few: rows keep their order, and what counts changes by one manifest.
 
+Files of one folder may have been written with different columns; the new one has all of them, null where a file had none.
+
 Files that no longer count are removed after that manifest is there. A crash leaves some behind; the next compaction removes
 them.
 """
@@ -10,16 +12,17 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyarrow import parquet
 
-from orbitmq.errors import ConfigError
+from orbitmq.errors import ConfigError, StorageError
 from orbitmq.spark.jobs import run_tasks
 from orbitmq.spark.lake import DataFile, Lake, Manifest
-from orbitmq.spark.lake_writer import LakeWriter
-from orbitmq.spark.table_formats import begun_state, lake_format, lake_table, live_paths, publish_batch
+from orbitmq.spark.lake_writer import LakeWriter, try_name
+from orbitmq.spark.table_formats import begun_state, file_columns, lake_format, lake_table, live_paths, publish_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -34,6 +37,7 @@ class CompactionTask:
     lake: str
     folder: str
     name: str
+    is_table: bool
     paths: tuple[str, ...]
     compression: str
 
@@ -68,6 +72,7 @@ def compact(
             lake=address,
             folder=folder,
             name=f"compacted-{number:08d}-{index:05d}",
+            is_table=table is not None,
             paths=tuple(paths),
             compression=compression,
         )
@@ -115,16 +120,37 @@ def _groups(files: Mapping[str, DataFile], target_bytes: int) -> list[tuple[str,
 def compact_files(task: CompactionTask) -> list[DataFile]:
     """In a worker."""
     lake = Lake(task.lake)
-    path = f"{task.folder}/{task.name}" if task.folder else task.name
-    with lake.files.open_input_file(f"{lake.root}/{task.paths[0]}") as first:
-        schema = parquet.read_schema(first)
-    writer = LakeWriter(lake, path, schema, layout="none", compression=task.compression)
+    name = try_name(task.name) if task.is_table else task.name
+    schema = _all_columns(lake, task.paths)
+    writer = LakeWriter(
+        lake, f"{task.folder}/{name}" if task.folder else name, schema, layout="none", compression=task.compression
+    )
     try:
         for source in task.paths:
             with lake.files.open_input_file(f"{lake.root}/{source}") as stream:
                 for batch in parquet.ParquetFile(stream).iter_batches():
-                    writer.write(batch)
+                    writer.write(_with_all_columns(batch, schema))
         return writer.close()
     except BaseException:
         writer.abandon()
         raise
+
+
+def _all_columns(lake: Lake, paths: Sequence[str]) -> pa.Schema:
+    """Of all files. They may be null: not every file has them."""
+    schemas = [file_columns(lake, path) for path in paths]
+    try:
+        return pa.unify_schemas(schemas)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise StorageError(
+            f"files of {lake.address} cannot be made into one, {paths[0]} and those behind it: {error}",
+            hint="a column has two types there; read the files one by one",
+        ) from error
+
+
+def _with_all_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    there = set(batch.schema.names)
+    columns = [
+        batch.column(field.name) if field.name in there else pa.nulls(batch.num_rows, field.type) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -14,12 +14,14 @@ Java: MessageDecoder.decodes
 from __future__ import annotations
 
 import struct
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from orbitmq.accelerated import compiled
 from orbitmq.errors import MessageError
 from orbitmq.message import properties as names
 from orbitmq.message.compression import plain_body
@@ -28,13 +30,14 @@ from orbitmq.message.record import FIXED_BYTES, decode_record
 from orbitmq.message.sysflags import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from orbitmq.spark.byte_ranges import binary_column, text_column
 from orbitmq.spark.plain_rows import plain_batch, unwrapped
-from orbitmq.spark.property_columns import PropertyColumns
+from orbitmq.spark.property_buffers import property_columns
 from orbitmq.spark.record_fields import BadRecord, Mask, Numbers, RecordBytes, RecordFields, sound_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orbitmq.message import StoredMessage
+    from orbitmq.spark.property_buffers import Properties
     from orbitmq.spark.schema import Projection
 
 _BATCH: Final = NEED_UNWRAP | INNER_BATCH
@@ -60,6 +63,9 @@ class RecordDecoder:
     def pulled(self, body: bytes | memoryview) -> Decoded:
         """All records of a pull answer's body. What follows bytes that are no record cannot be found, and is reported."""
         data = RecordBytes(body)
+        loops = compiled("columns")
+        if loops is not None:
+            return self.at(data, np.frombuffer(loops.chain(data.array, FIXED_BYTES), np.int64))
         return self.at(data, np.array(_chain(data.memory), np.int64))
 
     def at(self, data: RecordBytes, starts: Numbers) -> Decoded:
@@ -126,14 +132,10 @@ class _Columns:
         self.bad: list[BadRecord] = []
         self._array = fields.data.array
         self._broker_name = broker_name
-        self._properties: PropertyColumns | None = None
 
-    @property
-    def properties(self) -> PropertyColumns:
-        if self._properties is None:
-            raw = binary_column(self._array, self.fields.properties_at, self.fields.ends)
-            self._properties = PropertyColumns(raw)
-        return self._properties
+    @cached_property
+    def properties(self) -> Properties:
+        return property_columns(self._array, self.fields.properties_at, self.fields.ends)
 
     def properties_as(self, kind: pa.DataType) -> pa.Array:
         return self.properties.map(kind) if pa.types.is_map(kind) else self.properties.raw()

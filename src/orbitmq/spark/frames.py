@@ -48,7 +48,8 @@ def lake_frame(spark: SparkSession, address: str) -> DataFrame:
     files = [lake.address_of(path) for path in live_paths(lake, lake.state())]
     if not files:
         raise ConfigError(f"{address} holds no archive and no export", hint="`orbitmq spark archive` makes one")
-    frame: DataFrame = spark.read.parquet(*files)
+    # Archives may have been written with more columns or fewer from one run to the next.
+    frame: DataFrame = spark.read.option("mergeSchema", "true").parquet(*files)
     return frame
 
 

@@ -1,12 +1,14 @@
 """A lake: a directory of Parquet files, and the manifests that say which of them count.
 
-    <lake>/topic=Orders/date=2026-11-15/hour=18/00000003-00001.parquet    batch 3, task 1
+    <lake>/topic=Orders/date=2026-11-15/hour=18/00000003-00001.parquet    batch 3, task 1; in a table each try has a name of its own
     <lake>/_manifests/00000003.plan.json     what batch 3 is to read: written before it runs
     <lake>/_manifests/00000003.files.json    what batch 3 wrote, of a lake that is a table (table_formats.py): before its commit
     <lake>/_manifests/00000003.json          what batch 3 wrote, and where the next one begins: written when all of it is there
 
 A batch that was interrupted is run again by its plan, makes files of the same names with the same rows, and only then counts:
-every message is in the lake once, whenever whoever died. Manifests, like files, appear under their name when they are whole.
+every message is in the lake once, whenever whoever died. Manifests, like files, appear under their name when they are whole; until
+then no two have the same name, and whoever runs a batch again removes them first: a worker that was given up and is not dead cannot
+finish its file any more.
 Whoever reads by manifests (`live_files`) sees whole batches only; whoever reads the directory may see one under way.
 
 The directory may be on any file system that Arrow knows (`s3://`, `gs://`, `hdfs://`, a path).
@@ -18,6 +20,7 @@ import errno
 import os
 import re
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -34,8 +37,10 @@ T = TypeVar("T")
 
 MANIFESTS: Final = "_manifests"
 _MANIFEST_NAME: Final = re.compile(r"(\d{8})\.json")
-# The names that archives, compactions and exports give, also while a file is being written.
+# The names that archives, compactions and exports give.
 _OUR_FILE: Final = re.compile(r"(compacted-)?\d{8}-\d{5}\.parquet|\d{20}-\d{20}\.parquet")
+_TRY: Final = re.compile(r"(?:compacted-)?(\d{8})-\d{5}-[0-9a-f]{32}\.parquet")  # in a table
+_UNFINISHED: Final = re.compile(r"\.(.+?)(\.[0-9a-f]{32})?\.tmp")
 _NO_LINKS: Final = (
     errno.EPERM,
     errno.ENOTSUP,
@@ -154,15 +159,27 @@ class Lake:
     def leftovers(self, state: LakeState) -> list[str]:
         """Files of batches and compactions that never counted or no longer do; none while a batch is under way.
 
-        A table's older versions may name such files: they are left to what its format has for that.
+        A table's older versions may name files that no longer count: they are left to what its format has for that.
         """
-        if state.format != "parquet" or self.has(self._plan_path(state.next_number)):
+        if self.has(self._plan_path(state.next_number)):
             return []
-        where = fs.FileSelector(self.root, recursive=True, allow_not_found=True)
-        found = [info for info in self.files.get_file_info(where) if info.is_file]
-        ours = [info.path for info in found if _OUR_FILE.fullmatch(info.base_name.lstrip(".").removesuffix(".tmp"))]
-        paths = [path.removeprefix(self.root).lstrip("/") for path in ours]
-        return [path for path in paths if path not in state.files]
+        if state.format != "parquet":
+            return self.abandoned(state)
+        names = self._names()
+        ours = [path for path, name in names.items() if _OUR_FILE.fullmatch(name) or _is_unfinished(name)]
+        return [path for path in ours if path not in state.files]
+
+    def abandoned(self, state: LakeState) -> list[str]:
+        """What whoever died left of the batch that is next: what was not finished, and in a table what no list names.
+
+        To be asked once a batch that is listed has been finished: then it is not the next.
+        """
+        paths = []
+        for path, name in self._names().items():
+            tried = _TRY.fullmatch(name)
+            if _is_unfinished(name) or (tried and int(tried[1]) == state.next_number):
+                paths.append(path)
+        return paths
 
     def remove(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -230,10 +247,22 @@ class Lake:
     def _manifest_path(self, number: int) -> str:
         return f"{MANIFESTS}/{number:08d}.json"
 
+    def _names(self) -> dict[str, str]:
+        """Every file below the lake: path -> name."""
+        where = fs.FileSelector(self.root, recursive=True, allow_not_found=True)
+        found = [info for info in self.files.get_file_info(where) if info.is_file]
+        return {info.path.removeprefix(self.root).lstrip("/"): info.base_name for info in found}
+
     def _numbers(self) -> list[int]:
         where = fs.FileSelector(f"{self.root}/{MANIFESTS}", allow_not_found=True)
         names = [info.base_name for info in self.files.get_file_info(where)]
         return sorted(int(found[1]) for name in names if (found := _MANIFEST_NAME.fullmatch(name)))
+
+
+def _is_unfinished(name: str) -> bool:
+    """Whether it is ours and has not got its name yet."""
+    found = _UNFINISHED.fullmatch(name)
+    return found is not None and bool(found[2] or _OUR_FILE.fullmatch(found[1]))
 
 
 def _json(content: Any) -> bytes:
@@ -265,7 +294,8 @@ class _NewFile:
         self._is_shared = is_shared
         self.is_ours = True
         folder, _, name = path.rpartition("/")
-        self._temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp" if is_shared else f"{folder}/.{name}.tmp"
+        # Of its own: a worker that was given up may still be writing the same file.
+        self._temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
         try:
             files.create_dir(folder, recursive=True)
             self.stream = files.open_output_stream(self._temporary)
@@ -278,11 +308,18 @@ class _NewFile:
     def __exit__(self, kind: object, *_: object) -> None:
         self.stream.close()
         if kind is not None:
-            self._files.delete_file(self._temporary)
+            with suppress(FileNotFoundError):  # who runs the batch again has removed it
+                self._files.delete_file(self._temporary)
         elif self._is_shared and isinstance(self._files, fs.LocalFileSystem):
             self._link()
         else:
+            self._move()
+
+    def _move(self) -> None:
+        try:
             self._files.move(self._temporary, self._path)
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error}") from error
 
     def _link(self) -> None:
         """Unlike a move, it does not replace what has the name."""
@@ -293,6 +330,6 @@ class _NewFile:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise StorageError(f"cannot write {self._path}: {error}") from error
-            self._files.move(self._temporary, self._path)
+            self._move()
             return
         self._files.delete_file(self._temporary)

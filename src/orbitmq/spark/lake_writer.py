@@ -1,11 +1,13 @@
 """Writing batches into a lake from a worker: one Parquet file for each partition that the batches touch.
 
 The rows never reach the JVM: a worker decodes and writes them itself, which is four times as fast as Spark's own writer. File
-names follow from the batch and the task, so a task that runs again replaces what it wrote.
+names follow from the batch and the task, so a task that runs again replaces what it wrote; in tables, which name files with their
+sizes for good, every try has names of its own.
 """
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
@@ -39,6 +41,11 @@ _REPETITIVE: Final = (
     "sysFlag",
     "reconsumeTimes",
 )
+
+
+def try_name(name: str) -> str:
+    """That of no other try: a worker that was given up and is not dead never replaces a file that a table names."""
+    return f"{name}-{uuid.uuid4().hex}"
 
 
 class _OpenFile(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -60,6 +61,24 @@ def start_session(
     if is_elsewhere(session.sparkContext.master or "local"):
         ship(session)
     return session
+
+
+def start_connect_session(
+    name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Through Spark Connect: of the server `sc://...`, or of one that is started here upon `master`."""
+    builder = SparkSession.builder.appName(name)
+    settings = dict(conf or {})
+    if master is not None and master.startswith("sc://"):
+        settings["spark.remote"] = master
+    else:
+        settings = {**_settings(master, None, settings), "spark.api.mode": "connect"}
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    with warnings.catch_warnings():
+        # A server that is started here has got them all; Spark 4.3 then asks it to take them a second time, and most are for a start only.
+        warnings.filterwarnings("ignore", "Failed to set", UserWarning)
+        return builder.getOrCreate()
 
 
 def _settings(master: str | None, cores: int | None, conf: Mapping[str, str]) -> dict[str, str]:

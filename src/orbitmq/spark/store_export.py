@@ -14,7 +14,7 @@ import msgspec
 from orbitmq.errors import ConfigError
 from orbitmq.spark.jobs import run_tasks
 from orbitmq.spark.lake import DataFile, Lake, Manifest
-from orbitmq.spark.lake_writer import LakeWriter, Layout
+from orbitmq.spark.lake_writer import LakeWriter, Layout, try_name
 from orbitmq.spark.schema import projection
 from orbitmq.spark.store_scan import LogRange, check_gaps, plan, read_range
 from orbitmq.spark.table_formats import begun_table, publish_batch
@@ -44,6 +44,8 @@ class ExportTask:
     log_range: LogRange
     wanted: Projection
     lake: str
+    name: str
+    is_table: bool
     layout: Layout
     compression: str
 
@@ -90,6 +92,8 @@ def export_store(
     for known in (state.source, pending.source if pending else ""):
         if known not in ("", source):
             raise ConfigError(f"{address} holds what came from {known}", hint="export into a directory of its own")
+    if pending is not None:
+        lake.remove(lake.abandoned(state))
     begin = state.log_end
     ranges, gaps = plan(scan, start=begin)
     if pending is not None:
@@ -100,9 +104,21 @@ def export_store(
     check_gaps(scan, gaps)
     if table is not None and ranges:
         table.create(wanted.arrow, layout)
+    names = [_range_name(one) for one in ranges]
+    if table is not None:
+        names = [f"{state.next_number:08d}-{index:05d}" for index in range(len(ranges))]
     tasks = [
-        ExportTask(scan=scan, log_range=log_range, wanted=wanted, lake=address, layout=layout, compression=compression)
-        for log_range in ranges
+        ExportTask(
+            scan=scan,
+            log_range=log_range,
+            wanted=wanted,
+            lake=address,
+            name=name,
+            is_table=table is not None,
+            layout=layout,
+            compression=compression,
+        )
+        for log_range, name in zip(ranges, names, strict=True)
     ]
     results = run_tasks(spark, f"export-{state.next_number}", tasks, export_range, progress)
     files = [file for result in results for file in result.files]
@@ -137,9 +153,13 @@ def _source(scan: StoreScan) -> str:
     return f"store {scan.directory.absolute()} {said}".strip()
 
 
+def _range_name(log_range: LogRange) -> str:
+    return f"{log_range.start:020d}-{log_range.end:020d}"
+
+
 def export_range(task: ExportTask) -> TaskResult:
     """In a worker."""
-    name = f"{task.log_range.start:020d}-{task.log_range.end:020d}"
+    name = try_name(task.name) if task.is_table else task.name
     writer = LakeWriter(Lake(task.lake), name, task.wanted.arrow, layout=task.layout, compression=task.compression)
     damage: list[str] = []
     try:

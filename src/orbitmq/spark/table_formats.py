@@ -20,8 +20,10 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
+from pyarrow import parquet
 
-from orbitmq.errors import ConfigError
+from orbitmq.errors import ConfigError, StorageError
+from orbitmq.spark.table_shape import check_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +116,11 @@ def begun_table(lake: Lake, kind: str, schema: pa.Schema, layout: Layout) -> tup
     table = lake_table(lake, kind)
     if table is not None:
         table.check(schema, layout)
-    return table, begun_state(lake, kind, table)
+    state = begun_state(lake, kind, table)
+    if table is None and state.files:
+        newest = file_columns(lake, next(reversed(state.files)))
+        check_types(f"the lake {lake.address}", newest, optional(schema))
+    return table, state
 
 
 def begun_state(lake: Lake, kind: str, table: LakeTable | None) -> LakeState:
@@ -179,6 +185,15 @@ def partition_values(path: str) -> dict[str, str]:
     return {name: unquote(value) for name, equals, value in pairs if equals}
 
 
+def file_columns(lake: Lake, path: str) -> pa.Schema:
+    """Of a file below the lake."""
+    try:
+        with lake.files.open_input_file(f"{lake.root}/{path}") as stream:
+            return optional(parquet.read_schema(stream))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StorageError(f"{lake.address_of(path)} cannot be read: {error}") from error
+
+
 def optional(schema: pa.Schema) -> pa.Schema:
     """A table's columns may all be null: another writer of the same table need not know ours."""
-    return pa.schema([column.with_nullable(True) for column in schema.remove_metadata()])
+    return pa.schema([column.with_nullable(True).remove_metadata() for column in schema])

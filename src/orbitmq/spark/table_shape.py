@@ -1,7 +1,8 @@
-"""Whether files fit into a table that exists: it is asked before they are written, because a table forgives none that do not.
+"""Whether files fit into a lake or table that exists: it is asked before they are written, because a table forgives none that do not.
 
 Delta takes files of any columns: those it does not know are never seen, and those of another type make it unreadable. Iceberg
-refuses them, but only when they are committed. Columns that a table has and the files have not are null there.
+refuses them, but only when they are committed. Columns that a table has and the files have not are null there. A lake of plain
+files takes any columns, but a column keeps its type: Spark could not read the directory, nor could its files be made into one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,21 @@ def check_fit(table: str, held: TableShape, given: TableShape) -> None:
         raise ConfigError(
             f"{table} has other columns: {'; '.join(differences)}",
             hint="write the columns it was made with, or into another directory",
+        )
+
+
+def check_types(lake: str, held: pa.Schema, given: pa.Schema) -> None:
+    """`lake` is for people, as above."""
+    known = {column.name: column.type for column in held}
+    differences = [
+        f"{column.name} {column.type} is {known[column.name]}"
+        for column in given
+        if known.get(column.name, column.type) != column.type
+    ]
+    if differences:
+        raise ConfigError(
+            f"{lake} has columns of other types: {'; '.join(differences)}",
+            hint="write them as they were, or into another directory",
         )
 
 

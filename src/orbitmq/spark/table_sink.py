@@ -9,7 +9,6 @@ died are known to no version of the table: they go with `VACUUM`, or with the re
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +20,7 @@ from orbitmq.clock import SystemClock
 from orbitmq.errors import ConfigError
 from orbitmq.spark.failures import plain_errors
 from orbitmq.spark.lake import DataFile, Lake
-from orbitmq.spark.lake_writer import COMPRESSIONS, LakeWriter
+from orbitmq.spark.lake_writer import COMPRESSIONS, LakeWriter, try_name
 from orbitmq.spark.options import Options
 from orbitmq.spark.table_formats import TABLE_FORMATS, TableChange, open_table
 
@@ -104,7 +103,7 @@ class FileWriter:
         context = TaskContext.get()
         assert context is not None, "Spark writes in tasks"
         query = context.getLocalProperty("sql.streaming.queryId") or ""
-        name = f"part-{context.partitionId():05d}-{uuid.uuid4().hex}"
+        name = try_name(f"part-{context.partitionId():05d}")
         lake, compression = Lake(self.table.address), self.table.compression
         writer = LakeWriter(lake, name, self.schema, layout="none", compression=compression)
         try:

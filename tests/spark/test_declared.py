@@ -1,0 +1,81 @@
+"""Spark's own declarative pipelines over topics, run by ours: success is told from failure. Needs `pip install "pyspark[connect]"`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from orbitmq.cli.entry import cli
+from orbitmq.spark import declared
+from orbitmq.testing import Server
+from tests.spark.direct import bodies, read, send
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parent.parent.parent
+DATASETS = """
+from pyspark import pipelines as dp
+
+READING = {"nameServer": "%(server)s", "subscribe": "Declared", "startingOffsets": "earliest"}
+
+
+@dp.table
+def orders():
+    return spark.readStream.format("rocketmq").options(**READING).load().selectExpr("%(column)s AS body", "queueId")
+
+
+dp.create_sink("copies", "rocketmq", {"nameServer": "%(server)s", "topic": "Copies"})
+
+
+@dp.append_flow(target="copies")
+def copied():
+    return spark.readStream.format("rocketmq").options(**READING).load().select("body", "tags")
+"""
+
+
+def a_pipeline(folder: Path, server: Server, column: str) -> Path:
+    folder.mkdir()
+    (folder / "datasets.py").write_text(DATASETS % {"server": server.address, "column": column})
+    file = folder / "spark-pipeline.yml"
+    storage = (folder / "storage").as_uri()
+    file.write_text(f"name: declared\nstorage: {storage}\nlibraries:\n  - glob:\n      include: datasets.py\n")
+    return file
+
+
+def run(file: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: Spark Connect and a classic session exclude each other."""
+    environment: Mapping[str, str] = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "orbitmq", "pipeline", "run", str(file), "--master", "local[2]", *more]
+    return subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_a_run_that_completes_is_a_success_and_one_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
+    for package in ("grpc", "grpc_status", "pandas"):
+        pytest.importorskip(package, reason="Spark Connect is not installed")
+    with Server() as server:
+        send(server, "Declared", [f"{number}" for number in range(20)])
+        done = run(a_pipeline(tmp_path / "good", server, "cast(body AS STRING)"))
+        assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["Run is COMPLETED."]), done.stderr
+        assert done.stderr == ""
+        assert bodies(read(server, subscribe="Copies")) == sorted(f"{number}" for number in range(20))
+        failed = run(a_pipeline(tmp_path / "bad", server, "no_such_column"), "--dry-run")
+        assert failed.returncode == 1
+        assert "no_such_column" in failed.stderr
+        assert len(failed.stderr.strip().splitlines()) == 1, failed.stderr
+
+
+def test_missing_packages_are_named_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declared, "find_spec", lambda _: None)
+    failed = CliRunner().invoke(cli, ["pipeline", "run", str(tmp_path / "spark-pipeline.yml")])
+    assert failed.exit_code == 1
+    assert "grpc" in failed.output
+    assert 'pip install "pyspark[connect]"' in failed.output
