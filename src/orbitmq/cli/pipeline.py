@@ -97,6 +97,4 @@ def _run_declared(place: SparkPlace, file: Path, dry_run: bool) -> None:
     from orbitmq.spark.session import parse_conf
 
     with place.plain_failures():
-        status("running")
-        last_words = run_declared(file, master=place.master, conf=parse_conf(place.conf), dry=dry_run)
-    click.echo(last_words)
+        run_declared(file, master=place.master, conf=parse_conf(place.conf), dry=dry_run, tell=click.echo)
