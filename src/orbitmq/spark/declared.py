@@ -47,9 +47,10 @@ def run_declared(
     from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
-    if not file.is_file():
-        raise ConfigError(f"there is no file {file}")
-    spec = load_pipeline_spec(file)
+    try:
+        spec = load_pipeline_spec(file)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
     spark = start_connect_session(spec.name, master=master, conf={**spec.configuration, **conf})
     try:
         register(spark)
