@@ -8,10 +8,13 @@ from setuptools import Extension, setup
 
 MODULES = (
     "sends",
+    "acks",
+    "ends",
     "pulls",
     "indexes",
     "reads",
     "copies",
+    "timers",
     "columns",
     *(("sockets",) if sys.platform == "linux" else ()),  # epoll
 )

@@ -19,14 +19,17 @@ logger = logging.getLogger(__name__)
 SWITCH: Final = "ORBITMQ_ACCELERATOR"
 MODULES: Final = (
     "sends",
+    "acks",
+    "ends",
     "pulls",
     "indexes",
     "reads",
     "copies",
+    "timers",
     "columns",
     *(("sockets",) if sys.platform == "linux" else ()),
 )
-INTERFACE: Final = 8  # what the two expect of each other; to be changed in both, together
+INTERFACE: Final = 9  # what the two expect of each other; to be changed in both, together
 
 
 def compiled(module: str) -> Any | None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from orbitmq.broker.broker import Broker
     from orbitmq.protocol.command import Command
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 UPDATE_CONFIG, INVALID_PARAMETER = 25, 29
 PARKED = "SCHEDULE_TOPIC_XXXX"
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from orbitmq.broker.broker import Broker
     from tests.broker.lease_kit import Leased
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 END_TRANSACTION, COMMIT, ROLL_BACK = 37, 8, 12
 TIMERS = "rmq_sys_wheel_timer"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -19,6 +20,7 @@ from orbitmq.protocol.codes import FLAG_ONEWAY
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
 from orbitmq.protocol.headers.transactions import COMMIT, ROLLBACK, UNKNOWN, EndTransaction
+from orbitmq.storage.queue_index import ENTRY
 from tests.broker.kit import SEND_BATCH, SEND_V2, running, send_header, wire
 from tests.line import connected
 from tests.raw_client import until
@@ -226,22 +228,35 @@ async def test_only_a_record_that_waited_there_and_long_enough_is_sent_on(
     tmp_path: Path, accelerator: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path / "store", clock=ManualClock()) as broker, wire(broker) as client:
-        store = broker.state.store
+        store, now_ms, waited_in = broker.state.store, ManualClock().now_ms(), b"SCHEDULE_TOPIC_XXXX"
         await client.send("T", b"plain")
-        receipt = await client.send("T", b"delayed", 2, UNIQ_KEY="A", DELAY="18")
-        record = store.record_at(int(receipt.fields["msgId"][16:], 16))
+        await client.send("T", b"delayed", 2, UNIQ_KEY="A", DELAY="18")
+        store.dispatch()
+        offset, size, due_ms = ENTRY.unpack(store.packed_entries("SCHEDULE_TOPIC_XXXX", 17, 0, 1))
+        record = store.record_at(offset)
         assert record is not None
-        now_ms = ManualClock().now_ms()
-        assert store.send_on(record, b"T") is None
-        assert store.send_on(record, b"SCHEDULE_TOPIC_XXXX", stored_by_ms=now_ms - 1) is None
-        assert store.send_on(record, b"SCHEDULE_TOPIC_XXXX", due_before_ms=now_ms) is None  # it is no timer
-        assert store.send_on(record, b"SCHEDULE_TOPIC_XXXX", group=b"P", flags=8) is None  # nor of a transaction
+        noted = memoryview(bytearray(8))
+        entries = {
+            "what was never there": ENTRY.pack(store.log.end + 5, size, due_ms),
+            "before the beginning": ENTRY.pack(-1, size, due_ms),
+            "of another size": ENTRY.pack(offset, size - 1, due_ms),
+            "of no size": ENTRY.pack(offset, -1, due_ms),
+            "stored after it was due": ENTRY.pack(offset, size, now_ms - 1),
+            "not due yet": ENTRY.pack(offset, size, due_ms + 1),
+        }
+        for name, entry in entries.items():
+            assert store.sending_on.delayed(entry, waited_in, due_ms, noted, 7).messages == 0, name
+        usual = ENTRY.pack(offset, size, due_ms)
+        assert store.sending_on.delayed(usual, b"T", due_ms, noted, 7).messages == 0  # it waited elsewhere
+        assert store.sending_on.commit_half(record, waited_in, b"P", 0) is None  # it is of no transaction
+        assert bytes(noted) == bytes(8)
         assert await client.bodies("T", 2) == []
 
-        sent = store.send_on(record, b"SCHEDULE_TOPIC_XXXX", stored_by_ms=now_ms)
-        assert sent is not None
-        assert sent.topic == "T"
-        assert await client.bodies("T", 2) == [b"delayed"]
+        sent = store.sending_on.delayed(usual + usual + entries["of no size"] + usual, waited_in, due_ms, noted, 7)
+        assert sent.messages == 2
+        assert [(topic, messages) for topic, messages, _ in sent.by_topic] == [("T", 2)]
+        assert int.from_bytes(noted, "big") == 9
+        assert await client.bodies("T", 2) == [b"delayed", b"delayed"]
 
 
 async def transactions(directory: Path, seed: int) -> Told:
@@ -296,6 +311,31 @@ async def test_decisions_between_half_messages_leave_the_same_bytes_both_ways(
     assert compiled_story == await transactions(tmp_path / "python", seed)
     assert len([name for name in compiled_story.files if name.startswith("commitlog")]) > 2
     assert compiled_story.undecided
+
+
+@pytest.mark.parametrize("by_instruction", [True, False])
+async def test_checksums_are_right_whatever_the_length(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch, by_instruction: bool
+) -> None:
+    sends, chance = compiled("sends"), random.Random(5)
+    assert sends is not None
+    if sends.use_instructions_for_checksums(by_instruction) != by_instruction:
+        pytest.skip("this processor cannot multiply without carrying")
+    bodies = [chance.randbytes(length) for length in (*range(1, 150), 1023, 1024, 1025, 4097)]
+    try:
+        async with running(tmp_path / "store") as broker:
+            connection, _ = connected(broker._servers[0])
+            plain = send_header("Orders", 0, {"UNIQ_KEY": "A1"}).to_fields()
+            for body in (b"the topic is there", *bodies):
+                connection.data_received(commands.encode(Command(SEND_V2, fields=plain, body=body)))
+            connection.connection_lost(None)
+            broker.state.store.dispatch()
+            for number, body in enumerate(bodies, 1):
+                (record,) = broker.state.store.read("Orders", 0, number, 1).buffers
+                assert decode_record(record).body == body
+                assert int.from_bytes(record[8:12], "big") == zlib.crc32(body) & 0x7FFFFFFF
+    finally:
+        sends.use_instructions_for_checksums(True)
 
 
 @pytest.mark.parametrize("settings", [{"rejectTransactionMessage": "true"}, {"timerWheelEnable": "false"}])

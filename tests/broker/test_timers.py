@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from orbitmq.broker.broker import Broker
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 WHEEL_TOPIC = "rmq_sys_wheel_timer"
 NOW_MS = 1_700_000_000_000
 RECALL, TIMER_CHECK_POINT, TIMER_METRICS, RUNTIME_INFO = 370, 60, 61, 28

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from orbitmq.broker.broker import Broker
     from orbitmq.transport.connection import Connection
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 END_TRANSACTION, CHECK_STATE = 37, 39
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC = (

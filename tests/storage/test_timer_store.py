@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 NOW_MS = 1_700_000_000_000
 RECORD_BYTES = 100
 FILE_BYTES = 10 * UNIT_BYTES + 16  # ten units and the end mark

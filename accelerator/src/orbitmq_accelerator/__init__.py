@@ -1,15 +1,18 @@
 """The busiest loops of the OrbitMQ broker, and of those who read it with Spark, compiled.
 
     sends      the usual sends of one read, from frames to receipts, signatures included
+    acks       those of one read, each lease's together
+    ends       of transactions, committed between half messages
     pulls      the usual pulls of one read, answered from where their records lie in the log
     sockets    the connections that send and pull, read many at a time
     indexes    entering records into their queues and into the key index
     reads      gathering the records that other pulls are answered with
     copies     sending on what has waited: delays, timers, transactions
+    timers     putting messages on the timer wheel, and finding those that are due
     columns    records as columns, for Spark's workers
 
 Each does what a function of `orbitmq`, or the event loop, does, byte for byte, and leaves whatever is unusual to it. `orbitmq.accelerated` decides
 whether they are used.
 """
 
-INTERFACE = 8  # as in `orbitmq.accelerated`
+INTERFACE = 9  # as in `orbitmq.accelerated`

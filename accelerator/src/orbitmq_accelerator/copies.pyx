@@ -1,47 +1,73 @@
 """Sending stored messages on: from the topic in which they waited to the one that they are for.
 
 A delay that is over, a timer that fires and a transaction that is committed do the same: the record is appended again, for the topic and
-queue that its properties name. What is unusual (other hosts, a topic that was never stored, a full log file) is not touched, and
-None the answer: then whoever asked decodes the message and appends it, as `orbitmq.storage.store.Store.send_on` says.
+queue that its properties name. Delays and timers come in runs. What is unusual (other hosts, a topic that was never stored, a full log
+file) is not touched, and ends the run: whoever asked decodes that message and appends it, as `orbitmq.storage.sending_on` says.
 """
 
 from cpython.buffer cimport PyBUF_CONTIG, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memchr, memcmp
+from libc.string cimport memcmp
 
-from orbitmq_accelerator.byte_order cimport load32, load64
-from orbitmq_accelerator.command_header cimport is_plain, read_number
-from orbitmq_accelerator.record cimport BLANK_BYTES, HEAD_BYTES, MOST_PROPERTIES, Record, record_bytes, write_record
-from orbitmq_accelerator.send_header cimport memmem
+from orbitmq_accelerator.byte_order cimport load32, load64, store32, store64
+from orbitmq_accelerator.command_header cimport Text, is_plain, read_number
+from orbitmq_accelerator.record cimport (
+    BLANK_BYTES, HEAD_BYTES, KEEP_ORDER, MOST_PROPERTIES, Record, record_bytes, write_record,
+)
+from orbitmq_accelerator.stored_record cimport Goal, asks_for_delay, read_waiting, was_told
+from orbitmq_accelerator.text cimport write_number, write_text
 
 cdef enum:
-    MAGIC_V1 = 0xDAA320A7  # the topic's length in one byte
-    MAGIC_V2 = 0xDAA320AB  # in two
-    UNUSUAL_FLAGS = 0x4 | 0x10 | 0x20 | 0x80  # prepared or rolled back, IPv6 hosts, inner batch
-    VALUE_END = 2
-    MOST_QUEUE_ID = 999_999_999
+    ENTRY_BYTES = 20  # of a queue
+    UNIT_BYTES = 52  # of a timer log
+    PLAIN_UNIT = 1
+    TRANSACTION_FLAGS = 0xC
+    COMMITTED_FLAG = 0x8
+    MOST_TOLD = 96
 
 
-cdef struct Goal:
-    const uint8_t *topic
-    Py_ssize_t topic_bytes
-    const uint8_t *queue_id
-    Py_ssize_t queue_id_bytes
-    const uint8_t *group
-    Py_ssize_t group_bytes
-    const uint8_t *due
-    Py_ssize_t due_bytes
+cdef class Window:
+    """The file of a log in which offsets lie, as memory. To be closed soon: a file that is deleted stays as long as it is open."""
+
+    def __init__(self, files):
+        self.files = files
+
+    def __dealloc__(self):
+        if self.is_open:
+            PyBuffer_Release(&self.view)
+
+    cdef const uint8_t *find(self, int64_t offset, int64_t size) except? NULL:
+        """So many bytes from there on; NULL if they are not all in one file."""
+        if not (self.is_open and self.start <= offset < self.end):
+            self.close()
+            segment = self.files.segment_of(offset)
+            if segment is None:
+                return NULL
+            PyObject_GetBuffer(segment.memory, &self.view, PyBUF_SIMPLE)
+            self.is_open = True
+            self.start = segment.start
+            self.end = self.start + self.view.len
+        if size < 0 or offset < self.start or size > self.end - offset:
+            return NULL
+        return <const uint8_t *>self.view.buf + (offset - self.start)
+
+    cdef int close(self) except -1:
+        if self.is_open:
+            self.is_open = False
+            PyBuffer_Release(&self.view)
+        return 0
+
+
+cdef class Tally:
+    """What was sent on to one topic in a run."""
+
+    cdef int64_t messages, record_bytes
 
 
 cdef class Copies:
-    """Of one store. Belongs to the thread that appends."""
-
-    cdef object log, now_ms, note_record
-    cdef bytes topic_name, topic_field
-    cdef str topic
-    cdef int64_t topic_magic
+    """Of one store. Belongs to the thread that appends. Its state stands in copies.pxd."""
 
     def __init__(self, log, now_ms):
         self.log = log
@@ -49,59 +75,203 @@ cdef class Copies:
         self.note_record = log.recent.append
         self.topic_name = b""
 
-    def send_on(
-        self, record, bytes waited_in, bytes told, int64_t stored_by_ms, int64_t due_before_ms, bytes group,
-        int64_t queue_offset, int64_t flags,
-    ):
-        """The topic it is for, the size of its copy and when it was born; None, and nothing done: see `Store.send_on`."""
+    def commit(self, record, bytes waited_in, bytes group, int64_t queue_offset):
+        """`SendingOn.commit_half`: the topic it is for, the size of its copy and when it was born; None, and nothing done."""
         cdef Py_buffer view
-        if self.log.is_special:
-            return None
+        cdef int64_t size = 0, born_at_ms = 0
+        cdef Text wanted
+        wanted.start, wanted.length = <const uint8_t *>PyBytes_AS_STRING(group), PyBytes_GET_SIZE(group)
         PyObject_GetBuffer(record, &view, PyBUF_SIMPLE)
         try:
-            return self.copy(
-                <const uint8_t *>view.buf, view.len, waited_in, told, stored_by_ms, due_before_ms, group, queue_offset, flags
-            )
+            size = self.commit_half(<const uint8_t *>view.buf, view.len, waited_in, wanted, queue_offset, &born_at_ms)
         finally:
             PyBuffer_Release(&view)
+        return (self.topic, size, born_at_ms) if size else None
 
-    cdef object copy(
-        self, const uint8_t *data, Py_ssize_t length, bytes waited_in, bytes told, int64_t stored_by_ms, int64_t due_before_ms,
-        bytes group, int64_t queue_offset, int64_t flags,
-    ):
+    cdef int64_t commit_half(
+        self, const uint8_t *data, Py_ssize_t length, bytes waited_in, Text group, int64_t queue_offset, int64_t *born_at_ms
+    ) except -1:
+        """The size of its copy for `topic`; 0, and nothing done, if it is unusual."""
+        cdef Record half
+        cdef Goal goal
+        if not (
+            is_waiting(data, length, waited_in, &half, &goal)
+            and half.queue_offset == queue_offset
+            and goal.group_bytes == group.length
+            and memcmp(goal.group, group.start, group.length) == 0
+            and not asks_for_delay(&half)
+            and self.open()
+        ):
+            return 0
+        half.sys_flag = half.sys_flag & ~<int64_t>TRANSACTION_FLAGS | COMMITTED_FLAG
+        half.prepared_offset = half.offset
+        born_at_ms[0] = half.born_at_ms
+        try:
+            return self.append(&half, &goal)
+        finally:
+            self.close()
+
+    def send_on_delayed(self, bytes entries, bytes waited_in, int64_t now_ms, progress, int64_t number):
+        """`SendingOn.delayed`"""
+        cdef const uint8_t *entry = <const uint8_t *>PyBytes_AS_STRING(entries)
+        cdef Py_ssize_t count = 0, given = PyBytes_GET_SIZE(entries) // ENTRY_BYTES
+        cdef Window window = Window(self.log.files)
         cdef Record record
         cdef Goal goal
-        cdef int64_t number
-        cdef const uint8_t *topic
-        cdef Py_ssize_t topic_bytes
-        topic = read_record(data, length, &record, &topic_bytes)
-        if topic == NULL or topic_bytes != PyBytes_GET_SIZE(waited_in) or memcmp(topic, PyBytes_AS_STRING(waited_in), topic_bytes):
-            return None
-        if record.stored_at_ms > stored_by_ms or (queue_offset >= 0 and record.queue_offset != queue_offset):
-            return None
-        look_for_goal(record.properties, record.properties_bytes, &goal)
-        if not read_number(goal.queue_id, goal.queue_id_bytes, 0, MOST_QUEUE_ID, &record.queue_id):
-            return None
-        if group is not None and not (
-            goal.group_bytes == PyBytes_GET_SIZE(group)
-            and memcmp(goal.group, PyBytes_AS_STRING(group), goal.group_bytes) == 0
-            and not asks_for_delay(&record)
+        cdef int64_t due_ms
+        cdef const uint8_t *data
+        cdef Py_buffer noted
+        if not self.open():
+            return 0, ()
+        noted.buf = NULL
+        try:
+            if progress is not None:
+                PyObject_GetBuffer(progress, &noted, PyBUF_CONTIG)
+            while count < given:
+                due_ms = load64(entry + 12)
+                data = self.find(window, load64(entry), <int32_t>load32(entry + 8))
+                if due_ms > now_ms or data == NULL:
+                    break
+                if not is_waiting(data, <int32_t>load32(entry + 8), waited_in, &record, &goal) or record.stored_at_ms > due_ms:
+                    break
+                record.prepared_offset = 0
+                if not self.append(&record, &goal):
+                    break
+                count += 1
+                entry += ENTRY_BYTES
+                if noted.buf != NULL:
+                    KEEP_ORDER()
+                    store64(<uint8_t *>noted.buf, number + count)
+        finally:
+            if noted.buf != NULL:
+                PyBuffer_Release(&noted)
+            window.close()
+            self.close()
+        return count, self.tallies()
+
+    def send_on_timers(
+        self, positions, Py_ssize_t first, Py_ssize_t stop, unit_files, bytes waited_in, int64_t precision_ms, progress
+    ):
+        """`SendingOn.timers`"""
+        cdef Window window = Window(self.log.files), units = Window(unit_files)
+        cdef Py_ssize_t number = first
+        cdef const uint8_t *unit
+        cdef Py_buffer noted, places
+        if not self.open():
+            return 0, ()
+        noted.buf = places.buf = NULL
+        try:
+            PyObject_GetBuffer(positions, &places, PyBUF_SIMPLE)
+            if progress is not None:
+                PyObject_GetBuffer(progress, &noted, PyBUF_CONTIG)
+            stop = min(stop, places.len // <Py_ssize_t>sizeof(int64_t))
+            while number < stop:
+                unit = units.find((<const int64_t *>places.buf)[number], UNIT_BYTES)
+                if unit == NULL or not self.fire(unit, window, waited_in, precision_ms):
+                    break
+                number += 1
+                if noted.buf != NULL:
+                    KEEP_ORDER()
+                    store32(<uint8_t *>noted.buf, <uint32_t>number)
+        finally:
+            if noted.buf != NULL:
+                PyBuffer_Release(&noted)
+            if places.buf != NULL:
+                PyBuffer_Release(&places)
+            window.close()
+            units.close()
+            self.close()
+        return number - first, self.tallies()
+
+    cdef bint fire(self, const uint8_t *unit, Window window, bytes waited_in, int64_t precision_ms) except -1:
+        """False if it is no plain unit, or its message is unusual."""
+        cdef Record record
+        cdef Goal goal
+        cdef uint8_t told[MOST_TOLD]
+        cdef int64_t put_at_ms = load64(unit + 16), due_ms, size = <int32_t>load32(unit + 36)
+        cdef int64_t fires_ms = put_at_ms + <int32_t>load32(unit + 24)
+        cdef const uint8_t *data
+        if load32(unit) != UNIT_BYTES or load32(unit + 12) != PLAIN_UNIT or fires_ms < 0:
+            return False
+        data = self.find(window, load64(unit + 28), size)
+        if data == NULL or not is_waiting(data, size, waited_in, &record, &goal):
+            return False
+        # One that is due later was stored where another was when the unit was put, and has a unit of its own.
+        if not read_number(goal.due, goal.due_bytes, 0, (fires_ms // precision_ms + 1) * precision_ms - 1, &due_ms):
+            return False
+        if was_told(&record):
+            return False
+        record.prepared_offset = 0
+        record.more_properties = told
+        record.more_properties_bytes = write_told(told, put_at_ms, self.stored_at_ms) - told
+        return self.append(&record, &goal) != 0
+
+    cdef const uint8_t *find(self, Window window, int64_t offset, int64_t size) except? NULL:
+        return window.find(offset, size) if offset >= 0 and size <= self.readable_end - offset else NULL
+
+    cdef list tallies(self):
+        return [(topic, (<Tally>tally).messages, (<Tally>tally).record_bytes) for topic, tally in self.sent.items()]
+
+    # ---- a run
+
+    cdef bint open(self) except -1:
+        log = self.log
+        self.at = log.end
+        self.prepared_to = log.prepared_to
+        if log.is_special or self.at + HEAD_BYTES + BLANK_BYTES > self.prepared_to:
+            return False
+        self.readable_end = log.readable_end
+        self.memory_start = log.segment_start
+        self.most_body = log.max_body_bytes
+        self.store_host = log.store_host
+        self.next_offsets = log.next_queue_offsets
+        self.stored_at_ms = self.now_ms()
+        self.sent = {}
+        PyObject_GetBuffer(log.memory, &self.view, PyBUF_CONTIG)
+        self.memory = <uint8_t *>self.view.buf
+        return True
+
+    cdef int close(self) except -1:
+        PyBuffer_Release(&self.view)
+        if self.sent:
+            self.log.end = self.at
+            self.log.last_stored_at_ms = self.stored_at_ms
+        return 0
+
+    cdef int64_t append(self, Record *record, const Goal *goal) except -1:
+        """As `CommitLog.append` does it: the size; 0, and nothing done, if that has more to look at."""
+        cdef uint8_t *properties
+        cdef tuple queue
+        cdef Tally tally
+        if not self.choose_topic(goal):
+            return 0
+        queue = (self.topic, record.queue_id)
+        known = self.next_offsets.get(queue)
+        record.topic = <const uint8_t *>PyBytes_AS_STRING(self.topic_field)
+        record.topic_bytes = PyBytes_GET_SIZE(self.topic_field)
+        record.magic = <uint32_t>self.topic_magic
+        record.queue_offset = 0 if known is None else known
+        record.offset = self.at
+        record.store_host = <const uint8_t *>PyBytes_AS_STRING(self.store_host)
+        record.stored_at_ms = self.stored_at_ms
+        record.size = record_bytes(record)
+        if (
+            record.properties_bytes + record.more_properties_bytes > MOST_PROPERTIES
+            or record.body_bytes > self.most_body
+            or self.at + record.size + BLANK_BYTES > self.prepared_to
         ):
-            return None
-        if due_before_ms and not (
-            read_number(goal.due, goal.due_bytes, 0, due_before_ms - 1, &number) and not was_told(&record)
-        ):
-            return None
-        if not self.choose_topic(&goal):
-            return None
-        if flags:
-            record.sys_flag = record.sys_flag & ~<int64_t>0xC | flags
-            record.prepared_offset = record.offset
-        else:
-            record.prepared_offset = 0
-        record.more_properties = <const uint8_t *>PyBytes_AS_STRING(told)
-        record.more_properties_bytes = PyBytes_GET_SIZE(told)
-        return self.append(&record)
+            return 0
+        properties = write_record(self.memory + (self.at - self.memory_start), record)
+        text = PyBytes_FromStringAndSize(<const char *>properties, record.properties_bytes + record.more_properties_bytes)
+        self.note_record((queue, self.at, record.size, record.queue_offset, record.sys_flag, self.stored_at_ms, text))
+        self.next_offsets[queue] = record.queue_offset + 1
+        self.at += record.size
+        tally = self.sent.get(self.topic)
+        if tally is None:
+            tally = self.sent[self.topic] = Tally()
+        tally.messages += 1
+        tally.record_bytes += record.size
+        return record.size
 
     cdef bint choose_topic(self, const Goal *goal) except -1:
         """Nearly always that of the message before."""
@@ -109,7 +279,7 @@ cdef class Copies:
             goal.topic_bytes == PyBytes_GET_SIZE(self.topic_name)
             and memcmp(goal.topic, PyBytes_AS_STRING(self.topic_name), goal.topic_bytes) == 0
         ):
-            if goal.topic == NULL or not is_plain(goal.topic, goal.topic_bytes):
+            if not is_plain(goal.topic, goal.topic_bytes):
                 return False
             if goal.topic_bytes == 24 and memcmp(goal.topic, b"RMQ_SYS_TRANS_HALF_TOPIC", 24) == 0:
                 return False  # nothing gets there by waiting
@@ -122,116 +292,16 @@ cdef class Copies:
         self.topic_magic = field.magic
         return True
 
-    cdef object append(self, Record *record):
-        """As `CommitLog.append` does it."""
-        cdef Py_buffer view
-        cdef uint8_t *properties
-        cdef int64_t at = self.log.end
-        cdef bytes store_host = self.log.store_host
-        cdef tuple queue = (self.topic, record.queue_id)
-        cdef dict next_offsets = self.log.next_queue_offsets
-        known = next_offsets.get(queue)
-        record.topic = <const uint8_t *>PyBytes_AS_STRING(self.topic_field)
-        record.topic_bytes = PyBytes_GET_SIZE(self.topic_field)
-        record.magic = <uint32_t>self.topic_magic
-        record.queue_offset = 0 if known is None else known
-        record.offset = at
-        record.store_host = <const uint8_t *>PyBytes_AS_STRING(store_host)
-        record.size = record_bytes(record)
-        if (
-            record.properties_bytes + record.more_properties_bytes > MOST_PROPERTIES
-            or record.body_bytes > <int64_t>self.log.max_body_bytes
-            or at + record.size + BLANK_BYTES > <int64_t>self.log.prepared_to
-        ):
-            return None
-        record.stored_at_ms = self.now_ms()
-        PyObject_GetBuffer(self.log.memory, &view, PyBUF_CONTIG)
-        properties = write_record(<uint8_t *>view.buf + (at - <int64_t>self.log.segment_start), record)
-        text = PyBytes_FromStringAndSize(<const char *>properties, record.properties_bytes + record.more_properties_bytes)
-        PyBuffer_Release(&view)
-        self.log.end = at + record.size
-        self.log.last_stored_at_ms = record.stored_at_ms
-        next_offsets[queue] = record.queue_offset + 1
-        self.note_record((queue, at, record.size, record.queue_offset, record.sys_flag, record.stored_at_ms, text))
-        return self.topic, record.size, record.born_at_ms
+
+cdef inline bint is_waiting(const uint8_t *data, Py_ssize_t length, bytes waited_in, Record *record, Goal *goal) noexcept:
+    record.more_properties_bytes = 0
+    return read_waiting(
+        data, length, <const uint8_t *>PyBytes_AS_STRING(waited_in), PyBytes_GET_SIZE(waited_in), record, goal
+    )
 
 
-cdef const uint8_t *read_record(
-    const uint8_t *data, Py_ssize_t length, Record *record, Py_ssize_t *topic_bytes
-) noexcept nogil:
-    """A record of IPv4 hosts that fills `data`: where its topic stands, NULL if it is another."""
-    cdef const uint8_t *end = data + length
-    cdef const uint8_t *at
-    cdef const uint8_t *topic
-    if length < HEAD_BYTES + 3 or load32(data) != length:
-        return NULL
-    record.sys_flag = <int32_t>load32(data + 36)
-    record.body_bytes = <int32_t>load32(data + 84)
-    if record.sys_flag & UNUSUAL_FLAGS or not 0 <= record.body_bytes <= length - HEAD_BYTES - 3:
-        return NULL
-    record.body_crc = load32(data + 8)
-    record.flag = <int32_t>load32(data + 16)
-    record.queue_offset = load64(data + 20)
-    record.offset = load64(data + 28)
-    record.born_at_ms = load64(data + 40)
-    record.born_host = data + 48
-    record.stored_at_ms = load64(data + 56)
-    record.reconsume_times = <int32_t>load32(data + 72)
-    record.body = data + HEAD_BYTES
-    at = record.body + record.body_bytes
-    if load32(data + 4) == MAGIC_V1:
-        topic_bytes[0] = at[0]
-        at += 1
-    elif load32(data + 4) == MAGIC_V2:
-        topic_bytes[0] = at[0] << 8 | at[1]
-        at += 2
-    else:
-        return NULL
-    topic = at
-    if topic_bytes[0] + 2 > end - at:
-        return NULL
-    at += topic_bytes[0]
-    record.properties_bytes = at[0] << 8 | at[1]
-    record.properties = at + 2
-    if record.properties_bytes != end - at - 2 or not record.properties_bytes or (end - 1)[0] != VALUE_END:
-        return NULL
-    return topic
-
-
-cdef void look_for_goal(const uint8_t *text, Py_ssize_t length, Goal *goal) noexcept nogil:
-    """Of two with one name the later counts; one without a value is none."""
-    cdef const uint8_t *end = text + length
-    cdef const uint8_t *stop
-    goal.topic = goal.queue_id = goal.group = goal.due = NULL
-    goal.topic_bytes = goal.queue_id_bytes = goal.group_bytes = goal.due_bytes = 0
-    while text < end:
-        stop = <const uint8_t *>memchr(text, VALUE_END, end - text)
-        if stop == NULL:
-            stop = end
-        if stop - text > 11 and memcmp(text, b"REAL_TOPIC\x01", 11) == 0:
-            goal.topic = text + 11
-            goal.topic_bytes = stop - goal.topic
-        elif stop - text > 9 and memcmp(text, b"REAL_QID\x01", 9) == 0:
-            goal.queue_id = text + 9
-            goal.queue_id_bytes = stop - goal.queue_id
-        elif stop - text > 7 and memcmp(text, b"PGROUP\x01", 7) == 0:
-            goal.group = text + 7
-            goal.group_bytes = stop - goal.group
-        elif stop - text > 13 and memcmp(text, b"TIMER_OUT_MS\x01", 13) == 0:
-            goal.due = text + 13
-            goal.due_bytes = stop - goal.due
-        text = stop + 1
-
-
-cdef bint says(const Record *record, const char *text, size_t length) noexcept nogil:
-    return memmem(record.properties, record.properties_bytes, text, length) != NULL
-
-
-cdef bint asks_for_delay(const Record *record) noexcept nogil:
-    """`sending.asks_for_delay`"""
-    return says(record, b"DELAY\x01", 6) or says(record, b"TIMER_", 6)
-
-
-cdef bint was_told(const Record *record) noexcept nogil:
-    """Whether it says of an earlier wait what it is to be told of this one."""
-    return says(record, b"TIMER_ENQUEUE_MS", 16) or says(record, b"TIMER_DEQUEUE_MS", 16) or says(record, b"TIMER_ROLL_TIMES", 16)
+cdef uint8_t *write_told(uint8_t *out, int64_t put_at_ms, int64_t now_ms) noexcept:
+    """What a message is told of its wait on the wheel."""
+    out = write_number(write_text(out, b"TIMER_ENQUEUE_MS\x01"), put_at_ms)
+    out = write_number(write_text(out, b"\x02TIMER_DEQUEUE_MS\x01"), now_ms)
+    return write_text(out, b"\x02")

@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from orbitmq_accelerator.command_header cimport Text
+from orbitmq_accelerator.ends cimport SwiftEnds
 from orbitmq_accelerator.record cimport Record
 from orbitmq_accelerator.send_header cimport Send
 from orbitmq_accelerator.signatures cimport KeyStates, sha1_pieces
@@ -26,6 +27,8 @@ cdef class Place:
 cdef class SwiftSends:
     cdef object sending, store, log, durability, receipts, now_ms, served, served_batch, note_record
     cdef object end_transaction  # an express handler, or None where decisions go the ordinary way
+    cdef SwiftEnds ends  # of the usual ones of them
+    cdef object acks  # a swift handler of them, or None
     cdef dict next_offsets
 
     # For what has to wait.
@@ -87,6 +90,7 @@ cdef class SwiftSends:
     cdef bint take_waiting(
         self, Send *send, Record *record, const uint8_t *unique_key, Py_ssize_t key_bytes
     ) except -1
+    cdef int begin_transaction(self, const Record *half) except -1
     cdef int learn_terms(self) except -1
     cdef int64_t due_ms(self, const Wish *wish) noexcept nogil
     cdef Py_ssize_t write_handle(

@@ -17,8 +17,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
+from orbitmq_accelerator.acks cimport begins_with_an_ack
 from orbitmq_accelerator.byte_order cimport load32, store32
 from orbitmq_accelerator.command_header cimport Text, is_plain
+from orbitmq_accelerator.ends cimport SwiftEnds
 from orbitmq_accelerator.record cimport BLANK_BYTES, HEAD_BYTES, MOST_PROPERTIES, Record, record_bytes, write_record
 from orbitmq_accelerator.send_header cimport (
     ACCESS_KEY, COMMITTED_FLAG, LETTERS, PREPARED_FLAG, SECURITY_TOKEN, SIGNATURE, Send, contains, find_unique_key,
@@ -57,7 +59,15 @@ cdef enum:
     SIGNED = (1 << ACCESS_KEY) | (1 << SIGNATURE)
     MOST_KEYS = 10_000  # askers can name topics without end
 
+cdef extern from "crc32.h" nogil:
+    enum:
+        CRC32_LEAST_BYTES
+        CRC32_STEP_BYTES
+    bint crc32_has_instructions() noexcept
+    uint32_t crc32_by_instruction(uint32_t value, const uint8_t *data, size_t length) noexcept
+
 cdef uint32_t CRC[8][256]
+cdef bint crc_by_instruction = crc32_has_instructions()
 cdef tuple NOTHING = (0, b"")
 
 
@@ -84,9 +94,23 @@ def use_instructions_for_signatures(bint allow):
     return sha1_choose(allow)
 
 
+def use_instructions_for_checksums(bint allow):
+    """The same."""
+    global crc_by_instruction
+    crc_by_instruction = allow and crc32_has_instructions()
+    return crc_by_instruction
+
+
 cdef uint32_t crc31(const uint8_t *data, Py_ssize_t length) noexcept nogil:
     """CRC-32 without its top bit."""
-    return ~crc_behind(0xFFFFFFFFu, data, length) & 0x7FFFFFFFu
+    cdef uint32_t value = 0xFFFFFFFFu
+    cdef Py_ssize_t size
+    if crc_by_instruction and length >= CRC32_LEAST_BYTES:
+        size = length - length % CRC32_STEP_BYTES
+        value = crc32_by_instruction(value, data, size)
+        data += size
+        length -= size
+    return ~crc_behind(value, data, length) & 0x7FFFFFFFu
 
 
 cdef uint32_t crc_behind(uint32_t value, const uint8_t *data, Py_ssize_t length) noexcept nogil:
@@ -147,7 +171,7 @@ cdef class SwiftSends:
         free(self.properties)
         free(self.content)
 
-    def __init__(self, sending, durability, receipts, now_ms, served, served_batch, end_transaction=None, door=None):
+    def __init__(self, sending, durability, receipts, now_ms, served, served_batch, end_transaction=None, SwiftEnds ends=None, door=None, acks=None):
         self.sending = sending
         self.store = sending.store
         self.log = sending.store.log
@@ -160,6 +184,8 @@ cdef class SwiftSends:
         self.note_record = self.log.recent.append
         self.topic_name = b""
         self.end_transaction = end_transaction
+        self.ends = ends
+        self.acks = acks
         self.door = door
         self.keys = {}
         self.delayed = Place(names.DELAY_TOPIC, 0)
@@ -170,6 +196,8 @@ cdef class SwiftSends:
         cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
         cdef Py_ssize_t taken, length = PyBytes_GET_SIZE(data)
         if not begins_with_a_send(start, length):
+            if self.acks is not None and begins_with_an_ack(start, length):
+                return self.acks(connection, data)
             return NOTHING
         born_host = host_of(connection)
         if born_host is None or not self.open_run():
@@ -253,13 +281,15 @@ cdef class SwiftSends:
     cdef int close_run(self) except -1:
         """What was taken is part of the log from here on, and counted."""
         PyBuffer_Release(&self.view)
-        if not self.appended:
+        if not self.appended and len(self.log.recent) == self.waiting:
             return 0
         self.log.end = self.at
         self.log.last_stored_at_ms = self.stored_at_ms
         self.count_topic()
         for place in (self.delayed, self.timers, self.halves):
             self.count_place(place)
+        if self.ends is not None:
+            self.ends.hand_over()
         self.store.appended(len(self.log.recent) - self.waiting)
         if self.immediate:
             note_served(self.served, self.appended - self.batches)
@@ -384,9 +414,16 @@ cdef class SwiftSends:
         place.records += 1
         place.record_bytes += record.size
         if wish.kind == HALF_MESSAGE:
-            appended = Appended(record.offset, self.at, record.queue_offset, self.stored_at_ms)
-            self.sending.on_half_message(appended, self.topic_text)
+            self.begin_transaction(record)
         return True
+
+    cdef int begin_transaction(self, const Record *half) except -1:
+        if self.ends is not None:
+            self.ends.begin(self.topic_text, half)
+        else:
+            appended = Appended(half.offset, self.at, half.queue_offset, self.stored_at_ms)
+            self.sending.on_half_message(appended, self.topic_text)
+        return 0
 
     cdef int learn_terms(self) except -1:
         terms = self.sending.waiting_terms()
@@ -467,6 +504,10 @@ cdef class SwiftSends:
             return False
         self.log.end = self.at
         try:
+            if self.ends is not None:
+                if self.ends.take(header, header_bytes, self.memory, self.memory_start):
+                    return True
+                self.ends.hand_over()  # decisions are recorded in the order in which they came
             answer = self.end_transaction(connection, PyBytes_FromStringAndSize(<const char *>header, header_bytes), b"")
         finally:
             self.take_log_back()

@@ -217,6 +217,8 @@ cdef class SwiftReader:
             sends.pay_later(seat.connection)
             seat.connection.pause_if_full()
             return 0
+        if not sends.answered:
+            return 0
         if seat.unsent() == 0:
             sent = send(descriptor, sends.answers, sends.answered, MSG_DONTWAIT | MSG_NOSIGNAL)
             if sent == sends.answered:

@@ -194,11 +194,12 @@ class DelayedMessages:
         if self._offsets[level] >= high:
             return None
         entries = self._store.queue_entries(names.DELAY_TOPIC, level - 1, self._offsets[level], _BATCH) or []
-        now_ms = self._clock.now_ms()
-        for physical, size, due_code in entries:
-            if due_code <= now_ms and self._send_on(physical, size, due_code):
-                self._delivered(level)
+        done = 0
+        while done < len(entries):
+            if sent := self._send_on(level, len(entries) - done):
+                done += sent
                 continue
+            physical, size, due_code = entries[done]
             message = self._read(level, physical, size)
             if message is not None:
                 due_ms = self._due_ms(message, due_code, level)
@@ -206,6 +207,7 @@ class DelayedMessages:
                     return due_ms
                 self._deliver(message)
             self._delivered(level)
+            done += 1
         return _AT_ONCE  # more may be due, but others want the event loop too
 
     def _read(self, level: int, commit_log_offset: int, size: int) -> RawRecord | None:
@@ -221,14 +223,16 @@ class DelayedMessages:
         # A smaller code is no time: where its entry is extended, an address.
         return min(due_ms, due_code) if due_code >= message.stored_at_ms else due_ms
 
-    def _send_on(self, commit_log_offset: int, size: int, due_ms: int) -> bool:
-        """Deliver it the quick way; False if there is more to look at: that it was stored after `due_ms`, which is no time then."""
-        record = self._store.log.read(commit_log_offset, size)
-        sent = self._store.send_on(record, _DELAY_TOPIC, stored_by_ms=due_ms) if record is not None else None
-        if sent is None:
-            return False
-        self._sending.count(sent.topic, 1, sent.size)
-        return True
+    def _send_on(self, level: int, most: int) -> int:
+        """Deliver what is due the quick way, and how many that were; 0 if the first that waits is not due, or has to be looked at."""
+        offset = self._offsets[level]
+        entries = self._store.packed_entries(names.DELAY_TOPIC, level - 1, offset, most)
+        progress = self._progress.place(level) if self._notes_deliveries else None
+        sent = self._store.sending_on.delayed(entries, _DELAY_TOPIC, self._clock.now_ms(), progress, offset + 1)
+        for topic, messages, size in sent.by_topic:
+            self._sending.count(topic, messages, size)
+        self._offsets[level] = offset + sent.messages
+        return sent.messages
 
     def _delivered(self, level: int) -> None:
         self._offsets[level] += 1

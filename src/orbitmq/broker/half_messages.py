@@ -18,6 +18,8 @@ import sys
 from collections import Counter as Tally
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from orbitmq.broker import names, statistics
 from orbitmq.broker.histograms import FINISH_LATENCY
 from orbitmq.broker.own_queues import read_batch
@@ -38,7 +40,7 @@ from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers.transactions import CheckTransactionState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from orbitmq.broker.clients import Client, Clients
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
@@ -56,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"  # under which the progress in both queues is saved, as in Java
 _QUEUE: Final = 0
-_HALF_TOPIC: Final = names.HALF_TOPIC.encode()
+HALF_TOPIC_BYTES: Final = names.HALF_TOPIC.encode()
 _find_group: Final = property_finder(keys.PRODUCER_GROUP)
 _find_topic: Final = property_finder(keys.REAL_TOPIC)
 _find_queue: Final = property_finder(keys.REAL_QUEUE_ID)
@@ -67,19 +69,16 @@ _PRODUCER_IS_BEHIND_SECONDS: Final = 0.02
 _LONGEST_ROUND_SECONDS: Final = 60.0  # Java's too; the next round goes on
 
 
-class HalfMessage:
-    """What must be known of an undecided message without reading it."""
+class HalfMessage(msgspec.Struct, gc=False):
+    """What must be known of an undecided message without reading it. There may be many: strings are shared."""
 
-    __slots__ = ("checks", "commit_log_offset", "group", "immune_ms", "size", "stored_at_ms", "topic")
-
-    def __init__(self, topic: str, commit_log_offset: int, size: int, stored_at_ms: int, checks: int = 0) -> None:
-        self.topic = sys.intern(topic)  # where it will go
-        self.commit_log_offset = commit_log_offset
-        self.size = size
-        self.stored_at_ms = stored_at_ms
-        self.checks = checks
-        self.group: str | None = None  # of producers; known once the message was looked at
-        self.immune_ms: int | None = None  # how long it wants to be left alone; None: as long as the broker says
+    topic: str  # where it will go
+    commit_log_offset: int
+    size: int
+    stored_at_ms: int
+    checks: int = 0
+    group: str | None = None  # of producers; known once the message was looked at
+    immune_ms: int | None = None  # how long it wants to be left alone; None: as long as the broker says
 
 
 class HalfMessages:
@@ -104,18 +103,18 @@ class HalfMessages:
         self._stats = stats
         self._clock = clock
         self._store_host = store_host
-        self._undecided: dict[int, HalfMessage] = {}  # by offset in the half queue, oldest first
+        self.undecided: dict[int, HalfMessage] = {}  # by offset in the half queue, oldest first
         self._to_record: list[int] = []
         self._next_producer = 0
         self.may_see: Callable[[Client, str], bool] = lambda producer, topic: True  # a message of that topic
         self._rebuild()
 
     def __len__(self) -> int:
-        return len(self._undecided)
+        return len(self.undecided)
 
     def by_topic(self) -> Tally[str]:
         """How many are undecided."""
-        return Tally(half.topic for half in self._undecided.values())
+        return Tally(half.topic for half in self.undecided.values())
 
     def settle_at(self, store_host: bytes) -> None:
         self._store_host = store_host
@@ -125,18 +124,20 @@ class HalfMessages:
     def taken(self, appended: Appended, topic: str) -> None:
         """A half message for that topic was stored."""
         at = appended.commit_log_offset
-        self._undecided[appended.queue_offset] = HalfMessage(topic, at, appended.end - at, appended.stored_at_ms)
+        self.undecided[appended.queue_offset] = HalfMessage(
+            sys.intern(topic), at, appended.end - at, appended.stored_at_ms
+        )
 
     # ---- and is decided
 
     def topic_of(self, queue_offset: int) -> str | None:
         """Where an undecided message will go."""
-        half = self._undecided.get(queue_offset)
+        half = self.undecided.get(queue_offset)
         return None if half is None else half.topic
 
     def commit(self, queue_offset: int, commit_log_offset: int, group: str) -> None:
         """Let consumers see the message. RequestFailed when there is no such transaction of this group."""
-        half = self._undecided.get(queue_offset)
+        half = self.undecided.get(queue_offset)
         born_at_ms = self._send_on(half, queue_offset, commit_log_offset, group)
         if born_at_ms is None:
             message = self._find(queue_offset, commit_log_offset, group)
@@ -146,13 +147,25 @@ class HalfMessages:
             born_at_ms = message.born_at_ms
         assert half is not None, "only what is undecided is sent on"
         self._decide(queue_offset)
-        self._stats.counter(statistics.COMMIT_NUMS, half.topic).add(1)
-        waited_seconds = (self._clock.now_ms() - born_at_ms) // 1000
-        self._stats.histogram(FINISH_LATENCY).record(waited_seconds, half.topic)
+        self._count_commits(half.topic, (self._clock.now_ms() - born_at_ms) // 1000, 1)
+
+    def committed_together(self, queue_offsets: list[int], finished: Sequence[tuple[str, int, int, int]]) -> None:
+        """Compiled loops sent these on and took them out of `undecided`.
+
+        `finished`: topic, seconds since the messages were born, how many, the bytes of their records.
+        """
+        for topic, waited_seconds, messages, size in finished:
+            self._sending.count(topic, messages, size)
+            self._count_commits(topic, waited_seconds, messages)
+        self._to_be_recorded(queue_offsets)
+
+    def _count_commits(self, topic: str, waited_seconds: int, messages: int) -> None:
+        self._stats.counter(statistics.COMMIT_NUMS, topic).add(messages)
+        self._stats.histogram(FINISH_LATENCY).record(waited_seconds, topic, times=messages)
 
     def roll_back(self, queue_offset: int, commit_log_offset: int, group: str) -> None:
         self._find(queue_offset, commit_log_offset, group)
-        half = self._undecided.get(queue_offset)
+        half = self.undecided.get(queue_offset)
         if half is not None:
             self._decide(queue_offset)
             self._stats.counter(statistics.ROLLBACK_NUMS, half.topic).add(1)
@@ -164,12 +177,8 @@ class HalfMessages:
         record = self._store.log.read(commit_log_offset, half.size)
         if record is None:
             return None
-        sent = self._store.send_on(
-            record,
-            _HALF_TOPIC,
-            group=group.encode("utf-8", "replace"),
-            queue_offset=queue_offset,
-            flags=TRANSACTION_COMMIT,
+        sent = self._store.sending_on.commit_half(
+            record, HALF_TOPIC_BYTES, group.encode("utf-8", "replace"), queue_offset
         )
         if sent is None:
             return None
@@ -177,7 +186,7 @@ class HalfMessages:
         return sent.born_at_ms
 
     def _find(self, queue_offset: int, commit_log_offset: int, group: str) -> RawRecord:
-        half = self._undecided.get(queue_offset)
+        half = self.undecided.get(queue_offset)
         if half is not None and half.commit_log_offset == commit_log_offset:
             record = self._store.log.read(commit_log_offset, half.size)
         else:
@@ -219,10 +228,13 @@ class HalfMessages:
         self._sending.count(topic, 1, appended.end - appended.commit_log_offset)
 
     def _decide(self, queue_offset: int) -> None:
-        del self._undecided[queue_offset]
+        del self.undecided[queue_offset]
+        self._to_be_recorded([queue_offset])
+
+    def _to_be_recorded(self, queue_offsets: list[int]) -> None:
         if not self._to_record:
             asyncio.get_running_loop().call_soon(self.record_decisions)
-        self._to_record.append(queue_offset)
+        self._to_record += queue_offsets
 
     def record_decisions(self) -> None:
         """One op message for all decisions of this turn of the loop."""
@@ -253,8 +265,8 @@ class HalfMessages:
         Gives way to other work all the time, and waits for producers that do not keep up: there may be 100,000 of them.
         """
         deadline = asyncio.get_running_loop().time() + _LONGEST_ROUND_SECONDS
-        for number, (queue_offset, half) in enumerate(list(self._undecided.items()), 1):
-            while queue_offset in self._undecided and not self._check(queue_offset, half):
+        for number, (queue_offset, half) in enumerate(list(self.undecided.items()), 1):
+            while queue_offset in self.undecided and not self._check(queue_offset, half):
                 await asyncio.sleep(_PRODUCER_IS_BEHIND_SECONDS)
                 if asyncio.get_running_loop().time() > deadline:
                     self.save_progress()
@@ -293,13 +305,13 @@ class HalfMessages:
         """None when it is not there any more; then it is undecided no more."""
         record = self._store.record_at(half.commit_log_offset)
         if record is None:
-            del self._undecided[queue_offset]  # its file has expired
+            del self.undecided[queue_offset]  # its file has expired
             return None
         try:
             message = decode_record(record)
         except MessageError as error:
             logger.error("gave up the half message at %d, which cannot be read: %s", half.commit_log_offset, error)
-            del self._undecided[queue_offset]
+            del self.undecided[queue_offset]
             return None
         half.group = sys.intern(message.properties.get(keys.PRODUCER_GROUP, ""))
         immune_seconds = property_number(message.properties.get(keys.CHECK_IMMUNITY_SECONDS), -1)
@@ -360,12 +372,12 @@ class HalfMessages:
 
     def look_again(self) -> None:
         """A slave's queues have grown since it was started."""
-        self._undecided.clear()
+        self.undecided.clear()
         self._rebuild()
 
     async def begin_elsewhere(self, begin: Callable[[RawRecord], Awaitable[bool]]) -> None:
         """What is undecided becomes a transaction of another broker, which asks its producer."""
-        for queue_offset, half in list(self._undecided.items()):
+        for queue_offset, half in list(self.undecided.items()):
             record = self._store.log.read(half.commit_log_offset, half.size)
             try:
                 message = decode_raw(record) if record is not None else None
@@ -374,22 +386,22 @@ class HalfMessages:
                 message = None
             if message is not None and not await begin(message):
                 return
-            del self._undecided[queue_offset]
+            del self.undecided[queue_offset]
             self.save_progress()
 
     def forget_before(self) -> None:
         """The saved progress was taken back from a slave: what lies before it is decided, or another broker's."""
         offset = self._offsets.get(GROUP, names.HALF_TOPIC, _QUEUE) or 0
-        for queue_offset in [known for known in self._undecided if known < offset]:
-            del self._undecided[queue_offset]
+        for queue_offset in [known for known in self.undecided if known < offset]:
+            del self.undecided[queue_offset]
 
     # ---- across restarts
 
     def save_progress(self) -> None:
         """How far everything is decided. The op queue can be left behind only where nothing before it is open."""
         half_end = self._store.queue_range(names.HALF_TOPIC, _QUEUE).max_offset
-        self._save_offset(names.HALF_TOPIC, next(iter(self._undecided), half_end))
-        if not self._undecided and not self._to_record:
+        self._save_offset(names.HALF_TOPIC, next(iter(self.undecided), half_end))
+        if not self.undecided and not self._to_record:
             self._save_offset(names.HALF_OP_TOPIC, self._store.queue_range(names.HALF_OP_TOPIC, _QUEUE).max_offset)
 
     def _save_offset(self, topic: str, offset: int) -> None:
@@ -406,15 +418,15 @@ class HalfMessages:
         }
         for message in self._messages(names.HALF_TOPIC):
             if message.queue_offset not in decided:
-                self._undecided[message.queue_offset] = HalfMessage(
-                    message.properties.get(keys.REAL_TOPIC, ""),
+                self.undecided[message.queue_offset] = HalfMessage(
+                    sys.intern(message.properties.get(keys.REAL_TOPIC, "")),
                     message.commit_log_offset,
                     message.size,
                     message.stored_at_ms,
                     property_number(message.properties.get(keys.TRANSACTION_CHECK_TIMES), 0),
                 )
-        if self._undecided:
-            logger.info("%d transactions are undecided", len(self._undecided))
+        if self.undecided:
+            logger.info("%d transactions are undecided", len(self.undecided))
 
     def _messages(self, topic: str) -> Iterator[StoredMessage]:
         """From the saved progress to the end, one at a time: there may be many."""

@@ -68,12 +68,12 @@ class Histogram:
         self._counts: dict[tuple[str, ...], list[int]] = {}
         self._totals: dict[tuple[str, ...], int] = {}
 
-    def record(self, value: int, *labels: str) -> None:
+    def record(self, value: int, *labels: str, times: int = 1) -> None:
         counts = self._counts.get(labels)
         if counts is None:
             counts = self._counts[labels] = [0] * (len(self.kind.bounds) + 1)
-        counts[bisect_left(self.kind.bounds, value)] += 1
-        self._totals[labels] = self._totals.get(labels, 0) + value
+        counts[bisect_left(self.kind.bounds, value)] += times
+        self._totals[labels] = self._totals.get(labels, 0) + value * times
 
     def spreads(self) -> Iterator[tuple[dict[str, str], Spread]]:
         for labels, counts in self._counts.items():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orbitmq.accelerated import compiled
 from orbitmq.access.express import ExpressDoor
 from orbitmq.access.gate import guarded
 from orbitmq.access.handlers import access_routes
 from orbitmq.access.plain_handlers import plain_routes
+from orbitmq.broker.half_messages import HALF_TOPIC_BYTES, HalfMessage
 from orbitmq.broker.handlers import (
     admin_clients,
     admin_config,
@@ -36,11 +37,12 @@ from orbitmq.broker.handlers.pull_express import PullExpress
 from orbitmq.broker.handlers.send_express import SendExpress
 from orbitmq.broker.permissions import AUDITED, NEEDS
 from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.command import OK_HEADER
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON
 from orbitmq.protocol.headers.send import SendMessage, SendMessageV2, SignedSendV2
 from orbitmq.protocol.short_send_binary import ShortSendReader
 from orbitmq.protocol.whole_request import reader
-from orbitmq.transport.request_times import Kind
+from orbitmq.transport.request_times import Kind, Result
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -124,8 +126,30 @@ def _build_sends(state: State) -> SwiftHandler | None:
         served,
         served_batch,
         EndExpress(state.half_messages, state.durability, state.times) if state.gate is None else None,
+        _swift_ends(state) if state.gate is None else None,
         None if state.gate is None else ExpressDoor(state.gate),
+        _swift_acks(state) if state.gate is None else None,
     )
+    return handler
+
+
+def _swift_ends(s: State) -> Any | None:
+    """Of transactions; only for the compiled loop of sends, between which they come."""
+    ends = compiled("ends")
+    if ends is None:
+        return None
+    served = s.times.of(Kind(RequestCode.END_TRANSACTION, result=Result.ONEWAY))
+    return ends.SwiftEnds(
+        s.half_messages, HalfMessage, s.store.sending_on.copies, s.store.log, HALF_TOPIC_BYTES, served
+    )
+
+
+def _swift_acks(s: State) -> SwiftHandler | None:
+    acks = compiled("acks")
+    if acks is None:
+        return None
+    together = AckExpress(s.settling, s.topics, s.store, s.durability).together
+    handler: SwiftHandler = acks.SwiftAcks(together, s.durability, s.times.of(Kind(RequestCode.ACK_MESSAGE)), OK_HEADER)
     return handler
 
 

@@ -40,6 +40,7 @@ from orbitmq.tasks import set_within
 
 if TYPE_CHECKING:
     import random
+    from array import array
     from collections.abc import Iterator
 
     from orbitmq.broker.sending import Sending
@@ -365,8 +366,10 @@ class Timers:
         wheel.queue_offset = max(wheel.queue_offset, low)
         if wheel.queue_offset >= high:
             return False
-        entries = self._store.queue_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, _PUT_PER_TURN) or []
         now_ms = self._clock.now_ms()
+        if self._put_together(now_ms):
+            return True
+        entries = self._store.queue_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, _PUT_PER_TURN) or []
         ready: list[_Ready] = []
         end = wheel.queue_offset
         for number, (commit_log_offset, size, _) in enumerate(entries, end):
@@ -394,9 +397,23 @@ class Timers:
         wheel.note(self._next if self._firing is not None else 0)
         return True
 
-    def _taken(self, goal: str, asked_seconds: int) -> None:
-        self._stats.counter(statistics.TIMER_ENQUEUE_NUMS, goal).add(1)
-        self._delays.record(asked_seconds, goal, *ON_DISK.values())
+    def _put_together(self, now_ms: int) -> bool:
+        """The quick way; False if the first of them has to be looked at."""
+        wheel = self.wheel
+        entries = self._store.packed_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, _PUT_PER_TURN)
+        put = wheel.put_together(entries, _TIMER_TOPIC, self._store.log, now_ms)
+        if not put.messages:
+            return False
+        for goal, asked_seconds, messages in put.waits:
+            self._taken(goal, asked_seconds, messages)
+            self._count(goal, messages)
+        wheel.queue_offset += put.messages
+        wheel.note(self._next if self._firing is not None else 0)
+        return True
+
+    def _taken(self, goal: str, asked_seconds: int, messages: int = 1) -> None:
+        self._stats.counter(statistics.TIMER_ENQUEUE_NUMS, goal).add(messages)
+        self._delays.record(asked_seconds, goal, *ON_DISK.values(), times=messages)
 
     def _asked(self, message: RawRecord, size: int) -> Timer | None:
         """What a message of the timer topic asks for; None, and said, when it does not say when or where."""
@@ -432,15 +449,17 @@ class Timers:
             self._next = self._firing.fired
             self._recalled = self._recalls(self._firing) if self._firing.has_recalls else {}
         positions = self._firing.positions
-        for _ in range(_FIRED_PER_TURN):
-            if self._next == len(positions):
-                self._slot_is_done(self._firing)
-                return True
+        stop = min(len(positions), self._next + _FIRED_PER_TURN)
+        while self._next < stop:
+            if not self._recalled and not self._stand_in[1] and self._send_on(positions, stop):
+                continue
             unit = self.wheel.log.unit(positions[self._next])
             if unit is not None and not _only_recalls(unit):
                 self._fire_unit(unit)
             self._next += 1
             self.wheel.note(self._next)
+        if stop == len(positions):
+            self._slot_is_done(self._firing)
         return True
 
     def _slot_is_done(self, firing: DueSlot) -> None:
@@ -462,11 +481,6 @@ class Timers:
         return found
 
     def _fire_unit(self, unit: TimerUnit) -> None:
-        is_usual = not (
-            unit.kind & ROLL or self._recalled or self._fired_elsewhere(unit.fires_ms, unit.commit_log_offset)
-        )
-        if is_usual and self._send_on(unit):
-            return
         message = self._message(unit.commit_log_offset, unit.size)
         if message is None:
             return
@@ -486,24 +500,20 @@ class Timers:
         unique_key = (_find_unique_key(message.properties) or b"").decode("utf-8", "replace") if recalled else ""
         return bool(recalled) and recalled.pop(recall_key(self._goal(message)[0], unique_key), None) is not None
 
-    def _send_on(self, unit: TimerUnit) -> bool:
-        """Deliver it the quick way; False if there is more to look at."""
-        record = self._store.log.read(unit.commit_log_offset, unit.size)
-        if record is None:
-            return False
-        precision_ms = self.wheel.precision_ms
-        sent = self._store.send_on(
-            record,
-            _TIMER_TOPIC,
-            told=_TOLD % (unit.put_at_ms, self._clock.now_ms()),
-            due_before_ms=(unit.fires_ms // precision_ms + 1) * precision_ms,
+    def _send_on(self, positions: array[int], stop: int) -> bool:
+        """Deliver some of a slot the quick way; False if the next one has to be looked at."""
+        wheel = self.wheel
+        wheel.note(self._next)  # which slot that is; its units are noted one by one
+        sent = self._store.sending_on.timers(
+            positions, self._next, stop, wheel.log.files, _TIMER_TOPIC, wheel.precision_ms, wheel.place_of_fired()
         )
-        if sent is None:
-            return False
-        self._sending.count(sent.topic, 1, sent.size)
-        self._stats.counter(statistics.TIMER_DEQUEUE_NUMS, sent.topic).add(1)
-        self._count(sent.topic, 1 if unit.kind & RECALL else -1)
-        return True
+        for topic, messages, size in sent.by_topic:
+            self._sending.count(topic, messages, size)
+            self._stats.counter(statistics.TIMER_DEQUEUE_NUMS, topic).add(messages)
+            self._count(topic, -messages)
+        self._next += sent.messages
+        wheel.note(self._next)
+        return sent.messages > 0
 
     def _is_of_another(self, unit: TimerUnit, message: RawRecord) -> bool:
         """Whether the log was cut since the unit was put, and has a later timer at that place. That one has a unit of its own."""

@@ -57,9 +57,12 @@ _decode_json_header: Final = msgspec.json.Decoder(_JsonHeader, strict=False).dec
 _encode_json: Final = msgspec.json.Encoder().encode
 
 
-_OK: Final = b'{"code":0,"flag":%d,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % (
-    FLAG_RESPONSE,
-    versions.OURS,
+OK_HEADER: Final = (
+    b'{"code":0,"flag":%d,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+    % (
+        FLAG_RESPONSE,
+        versions.OURS,
+    )
 )
 
 
@@ -162,7 +165,7 @@ def ok(header: Header | None = None, body: bytes = b"") -> Command:
 
 def ok_frame(opaque: int) -> bytes:
     """The whole frame that says `ok()` to request `opaque`."""
-    header = _OK % opaque
+    header = OK_HEADER % opaque
     return lengths(len(header) + 4, len(header)) + header
 
 

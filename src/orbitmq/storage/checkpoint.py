@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.storage.files import Disk
-    from orbitmq.storage.open_files import PlainFile
+    from orbitmq.storage.open_files import MappedFile
 
 logger = logging.getLogger(__name__)
 
@@ -117,23 +117,27 @@ class CheckpointFile:
         found = disk.stat(path)
         if found is None or found.size != FILE_BYTES:
             disk.replace(path, _padded(disk, path)[:FILE_BYTES])
-        self._file: PlainFile = disk.open(path, writable=True)
+        self._file: MappedFile = disk.map(path, writable=True)
         self._saved = b""
 
     def save(self, checkpoint: Checkpoint | TimerCheckpoint) -> None:
         """Durable on return. Writes nothing if nothing changed."""
         data = checkpoint.pack()
         if data != self._saved:
-            self._file.pwrite(data, 0)
+            self._file.memory[: len(data)] = data
             self._file.sync()
             self._saved = data
 
     def note(self, data: bytes, at: int) -> None:
         """Bytes that Java does not look at. In the page cache on return: a killed process leaves them, a power cut may not."""
-        self._file.pwrite(data, at)
+        self._file.memory[at : at + len(data)] = data
+
+    def place(self, size: int, at: int) -> memoryview:
+        """Where bytes can be noted without a call."""
+        return self._file.memory[at : at + size]
 
     def read(self, size: int, at: int) -> bytes:
-        return self._file.pread(size, at)
+        return bytes(self._file.memory[at : at + size])
 
     def close(self) -> None:
         self._file.close()

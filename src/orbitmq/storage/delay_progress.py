@@ -48,5 +48,10 @@ class DelayProgress:
         if level < FILE_BYTES // _NUMBER.size:
             self._file.note(_NUMBER.pack(offset + 1), level * _NUMBER.size)
 
+    def place(self, level: int) -> memoryview | None:
+        """Where `note` puts its number, which is one more than the offset; None of a level that has no place."""
+        at = level * _NUMBER.size
+        return self._file.place(_NUMBER.size, at) if at < FILE_BYTES else None
+
     def close(self) -> None:
         self._file.close()

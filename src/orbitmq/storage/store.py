@@ -19,7 +19,6 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from orbitmq.accelerated import compiled
 from orbitmq.clock import SystemClock
 from orbitmq.errors import MessageError, StorageError, StoreFull
 from orbitmq.message.record import END_OF_FILE, stored_at_ms
@@ -41,6 +40,7 @@ from orbitmq.storage.queue_table import QueueTable
 from orbitmq.storage.reading import MAX_READ_BYTES, QueueReader
 from orbitmq.storage.recovery import recover
 from orbitmq.storage.replica import Replica
+from orbitmq.storage.sending_on import SendingOn
 from orbitmq.storage.threads import OwnThreads
 
 if TYPE_CHECKING:
@@ -63,14 +63,6 @@ FOREVER_MS: Final = 2**63 - 1
 class QueueRange(NamedTuple):
     min_offset: int
     max_offset: int  # the number the next message gets
-
-
-class SentOn(NamedTuple):
-    """A message that has waited, where it belongs."""
-
-    topic: str
-    size: int  # of the record
-    born_at_ms: int
 
 
 class FoundByKey(NamedTuple):
@@ -142,8 +134,7 @@ class Store:
         )
         self.replica: Replica | None = None  # of a slave's store
         self._recent = self.log.recent
-        copies = compiled("copies")
-        self._copies = None if copies is None else copies.Copies(self.log, self.clock.now_ms)
+        self.sending_on = SendingOn(self.log, self.health, self.clock.now_ms, self.appended)
         self._synchronous = config.flush_mode is FlushMode.SYNC
         self._closed = False
 
@@ -193,36 +184,6 @@ class Store:
         if waiting == 1 or waiting >= _DISPATCH_AT or self._synchronous:
             self.appended(1)
         return appended
-
-    def send_on(
-        self,
-        record: memoryview,
-        waited_in: bytes,
-        *,
-        told: bytes = b"",
-        stored_by_ms: int = FOREVER_MS,
-        due_before_ms: int = 0,
-        group: bytes | None = None,
-        queue_offset: int = -1,
-        flags: int = 0,
-    ) -> SentOn | None:
-        """Append a record of the topic `waited_in` again, for the topic and queue that its properties name, with `told` behind them.
-
-        With `flags` it is a half message that is committed; `group` and `queue_offset` must be its own then, and it may not
-        ask for a delay. Stored after `stored_by_ms`, or with a TIMER_OUT_MS that is not before `due_before_ms`, it is not sent on.
-
-        None: nothing was done, and whoever asked must look at the message and `append` it. It is always None without the
-        accelerator, and where something is unusual.
-        """
-        if self._copies is None or self.health.refuses_writes:
-            return None
-        found = self._copies.send_on(record, waited_in, told, stored_by_ms, due_before_ms, group, queue_offset, flags)
-        if found is None:
-            return None
-        waiting = len(self._recent)
-        if waiting == 1 or waiting >= _DISPATCH_AT or self._synchronous:
-            self.appended(1)
-        return SentOn(*found)
 
     def append_batch(
         self,
@@ -375,6 +336,14 @@ class Store:
         with self.queues.lock:
             return QueueRange(queue.min_offset, queue.next_offset)
 
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """The number that the next message of the queue gets; 0 for a queue that does not exist."""
+        queue = self.queues.queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        with self.queues.lock:
+            return queue.next_offset
+
     def queue_ranges(self, topic: str | None = None) -> dict[tuple[str, int], QueueRange]:
         """Of all queues, or those of one topic."""
         with self.queues.lock:
@@ -398,6 +367,14 @@ class Store:
                 data = queue.entries(at + len(found), stop - at - len(found))  # of one file at a time
                 found += ENTRY.iter_unpack(data) if data else [queue.entry(at + len(found))]
             return found
+
+    def packed_entries(self, topic: str, queue_id: int, start: int, count: int) -> bytes:
+        """As `queue_entries`, as they are stored, of one file; nothing where there is none, or the queue is of batches."""
+        queue = self.queues.queues.get((topic, queue_id))
+        if not isinstance(queue, QueueIndex):
+            return b""
+        with self.queues.lock:
+            return queue.entries(start, min(count, queue.next_offset - start)) if start >= queue.min_offset else b""
 
     def topics(self) -> set[str]:
         """Those that have queues."""

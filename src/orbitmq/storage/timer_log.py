@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.storage.files import Disk
+    from orbitmq.storage.segmented_log import Segment
 
 PLAIN: Final = 1
 ROLL: Final = 2
@@ -73,33 +74,37 @@ class TimerLog:
     """`delete_below` may come from the cleaning thread; all else belongs to the owner's."""
 
     def __init__(self, disk: Disk, directory: Path, file_bytes: int) -> None:
-        self._files = SegmentedLog(disk, directory, file_bytes)
+        self.files = SegmentedLog(disk, directory, file_bytes)
         self.end = 0  # until `recover` has found it
 
     @property
     def start(self) -> int:
-        return self._files.start
+        return self.files.start
 
     def append(self, unit: TimerUnit) -> int:
         """Where it is now."""
-        last = self._files.last
-        if last is None:
-            last = self._files.roll()
-            self.end = last.start
-        elif last.end - self.end < UNIT_BYTES + _BLANK.size:
-            following = self._files.roll()
-            _BLANK.pack_into(last.memory, self.end - last.start, last.end - self.end, 0, _BLANK_MAGIC)
-            last = following
-            self.end = last.start
+        segment = self.room() or self._begin_file()
         at = self.end
-        _UNIT.pack_into(last.memory, at - last.start, UNIT_BYTES, *unit, 0)
+        _UNIT.pack_into(segment.memory, at - segment.start, UNIT_BYTES, *unit, 0)
         self.end = at + UNIT_BYTES
         return at
 
+    def _begin_file(self) -> Segment:
+        last, following = self.files.last, self.files.roll()
+        if last is not None:
+            _BLANK.pack_into(last.memory, self.end - last.start, last.end - self.end, 0, _BLANK_MAGIC)
+        self.end = following.start
+        return following
+
+    def room(self) -> Segment | None:
+        """The file that the next unit goes to; None if there is no room in it, and `append` has to begin another."""
+        last = self.files.last
+        return last if last is not None and last.end - self.end >= UNIT_BYTES + _BLANK.size else None
+
     def unit(self, position: int) -> TimerUnit | None:
         """None if there is none: its file was deleted with the messages it spoke of."""
-        segment = self._files.segment_of(position)
-        if segment is None or not self._files.start <= position < self.end:
+        segment = self.files.segment_of(position)
+        if segment is None or not self.files.start <= position < self.end:
             return None
         size, previous, kind, put_at_ms, delay_ms, offset, record_size, topic_hash, _ = _UNIT.unpack_from(
             segment.memory, position - segment.start
@@ -112,7 +117,7 @@ class TimerLog:
 
     def units_from(self, position: int) -> Iterator[tuple[int, TimerUnit]]:
         """All from the file that holds `position` on, with where they are; ends at what is no unit."""
-        for segment in self._files.segments:
+        for segment in self.files.segments:
             if segment.end <= position:
                 continue
             for at in range(0, len(segment.memory) - UNIT_BYTES + 1, UNIT_BYTES):
@@ -126,13 +131,13 @@ class TimerLog:
 
     def recover(self, trusted_to: int, is_sound: Callable[[TimerUnit], bool], *, power_cut: bool) -> None:
         """Find the end. Behind `trusted_to` each unit must be sound as well: a power cut may have torn it."""
-        end = self._files.start
-        for at, unit in self.units_from(trusted_to - self._files.segment_bytes):
+        end = self.files.start
+        for at, unit in self.units_from(trusted_to - self.files.segment_bytes):
             if at >= trusted_to and not is_sound(unit):
                 break
             end = at + UNIT_BYTES
-        self._files.truncate(end)
-        last = self._files.last
+        self.files.truncate(end)
+        last = self.files.last
         self.end = end if last is not None else 0
         if power_cut and last is not None:
             # Pages reach the disk in any order, and whatever looks like a unit is taken for one later.
@@ -142,19 +147,19 @@ class TimerLog:
                     page[:] = _PAGE[: len(page)]
 
     def sync(self, start: int, end: int) -> None:
-        self._files.sync(start, end)
+        self.files.sync(start, end)
 
     def delete_below(self, log_start: int) -> int:
         """Remove leading files whose last unit speaks of a message that is not in the commit log any more."""
         removed = 0
-        while len(self._files.segments) > 1:
-            segment = self._files.segments[0]
+        while len(self.files.segments) > 1:
+            segment = self.files.segments[0]
             room = len(segment.memory) - _BLANK.size
             unit = _UNIT.unpack_from(segment.memory, room // UNIT_BYTES * UNIT_BYTES - UNIT_BYTES)
-            if unit[5] >= log_start or self._files.delete_oldest() is None:
+            if unit[5] >= log_start or self.files.delete_oldest() is None:
                 break
             removed += 1
         return removed
 
     def close(self) -> None:
-        self._files.close(written_to=self.end)
+        self.files.close(written_to=self.end)

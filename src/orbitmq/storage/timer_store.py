@@ -25,6 +25,7 @@ from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from orbitmq.accelerated import compiled
 from orbitmq.errors import StorageError
 from orbitmq.storage.checkpoint import CheckpointFile, TimerCheckpoint, read_timer_checkpoint
 from orbitmq.storage.lock import LastExit
@@ -32,8 +33,9 @@ from orbitmq.storage.timer_log import PLAIN, RECALL, ROLL, TimerLog, TimerUnit
 from orbitmq.storage.timer_wheel import NOWHERE, SLOTS, Slot, TimerWheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.files import Disk
 
@@ -47,6 +49,7 @@ _PROGRESS: Final = struct.Struct(
     "q"  # read tick
     "i"  # units of that slot that have fired
 )
+_FIRED_BYTES: Final = 4
 _PROGRESS_MAGIC: Final = 0x4F524254
 _MAY_BE_LATE_MS: Final = 30_000  # how long after its time a slot may fire on a busy broker
 _SPARE_SLOTS: Final = 60  # of a turn of the wheel, kept free before its end
@@ -61,6 +64,13 @@ class Timer(NamedTuple):
     size: int
     topic_hash: int
     recall: bool = False  # it takes another of the same moment from the wheel
+
+
+class PutTogether(NamedTuple):
+    """How many messages were put on the wheel; of each topic that they are for, how many are to wait how long."""
+
+    messages: int = 0
+    waits: Sequence[tuple[str, int, int]] = ()  # topic, seconds from birth to delivery, messages
 
 
 class DueSlot(NamedTuple):
@@ -115,6 +125,7 @@ class TimerStore:
         self.last_tick = NOWHERE  # of the latest slot in use
         self._saving = Lock()
         self._known: set[int] = set()  # log offsets that are on the wheel though the checkpoint does not say so
+        self._loops = compiled("timers")
         self._recover_wheel()
         self._write_progress()
 
@@ -147,6 +158,26 @@ class TimerStore:
             for slot in slots.values():
                 self.wheel.put(slot)
         return done
+
+    def put_together(self, entries: bytes, topic: bytes, log: CommitLog, now_ms: int) -> PutTogether:
+        """Put on the wheel what these entries of the timer topic lead to, up to the first that is unusual; `put_many` takes all.
+
+        Always nothing without the accelerator.
+        """
+        segment = self.log.room()
+        if self._loops is None or segment is None or not self.is_waiting:
+            return PutTogether()
+        now = now_ms // self.precision_ms
+        run = self._loops.TimerRun(
+            log.files, self.wheel.slot, self.precision_ms, now, self._closed_to, self._roll_window
+        )
+        messages, self.log.end = run.put(
+            entries, topic, log.readable_end, self._known, segment.memory, segment.start, self.log.end
+        )
+        for slot in run.slots():
+            self.wheel.put(Slot(*slot))
+            self.last_tick = max(self.last_tick, slot[0])
+        return PutTogether(messages, run.waits())
 
     def _put(self, slots: dict[int, Slot], timer: Timer, now: int) -> None:
         due = timer.due_ms // self.precision_ms
@@ -206,6 +237,11 @@ class TimerStore:
         self._fired_units = fired_units
         if self._notes_firing:
             self._write_progress()
+
+    def place_of_fired(self) -> memoryview | None:
+        """Where `note` writes how many have fired, for who does that many times; None where that is not noted."""
+        at = _PROGRESS_AT + _PROGRESS.size - _FIRED_BYTES
+        return self._checkpoint_file.place(_FIRED_BYTES, at) if self._notes_firing else None
 
     def fired(self, due: DueSlot) -> None:
         self._pass_to(due.slot.tick + 1)
@@ -276,9 +312,9 @@ class TimerStore:
 
     def _chain_of(self, slot: Slot) -> tuple[array[int], bool]:
         """Where its units are, and whether recalls are among them."""
-        positions = array("q")
-        has_recalls = False
-        at = slot.last
+        positions, has_recalls, at = array("q"), False, slot.last
+        if self._loops is not None:
+            positions, has_recalls, at = self._loops.chain_of(self.log.files, self.log.start, self.log.end, at)
         while at != NOWHERE:
             unit = self.log.unit(at)
             if unit is None or unit.previous >= at:

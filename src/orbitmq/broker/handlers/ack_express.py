@@ -44,11 +44,7 @@ class AckExpress:
             request = _read(header)
             fields = request.extFields
             topic, queue_id, offset = fields.topic, fields.queue_id, fields.offset
-            config = self._topics.get(topic)
-            if request.flag or config is None or not 0 <= queue_id < config.read_queue_nums:
-                return None
-            low, high = self._store.queue_range(topic, queue_id)
-            if not low <= offset <= high:
+            if request.flag or not self._is_there(topic, queue_id, offset, offset):
                 return None
             handle = parse_handle(fields.extra_info)
             told = partial(self._written, connection, request.opaque, connection.last_activity)
@@ -61,6 +57,22 @@ class AckExpress:
         except UNREADABLE:
             return None
         return b""
+
+    def together(self, group: str, topic: str, queue_id: int, extra_info: str, offsets: list[int]) -> bool:
+        """Acks by handles of one lease that came in one read, written now. False, and nothing done: each has to be looked at."""
+        if not self._is_there(topic, queue_id, min(offsets), max(offsets)):
+            return False
+        try:
+            return self._settling.ack_together(group, topic, queue_id, offsets, parse_handle(extra_info))
+        except OrbitError:
+            return False
+
+    def _is_there(self, topic: str, queue_id: int, first: int, last: int) -> bool:
+        config = self._topics.get(topic)
+        if config is None or not 0 <= queue_id < config.read_queue_nums:
+            return False
+        low, high = self._store.queue_range(topic, queue_id)
+        return low <= first and last <= high
 
     def _written(self, connection: Connection, opaque: int, arrived: float, outcome: int | OrbitError) -> None:
         if isinstance(outcome, OrbitError):

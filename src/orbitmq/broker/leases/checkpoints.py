@@ -81,10 +81,44 @@ class Checkpoint(msgspec.Struct, kw_only=True):
         return f"{topic}@{queue_id}@{start}@{group}@{pop_time}@{broker}@{CHECKPOINT_TAG}"
 
     def to_json(self) -> bytes:
-        members = msgspec.to_builtins(self)
-        if self.put_again is None:
-            del members["rp"]
-        return msgspec.json.encode(dict(sorted({**members, "reviveTime": self.revive_ms}.items())))
+        return _encode(
+            _Written(
+                self.bits,
+                self.broker_name,
+                self.group,
+                self.differences,
+                self.invisible_ms,
+                self.count,
+                self.pop_time_ms,
+                self.queue_id,
+                self.revive_ms,
+                self.revive_offset,
+                msgspec.UNSET if self.put_again is None else self.put_again,
+                self.start_offset,
+                self.topic,
+            )
+        )
+
+
+class _Written(msgspec.Struct):
+    """A checkpoint as Java writes it: members in the order of their names, with what follows from the others."""
+
+    bm: int
+    bn: str
+    c: str
+    d: list[int]
+    it: int
+    n: int
+    pt: int
+    q: int
+    reviveTime: int  # noqa: N815 - Java's spelling
+    ro: int
+    rp: str | msgspec.UnsetType
+    so: int
+    t: str
+
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class Ack(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -116,7 +150,7 @@ class Ack(msgspec.Struct, kw_only=True, omit_defaults=True):
         )
 
     def to_json(self) -> bytes:
-        return msgspec.json.encode(self)
+        return _encode(self)
 
 
 # As both brokers write them; what these refuse is read with the tolerance of Java's JSON.

@@ -172,7 +172,7 @@ class Popping:
         if header.order and self._ordered.is_blocked(topic, group, queue_id, header.attempt_id):
             return  # an ack will wake who waits; what lies here must not
         if popped.count >= header.max_msg_nums:
-            popped.rest += self._store.queue_range(topic, queue_id).max_offset - offset
+            popped.rest += self._store.queue_end(topic, queue_id) - offset
             return
         wanted = header.max_msg_nums - popped.count
         result = self._store.read(topic, queue_id, offset, wanted, MAX_READ_BYTES, *wishes)

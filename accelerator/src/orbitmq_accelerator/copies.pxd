@@ -1,0 +1,42 @@
+"""What other modules may use of the copies: files of a log as memory, and committing a half message."""
+
+from libc.stdint cimport int64_t, uint8_t
+
+from orbitmq_accelerator.command_header cimport Text
+from orbitmq_accelerator.record cimport Record
+from orbitmq_accelerator.stored_record cimport Goal
+
+
+cdef class Window:
+    cdef object files  # a SegmentedLog
+    cdef int64_t start, end
+    cdef Py_buffer view
+    cdef bint is_open
+
+    cdef const uint8_t *find(self, int64_t offset, int64_t size) except? NULL
+    cdef int close(self) except -1
+
+
+cdef class Copies:
+    cdef object log, now_ms, note_record
+    cdef bytes topic_name, topic_field
+    cdef str topic  # of the last copy
+    cdef int64_t topic_magic
+
+    # Of the run that is open.
+    cdef Py_buffer view
+    cdef uint8_t *memory  # of the log file that is written
+    cdef int64_t at, memory_start, prepared_to, readable_end, most_body, stored_at_ms
+    cdef bytes store_host
+    cdef dict next_offsets, sent
+
+    cdef int64_t commit_half(
+        self, const uint8_t *data, Py_ssize_t length, bytes waited_in, Text group, int64_t queue_offset, int64_t *born_at_ms
+    ) except -1
+    cdef bint fire(self, const uint8_t *unit, Window window, bytes waited_in, int64_t precision_ms) except -1
+    cdef const uint8_t *find(self, Window window, int64_t offset, int64_t size) except? NULL
+    cdef list tallies(self)
+    cdef bint open(self) except -1
+    cdef int close(self) except -1
+    cdef int64_t append(self, Record *record, const Goal *goal) except -1
+    cdef bint choose_topic(self, const Goal *goal) except -1
