@@ -163,7 +163,7 @@ async def test_acks_of_a_read_are_one_entry_for_each_lease_and_answered_in_one_p
             await client.send("T", b"%d" % number, number % 2)
         consumer = LeaseClient(client)
         first, second = [await consumer.pop("T", queueId=queue_id) for queue_id in (0, 1)]
-        swift = broker._servers[0]._swift
+        swift = broker._servers[0]._service.swift
         assert swift is not None
         frames = [frame(number, ack_fields(each)) for number, each in enumerate([*first, *second[:3]], 1)]
         strange = frame(99, ack_fields(second[3], consumerGroup="Thieves"))
@@ -188,7 +188,7 @@ async def test_acks_that_wait_for_the_disk_go_the_ordinary_way(tmp_path: Path, a
         await client.send("T", b"x")
         consumer = LeaseClient(client)
         (leased,) = await consumer.pop("T")
-        swift = broker._servers[0]._swift
+        swift = broker._servers[0]._service.swift
         assert swift is not None
         connection, _ = connected(broker._servers[0])
         assert swift(connection, frame(1, ack_fields(leased))) == (0, b"")
