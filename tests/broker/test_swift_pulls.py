@@ -80,8 +80,12 @@ def frame(header: PullMessage, opaque: int = 7, code: int = PULL, codec: int = C
 
 @asynccontextmanager
 async def filled(tmp_path: Path, messages: int = MESSAGES, **settings: Any) -> AsyncIterator[Filled]:
-    """Files of the log hold about 300 of these messages, files of a queue 100; the last third is only in memory."""
+    """Files of the log hold about 300 of these messages, files of a queue 100; entries of the last third stay in memory.
+
+    (A read ends with its file, so an answer depends on what is written; nothing may be written between two of them.)
+    """
     chance = random.Random(12)
+    settings["flushIntervalConsumeQueue"] = 3_600_000
     async with running(tmp_path / "store", **settings) as broker, wire(broker) as client:
         for number in range(messages):
             body = chance.randbytes(LARGE_BYTES if number == messages // 2 else chance.choice((1, 100, 3000)))
