@@ -258,6 +258,8 @@ def test_a_message_too_large_is_refused_before_it_is_sent(strict: Command, tmp_p
         (("group", "reset", "g", "--to-time", "2026-13-45"), ["'2026-13-45' is no time"]),
         (("group", "reset", "g"), ["--to-time, --to-offset, --to-earliest, --to-latest"]),
         (("group", "reset", "g", "--to-latest", "--to-offset", "3"), ["give one of"]),
+        (("topic", "ls", "--watch", "Ord*"), ["'Ord*' is no number of seconds", "--watch last"]),
+        (("topic", "ls", "--watch", "0"), ["too often"]),
         (("topic", "ls", "-o", "xml"), ["'xml' is not one of", "'yaml'"]),
         (("topic", "ls", "--access-key", "ak"), ["--secret-key"]),
         (("msg", "send", "T", "x", "--queue", "3"), ["BROKER:QUEUE"]),

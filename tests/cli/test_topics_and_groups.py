@@ -226,10 +226,13 @@ def test_a_setting_is_shown_and_changed(orbitmq: Command) -> None:
     (row,) = orbitmq.ok("broker", "config", "test", "fileReservedTime", "-o", "json").rows(SettingRow)
     assert row.value == "72"
     dry = orbitmq.ok("broker", "config", "test", "fileReservedTime=48", "--dry-run")
-    assert dry.out.splitlines()[1].split() == ["test", "fileReservedTime", "72", "48"]
+    assert dry.out.splitlines()[1].split() == ["test", row.address, "fileReservedTime", "72", "48"]
     orbitmq.ok("broker", "config", "test", "fileReservedTime=48", "--yes")
     assert "48" in orbitmq.ok("broker", "config", "test", "fileReservedTime").out
     assert "fileReservedTime?" in orbitmq.failure("broker", "config", "test", "fileReservedTim").err
+    keys = {row.key for row in orbitmq.ok("broker", "config", "test", "*Reserved*", "-o", "json").rows(SettingRow)}
+    assert "fileReservedTime" in keys
+    assert all("Reserved" in key for key in keys)
 
 
 def test_watching_goes_on_until_it_is_interrupted(orbitmq: Command) -> None:
@@ -290,7 +293,9 @@ def test_times_are_iso_for_programs_and_local_for_people(orbitmq: Command, fille
     queue = orbitmq.ok("topic", "describe", filled, "-o", "json").json["queues"][0]
     stored = datetime.fromisoformat(queue["last_stored_at"])
     assert stored.tzinfo == UTC
-    assert f"{stored.astimezone():%Y-%m-%d %H:%M:%S}" in orbitmq.ok("topic", "describe", filled).out
+    page = orbitmq.ok("topic", "describe", filled).out
+    assert f"{stored.astimezone():%Y-%m-%d %H:%M:%S}" in page
+    assert "BROKER  QUEUE  MIN OFFSET" in page  # no column that says the topic's name again
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("topic", "--help"), ("group", "reset", "--help")])

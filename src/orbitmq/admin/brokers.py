@@ -260,5 +260,5 @@ def check_setting_names(known: Collection[str], wanted: Sequence[str]) -> None:
             near = difflib.get_close_matches(key, list(known), n=1)
             raise ConfigError(
                 f"{key} is no setting of this broker",
-                hint=f"did you mean {near[0]}?" if near else "`orbitmq broker config` lists them",
+                hint=f"did you mean {near[0]}?" if near else "`orbitmq broker config NAME` lists them",
             )

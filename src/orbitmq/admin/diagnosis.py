@@ -159,7 +159,7 @@ def _addresses(body: bytes) -> set[str]:
 
 async def check_broker(session: Session, place: BrokerPlace, releases: dict[str, str]) -> AsyncIterator[Finding]:
     """Notes in `releases` which one it is."""
-    step = f"broker {place.broker}"
+    step = _step_of(place)
     try:
         asked_ms = session.now_ms()
         table = await runtime_info(session, place.address)
@@ -199,13 +199,17 @@ def releases_finding(cluster: str, releases: Mapping[str, str]) -> Finding:
     )
 
 
+def _step_of(place: BrokerPlace) -> str:
+    return f"broker {place.broker}" if place.is_master else f"broker {place.broker}, slave {place.id}"
+
+
 def _loopback_finding(session: Session, place: BrokerPlace) -> Finding | None:
     if not _is_loopback(place.address.host) or all(
         _is_loopback(one.host) for one in session.cluster.name_servers.addresses
     ):
         return None
     return Finding(
-        step=f"broker {place.broker}",
+        step=_step_of(place),
         verdict="warning",
         found=f"it is registered as {place.address}, which means something else on every machine",
         cure="set brokerIP1 to its address in the network",

@@ -1,6 +1,7 @@
 """Counters by name and key, with what they were a minute, an hour and a day ago. Java: BrokerStatsManager, StatsItem
 
-Counting is an addition to two integers; windows are cut from samples taken every ten seconds, ten minutes and hour.
+Counting is an addition to two integers. Windows begin with samples taken every ten seconds, ten minutes and hour, and end with the
+newest of them all, so that a day knows of what was counted ten seconds ago; Java's ends with the last full hour.
 """
 
 from __future__ import annotations
@@ -74,19 +75,26 @@ class Counter:
     def sample(self, at_ms: int, number: int) -> None:
         sample = Sample(at_ms, self.value, self.times)
         for window, steps in ((self._minute, 1), (self._hour, _STEPS_OF_HOUR), (self._day, _STEPS_OF_DAY)):
+            if not window:  # a moment ago there was nothing yet
+                window.append(Sample(at_ms - SAMPLE_SECONDS * 1000, 0, 0))
             if number % steps == 0:
-                if not window:  # a step ago there was nothing yet
-                    window.append(Sample(at_ms - steps * SAMPLE_SECONDS * 1000, 0, 0))
                 window.append(sample)
 
     def minute(self) -> Window:
-        return _window(self._minute)
+        return self._window(self._minute)
 
     def hour(self) -> Window:
-        return _window(self._hour)
+        return self._window(self._hour)
 
     def day(self) -> Window:
-        return _window(self._day)
+        return self._window(self._day)
+
+    def _window(self, samples: deque[Sample]) -> Window:
+        if not samples:
+            return Window()
+        first, last = samples[0], self._minute[-1]
+        total, times, elapsed_ms = last.value - first.value, last.times - first.times, last.at_ms - first.at_ms
+        return Window(total, total * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0, total / times if times > 0 else 0.0)
 
 
 class Statistics:
@@ -145,11 +153,3 @@ class Statistics:
         for counter in self._counters.values():
             counter.sample(now_ms, self._samples)
         self._samples += 1
-
-
-def _window(samples: deque[Sample]) -> Window:
-    if len(samples) < 2:
-        return Window()
-    first, last = samples[0], samples[-1]
-    total, times, elapsed_ms = last.value - first.value, last.times - first.times, last.at_ms - first.at_ms
-    return Window(total, total * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0, total / times if times > 0 else 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,7 +135,10 @@ def describe(target: Target, view: View, name: str) -> None:
 @destructive_options
 @target_options
 def config(target: Target, view: View, name: str, settings: Sequence[str], yes: bool, dry_run: bool) -> None:
-    """Show a broker's settings, all or those named; with KEY=VALUE change them while it runs."""
+    """Show a broker's settings, all or those whose KEY matches (*, ?); with KEY=VALUE change them while it runs.
+
+    NAME is that of a broker with its slaves, or the address of one process.
+    """
     changes = dict(text.split("=", 1) for text in settings if "=" in text)
     wanted = [text for text in settings if "=" not in text]
     if changes and wanted:
@@ -170,12 +174,16 @@ def _show(target: Target, view: View, name: str, wanted: Sequence[str]) -> None:
     async def show(session: Session) -> None:
         async def fetch() -> list[SettingRow]:
             rows = await setting_rows(session, name)
-            check_setting_names({row.key for row in rows}, wanted)
-            return [row for row in rows if not wanted or row.key in wanted]
+            check_setting_names({row.key for row in rows}, [one for one in wanted if not _is_pattern(one)])
+            return [row for row in rows if not wanted or any(fnmatchcase(row.key, one) for one in wanted)]
 
-        await show_rows(session, view, SettingRow, fetch, ("broker", "key", "value"))
+        await show_rows(session, view, SettingRow, fetch, ("broker", "address", "key", "value"))
 
     target.run(show)
+
+
+def _is_pattern(text: str) -> bool:
+    return "*" in text or "?" in text
 
 
 def _change(target: Target, name: str, changes: dict[str, str], *, yes: bool, dry_run: bool) -> None:
@@ -183,8 +191,8 @@ def _change(target: Target, name: str, changes: dict[str, str], *, yes: bool, dr
 
     rows = target.run(lambda session: setting_rows(session, name))
     check_setting_names({row.key for row in rows}, list(changes))
-    changed = [(row.broker, row.key, row.value, changes[row.key]) for row in rows if row.key in changes]
-    preview = table_text(("BROKER", "KEY", "NOW", "NEW"), changed)
+    changed = [(row.broker, row.address, row.key, row.value, changes[row.key]) for row in rows if row.key in changes]
+    preview = table_text(("BROKER", "ADDRESS", "KEY", "NOW", "NEW"), changed)
 
     async def apply(session: Session) -> None:
         for place in await find_brokers(session, broker=name, masters_only=False):

@@ -43,6 +43,7 @@ _SETTINGS: Final = {
     "mappedFileSizeCommitLog": str(64 << 20),  # a development machine need not give a gigabyte at once
     "mappedFileSizeTimerLog": str(8 << 20),
     "traceTopicEnable": "true",
+    "enablePropertyFilter": "true",  # SQL92 filters, which a newcomer tries
 }
 _PORTS_APART: Final = 10
 _CALL_SECONDS: Final = 10.0

@@ -46,7 +46,8 @@ def doctor(target: Target, topic: str | None, group: str | None, output: str) ->
     failed = sum(finding.verdict == "failed" for finding in findings)
     warnings = sum(finding.verdict == "warning" for finding in findings)
     if output == "table":
-        summary = f"{failed} failed, {warnings} warnings" if failed or warnings else "all is well"
+        counted = f"{warnings} warning{'' if warnings == 1 else 's'}"
+        summary = f"{failed} failed, {counted}" if failed or warnings else "all is well"
         click.echo(f"\n{len(findings)} steps: {summary}")
     else:
         click.echo(rows_text(View(format=output), Finding, [fields_of(one) for one in findings]), nl=False)

@@ -24,7 +24,7 @@ _COMMANDS: Final[CommandTable] = {
     "broker": ("orbitmq.cli.broker", "broker", "Run a broker; with a subcommand, look at running ones."),
     "run": ("orbitmq.cli.run", "run", "Run an app of message handlers."),
     "topic": ("orbitmq.cli.topic", "topic", "List, make, change, describe, follow, delete topics."),
-    "group": ("orbitmq.cli.group", "group", "Consumer groups: list, make, change, delete; lag, members, reset."),
+    "group": ("orbitmq.cli.group", "group", "Consumer groups: list, make, change, lag, members, reset."),
     "msg": ("orbitmq.cli.msg", "msg", "Messages: send, get, find, trace."),
     "dlq": ("orbitmq.cli.dlq", "dlq", "Dead letters: list, send again, export."),
     "acl": ("orbitmq.cli.acl", "acl", "Users, and what they may do."),

@@ -268,12 +268,20 @@ def clone(target: Target, source: str, to: str, topic: str, yes: bool, dry_run: 
     preview = rows_text(View(), QueueLag, [{name: getattr(row, name) for name in columns} for row in rows], columns)
     if may_go_on(preview, f"Give group {to} these offsets?", yes=yes, dry_run=dry_run):
         target.run(lambda session: clone_offsets(session, source, to, topic))
-        click.echo(f"group {to} goes on in {topic} where {source} is")
+        exists = target.run(lambda session: _exists(session, to))
+        when = "" if exists else "; it is not there yet, and begins there with its first member"
+        click.echo(f"group {to} goes on in {topic} where {source} is{when}")
 
 
 async def _check_exists(session: Session, name: str) -> None:
-    from orbitmq.admin.brokers import reachable_brokers
-    from orbitmq.admin.groups import group_tables, missing_group
+    from orbitmq.admin.groups import missing_group
 
-    if name not in await group_tables(session, await reachable_brokers(session)):
+    if not await _exists(session, name):
         raise missing_group(name)
+
+
+async def _exists(session: Session, name: str) -> bool:
+    from orbitmq.admin.brokers import reachable_brokers
+    from orbitmq.admin.groups import group_tables
+
+    return name in await group_tables(session, await reachable_brokers(session))

@@ -84,9 +84,10 @@ async def _read_back(
     reader = TopicReader(session)
     times: list[float] = []
     found = 0
+    ends = await asyncio.gather(*(questions.max_offset(session.cluster, queue) for queue in starts))
     began = perf_counter()
-    for queue, start in starts.items():
-        offset, end = start, await questions.max_offset(session.cluster, queue)
+    for (queue, start), end in zip(starts.items(), ends, strict=True):
+        offset = start
         while offset < end:
             asked = perf_counter()
             fetched = await reader.fetch(queue, offset, 32)

@@ -22,6 +22,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+_QUICKEST_SECONDS: Final = 0.1
 TLS_VARIABLE: Final = "ORBITMQ_TLS"
 _TLS_HINT: Final = (
     "does it speak TLS, with a certificate that this machine trusts? without --tls it is spoken to plainly"
@@ -119,6 +120,19 @@ def target_options(function: F) -> F:
     return bundled(function, "target", options, build)
 
 
+def _watch_seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """`--watch` may stand alone, so what comes behind it is taken for its value."""
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no number of seconds; write --watch last, or --watch 2") from None
+    if not seconds >= _QUICKEST_SECONDS:
+        raise click.BadParameter(f"every {seconds:g} s is too often: {_QUICKEST_SECONDS} s at least")
+    return seconds
+
+
 def view_options(function: F) -> F:
     """Gives the command a `view`: for commands that show rows."""
 
@@ -155,9 +169,9 @@ def view_options(function: F) -> F:
         click.option("--skip", type=click.IntRange(min=0), default=0, help="Leave out so many rows first."),
         click.option(
             "--watch",
-            type=click.FloatRange(min=0.1),
+            callback=_watch_seconds,
             is_flag=False,
-            flag_value=2.0,
+            flag_value="2",
             metavar="[SECONDS]",
             help="Look again every so often, until Ctrl-C.  [default: 2]",
         ),

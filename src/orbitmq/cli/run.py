@@ -73,7 +73,7 @@ def load_app(target: str) -> App:
         there = f"there is {', '.join(apps)}" if apps else "an App has to be there under that name"
         raise ConfigError(f"cannot load {target!r}: {module_name} has no {attribute}", hint=there)
     if not isinstance(found, App):
-        raise ConfigError(f"{target!r} is a {type(found).__name__}, not an App")
+        raise ConfigError(f"{target!r} is a {type(found).__name__}, not an App", hint="name an orbitmq.App")
     return found
 
 

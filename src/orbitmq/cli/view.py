@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from orbitmq.admin.session import Session
 
+_NOTHING: Final = object()
 FORMATS: Final = ("table", "json", "yaml", "csv")
 
 
@@ -139,6 +140,7 @@ def show_document(view: View, found: msgspec.Struct) -> None:
 
 
 def document_text(fields: Row) -> str:
+    """Columns of its tables that only repeat a field above them are left out."""
     if isinstance(fields.get("summary"), dict):
         fields = {**fields.pop("summary"), **fields}
     simple = {name: value for name, value in fields.items() if not _is_table(value)}
@@ -157,8 +159,10 @@ def document_text(fields: Row) -> str:
                 f"\n{name.replace('_', ' ')}\n" + table_text(("NAME", "VALUE"), [list(one) for one in value.items()])
             )
         else:
-            titles = [title.replace("_", " ").upper() for title in value[0]]
-            parts.append(f"\n{name.replace('_', ' ')}\n" + table_text(titles, [list(row.values()) for row in value]))
+            telling = [key for key in value[0] if any(row[key] != simple.get(key, _NOTHING) for row in value)]
+            titles = [title.replace("_", " ").upper() for title in telling]
+            rows = [[row[key] for key in telling] for row in value]
+            parts.append(f"\n{name.replace('_', ' ')}\n" + table_text(titles, rows))
     return "".join(parts)
 
 

@@ -251,6 +251,8 @@ class Cluster:
 def refusal(answer: Command, *, otherwise: str = "the server's log may say more") -> RequestFailed:
     """The exception for an answer other than success, with what can be done about it; `otherwise` where that is not known."""
     remark = answer.remark or f"the server answered {answer.code} without saying why"
+    if remark.endswith(")"):  # our servers say in brackets what to do
+        otherwise = ""
     return RequestFailed(answer.code, remark, hint=_HINTS.get(answer.code, otherwise))
 
 
