@@ -62,44 +62,43 @@ class MachineDisk(FaultyDisk):
         root.mkdir(parents=True, exist_ok=True)
         super().__init__(root)
         self._boots = boots
-        self._power = threading.RLock()
 
     def page_cache_id(self, path: Path) -> str:
         """A killed process leaves its writes to the system; only a power cut takes them."""
         return f"boot {self._boots.read_text() if self._boots.exists() else '0'}"
 
     def cut_power(self, pages: Random | None) -> None:
-        self._power.acquire()  # for good
+        self.syncing.acquire()  # for good
         self.crash(pages)
         self._boots.write_text(str(int(self._boots.read_text() if self._boots.exists() else "0") + 1))
         os.kill(os.getpid(), signal.SIGKILL)
 
     def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:
-        with self._power:
+        with self.syncing:
             return super().allocate(path, size, reserve=reserve)
 
     def create_sparse(self, path: Path, size: int) -> PlainFile:
-        with self._power:
+        with self.syncing:
             return super().create_sparse(path, size)
 
     def replace(self, path: Path, data: bytes, *, keep: Path | None = None) -> None:
-        with self._power:
+        with self.syncing:
             super().replace(path, data, keep=keep)
 
     def rename(self, old: Path, new: Path) -> None:
-        with self._power:
+        with self.syncing:
             super().rename(old, new)
 
     def remove(self, path: Path) -> None:
-        with self._power:
+        with self.syncing:
             super().remove(path)
 
     def sync_directory(self, path: Path) -> None:
-        with self._power:
+        with self.syncing:
             super().sync_directory(path)
 
     def lock(self, path: Path, content: bytes) -> FileLock | None:
-        with self._power:
+        with self.syncing:
             return super().lock(path, content)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -67,9 +68,10 @@ class _FaultyMappedFile(MappedFile):
         super().reserve(start, size)
 
     def sync(self) -> None:
-        self.disk.faults.before_sync(self.path)
-        super().sync()
-        self.node.durable = bytes(self.memory)
+        with self.disk.syncing:
+            self.disk.faults.before_sync(self.path)
+            super().sync()
+            self.node.durable = bytes(self.memory)
 
 
 class _FaultyPlainFile(PlainFile):
@@ -83,9 +85,10 @@ class _FaultyPlainFile(PlainFile):
         super().pwrite(data, offset)
 
     def sync(self) -> None:
-        self.disk.faults.before_sync(self.path)
-        super().sync()
-        self.node.durable = self.pread(self.size, 0)
+        with self.disk.syncing:
+            self.disk.faults.before_sync(self.path)
+            super().sync()
+            self.node.durable = self.pread(self.size, 0)
 
 
 class FaultyDisk:
@@ -94,6 +97,7 @@ class FaultyDisk:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.faults = Faults()
+        self.syncing = threading.RLock()  # a power cut is a moment: while it is made, no thread syncs one file more
         self._disk = LocalDisk()
         self._boot_id = _next_boot_id()
         self._nodes: dict[Path, _Node] = {}
@@ -107,25 +111,27 @@ class FaultyDisk:
         Without `random` everything not synced is lost; with it, each page of 4096 bytes that differs between the live
         file and its last sync survives or not by chance.
         """
-        durable = dict(self._durable_names)  # a copy: a thread that is still at work may change it
-        images = {path: _image(path, node, random) for path, node in durable.items()}
-        for path in _plain_files(self.root):
-            path.unlink()  # a new inode: maps the dead store still holds must not reach the new files
-        self._nodes = {}
-        for path, image in images.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(image)
-            self._nodes[path] = _Node(image)
-        self._durable_names = dict(self._nodes)
+        with self.syncing:
+            durable = dict(self._durable_names)  # a copy: a thread that is still at work may change it
+            images = {path: _image(path, node, random) for path, node in durable.items()}
+            for path in _plain_files(self.root):
+                path.unlink()  # a new inode: maps the dead store still holds must not reach the new files
+            self._nodes = {}
+            for path, image in images.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(image)
+                self._nodes[path] = _Node(image)
+            self._durable_names = dict(self._nodes)
         self._boot_id = _next_boot_id()
         self.faults = Faults()
 
     def power_cut_image(self, folder: Path) -> Path:
         """What a power cut now would leave, put somewhere else: whoever uses this disk goes on."""
-        for path, node in dict(self._durable_names).items():
-            copy = folder / path.relative_to(self.root)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(node.durable)
+        with self.syncing:
+            for path, node in dict(self._durable_names).items():
+                copy = folder / path.relative_to(self.root)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(node.durable)
         return folder
 
     def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:

@@ -16,7 +16,7 @@ from orbitmq.clock import ManualClock
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import FrameDecoder
-from tests.broker.kit import MAX_OFFSET, SEND_V2, running, send_header, wire
+from tests.broker.kit import MAX_OFFSET, PULL, SEND_V2, pull_header, running, send_header, wire
 from tests.raw_client import RawClient, raw_client, until
 
 SYSTEM_BUSY = 2
@@ -220,3 +220,22 @@ async def test_a_server_with_limits_of_its_own_for_frames_never_has_them_passed_
             client.send(usual(client, 1))
             assert (await client.answer()).code == 0
             assert read_swiftly(broker) == []
+
+
+async def test_who_asks_in_the_turn_in_which_a_send_was_answered_finds_it(tmp_path: Path) -> None:
+    """In a soak, a reader who knew of a receipt was told that the queue ended before it."""
+    async with running(tmp_path) as broker, seated(broker) as sender, seated(broker) as reader:
+        store, found = broker.state.store, []
+        for number in range(20):
+            sender.send(usual(sender, 1))  # alone, so that its socket is looked at first
+            await sender.answer()
+            await until(lambda: store.dispatched_offset == store.log.end)
+            end = store.queue_range("T", 0).max_offset
+            is_usual = number % 2
+            unusual = sender.request(SEND_V2, send_header("T", 0).to_fields(), b"without a key of its own")
+            sender.send(usual(sender, 4 * number) if is_usual else unusual)
+            reader.send(reader.request(PULL, pull_header("T", 0, end).to_fields()))
+            assert (await sender.answer()).code == 0
+            if (await reader.answer()).code == 0:
+                found.append(is_usual)
+        assert set(found) == {0, 1}

@@ -202,10 +202,11 @@ cdef class SwiftReader:
                     if taken:
                         self.answer(seat, descriptor)
             elif self.pulls is not None and begins_with_a_pull(self.read, length):
+                self.show_what_was_acknowledged()
                 taken = self.serve_pulls(seat, descriptor, length)
             self.taken += taken
         if taken < length:
-            self.close_run()  # whoever looks now finds everything in its place
+            self.show_what_was_acknowledged()
             connection.data_received(PyBytes_FromStringAndSize(<const char *>self.read + taken, length - taken))
             seat.is_mid_frame = connection.is_mid_frame
         return 0
@@ -229,7 +230,7 @@ cdef class SwiftReader:
         return 0
 
     cdef Py_ssize_t serve_pulls(self, Seat seat, int descriptor, Py_ssize_t length) except -1:
-        """How many bytes they were. A run of sends stays open: what is not indexed yet is not there for a pull."""
+        """How many bytes they were."""
         cdef SwiftPulls pulls = self.pulls
         cdef Py_ssize_t more = 1, taken = 0
         cdef ssize_t sent
@@ -254,6 +255,13 @@ cdef class SwiftReader:
             finally:
                 pulls.release()
         return taken
+
+    cdef int show_what_was_acknowledged(self) except -1:
+        """Who asks now may have heard of what this turn took, and must find it: the event loop would index it before the next read."""
+        self.close_run()
+        if self.sends.log.recent:
+            self.sends.store.dispatch()
+        return 0
 
     cdef bint open_run(self) except -1:
         if self.is_open:
