@@ -1,19 +1,21 @@
-"""Fixtures of the interop tests. All of them need Java and Maven; without, every test is skipped with the reason shown."""
+"""Fixtures of the interop tests. What a test needs (Java and Maven, mostly) its module's mark says: marks.py."""
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
+from orbitmq import Client, connect
+from tests.client.suite import until_routed
 from tests.interop import apache, orbit
 from tests.interop.apache import Broker, BrokerPlan, NameServer
 from tests.interop.crossed import CLIENTS, CrossedClient, OrbitCluster
 from tests.interop.drivers import JavaClient
-from tests.interop.java import RELEASES, JavaBuild, build, missing_tools
+from tests.interop.java import RELEASES, JavaBuild, build
 from tests.interop.world import World, running_world
 
 # Set to "apache", Apache's own name server takes our place everywhere: that checks the tests, not us.
@@ -22,13 +24,6 @@ STAND_IN = os.environ.get("ORBITMQ_INTEROP_NAMESERVER", "orbit")
 
 class StartNameServer(Protocol):
     def __call__(self, settings: Mapping[str, str | int] | None = None, port: int = 0) -> NameServer: ...
-
-
-@pytest.fixture(scope="session", autouse=True)
-def java_tools() -> None:
-    reason = missing_tools()
-    if reason is not None:
-        pytest.skip(reason)
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -44,28 +39,31 @@ def java(release: str) -> JavaBuild:
 
 
 @pytest.fixture(scope="session")
-def world(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with running_world(tmp_path_factory.mktemp("world"), _start_name_server) as world:
         yield world
 
 
 @pytest.fixture(scope="session")
-def cluster(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrbitCluster]:
-    """Our name server and our broker, whose delay levels are a second each, for all tests of Java's clients on them."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrbitCluster]:
+    """Our name server and our broker, whose delay levels are a second each, for all tests of Apache's clients on them."""
     folder = tmp_path_factory.mktemp("orbit-cluster")
     with ExitStack() as stack:
         name_server = orbit.start_name_server(folder / "nameserver")
         stack.callback(name_server.process.kill)
-        settings = {"messageDelayLevel": " ".join(["1s"] * 18)}
+        settings: dict[str, str | int] = {
+            "messageDelayLevel": " ".join(["1s"] * 18),
+            "transactionTimeOut": 500,
+            "transactionCheckInterval": 500,
+            "enablePropertyFilter": "true",
+        }
         broker = orbit.start_broker(folder / "broker", name_server.address, settings=settings)
         stack.callback(broker.process.kill)
         yield OrbitCluster(name_server, broker)
 
 
 @pytest.fixture(scope="session", params=CLIENTS, ids="-".join)
-def crossed(
-    request: pytest.FixtureRequest, java_tools: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[CrossedClient]:
+def crossed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrossedClient]:
     """Each release with each header codec in turn: one JVM for all tests."""
     release, codec = request.param
     is_binary = codec == "binary"
@@ -84,6 +82,27 @@ def name(request: pytest.FixtureRequest) -> str:
     """For the topic, the group and the instances of one test, and of one attempt at it: they share a JVM."""
     plain = "".join(letter if letter.isalnum() else "_" for letter in request.node.name)[-80:]
     return f"{plain}_{next(_attempts)}"
+
+
+@pytest.fixture
+def name_server(cluster: OrbitCluster) -> str:
+    """The address of `cluster`'s, unless a module has its own."""
+    return cluster.name_server.address
+
+
+@pytest.fixture
+async def client(name_server: str) -> AsyncIterator[Client]:
+    """Our own."""
+    async with connect(name_server) as client:
+        yield client
+
+
+@pytest.fixture
+async def topic(cluster: OrbitCluster, client: Client, name: str) -> str:
+    """A topic of its own for each test, with four queues, on `cluster`."""
+    await cluster.create_topic(name)
+    await until_routed(client, name)
+    return name
 
 
 @pytest.fixture

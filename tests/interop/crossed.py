@@ -4,6 +4,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
+from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.command import request
+from orbitmq.protocol.headers.admin import CreateTopic
+from orbitmq.transport.address import parse_address
+from orbitmq.transport.pool import Pool
 from tests.interop.apache import Broker, NameServer
 from tests.interop.drivers import JavaClient, Received
 from tests.interop.java import RELEASES
@@ -15,6 +20,16 @@ CLIENTS: Final = list(product(RELEASES, ("json", "binary")))
 class OrbitCluster:
     name_server: NameServer
     broker: Broker
+
+    async def create_topic(self, topic: str) -> None:
+        """With four queues."""
+        header = CreateTopic(topic=topic, read_queue_nums=4, write_queue_nums=4, perm=6, topic_filter_type="SINGLE_TAG")
+        pool = Pool()
+        answer = await pool.call(
+            parse_address(self.broker.address), request(RequestCode.UPDATE_AND_CREATE_TOPIC, header), 30
+        )
+        await pool.close()
+        assert answer.code == 0, answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,20 @@
-"""Apache's mqadmin and Java client, each a long-running JVM that is spoken to line by line.
+"""Apache's mqadmin and clients, each a long-running process that is spoken to line by line.
 
-Java: our interop/src/main/java/orbitmq/Admin.java and Client.java, where the two protocols are described.
+Java: our interop/src/main/java/orbitmq/Admin.java and Client.java, where the two protocols are described. Clients in other
+languages (languages.py) are driven by the same verbs.
 """
 
 import base64
 import itertools
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, ClassVar, Final
 
 from tests.interop.apache import BINARY_HEADERS
 from tests.interop.java import JavaBuild
@@ -45,7 +47,7 @@ class MqAdmin:
         folder.mkdir(parents=True)
         self._command = java.command("orbitmq.Admin", home=folder, properties=properties)
         self._errors = folder / "mqadmin.err"
-        self._jvm = _Jvm(self._command, self._errors)
+        self._jvm = _LineProcess(self._command, self._errors)
 
     def run(self, *command: str) -> AdminAnswer:
         self._jvm.write(list(command))
@@ -53,7 +55,7 @@ class MqAdmin:
         if not answer["exited"]:
             return AdminAnswer(answer["out"], answer["err"], None)
         status = self._jvm.close()
-        self._jvm = _Jvm(self._command, self._errors)
+        self._jvm = _LineProcess(self._command, self._errors)
         return AdminAnswer(answer["out"], answer["err"], status)
 
     def close(self) -> None:
@@ -61,7 +63,7 @@ class MqAdmin:
 
 
 class ClientError(Exception):
-    """The Java client threw: the exception's simple name, the server's response code if there was one, the message."""
+    """The client threw: the exception's simple name, the server's response code if there was one, the message."""
 
     def __init__(self, type_name: str, code: int | None, message: str) -> None:
         super().__init__(f"{type_name}({code}): {message}")
@@ -71,7 +73,7 @@ class ClientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message as a Java consumer saw it."""
+    """A message as the driven consumer saw it."""
 
     topic: str
     id: str
@@ -85,31 +87,25 @@ class Received:
     body: bytes
 
 
-class JavaClient:
-    """Apache's client library in one JVM. Calls from several threads run side by side."""
+class DrivenClient:
+    """A client library in a process of its own. Calls from several threads run side by side."""
 
-    def __init__(
-        self,
-        java: JavaBuild,
-        folder: Path,
-        *,
-        binary_headers: bool = False,
-        properties: Mapping[str, str] | None = None,
-    ) -> None:
-        """`properties` are Java's system properties."""
-        folder.mkdir(parents=True)
-        system = {**_EAGER_JVM, **(BINARY_HEADERS if binary_headers else {}), **(properties or {})}
-        self._jvm = _Jvm(java.command("orbitmq.Client", home=folder, properties=system), folder / "client.err")
+    producer_options: ClassVar[Mapping[str, object]] = {}
+    consumer_options: ClassVar[Mapping[str, object]] = {}
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        """`folder` exists, and is the home and the working folder of the process."""
+        self._process = _LineProcess(command, folder / "client.err", {"HOME": str(folder)})
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
         self._reader = threading.Thread(target=self._read_answers, daemon=True)
         self._reader.start()
 
     def call(self, verb: str, *, seconds: float = CALL_SECONDS, **arguments: object) -> Any:
-        """Run a verb (a class of orbitmq.verbs) and return its result; ClientError when Java threw."""
+        """Run a verb (for Java, a class of orbitmq.verbs) and return its result; ClientError when the client threw."""
         request_id = next(self._ids)
         answer = self._waiting[request_id] = Future()
-        self._jvm.write({"id": request_id, "verb": verb, **arguments})
+        self._process.write({"id": request_id, "verb": verb, **arguments})
         return answer.result(seconds)
 
     def open_producer(
@@ -130,7 +126,7 @@ class JavaClient:
             group=f"P_{name}",
             trace=trace,
             compression=compression,
-            options={**_EAGER, **_PATIENCE, **options},
+            options={**self.producer_options, **options},
         )
 
     def send(
@@ -163,6 +159,7 @@ class JavaClient:
         broadcasting: bool = False,
         fail_first: int = 0,
         credentials: tuple[str, str] | None = None,
+        trace: bool = False,
         **options: object,
     ) -> None:
         self.call(
@@ -177,7 +174,8 @@ class JavaClient:
             orderly=orderly,
             broadcasting=broadcasting,
             failFirst=fail_first,
-            options={**_EAGER, **options},
+            trace=trace,
+            options={**self.consumer_options, **options},
         )
 
     def received(self, name: str, count: int, seconds: float = 30.0) -> list[Received]:
@@ -191,7 +189,7 @@ class JavaClient:
         self, name: str, name_server: str, topic: str, *, group: str = "", broker: str | None = None, **options: object
     ) -> None:
         """With `broker`, it reads queue 0 there, and finds its address through another client of its `instanceName`."""
-        options = {**_EAGER, **options}
+        options = {**self.consumer_options, **options}
         self.call(
             "OpenPullConsumer", name=name, nameServer=name_server, group=group or f"C_{name}", topic=topic,
             broker=broker, options=options,
@@ -207,32 +205,52 @@ class JavaClient:
     def open_admin_tool(self, name: str, name_server: str) -> None:
         self.call("OpenAdminTool", name=name, nameServer=name_server)
 
-    def ask(self, name: str, method: str, *arguments: object) -> Any:
-        """Call a method of Apache's DefaultMQAdminExt."""
-        return self.call("Ask", name=name, method=method, arguments=list(arguments))
-
     def close_one(self, name: str) -> None:
         """Close a producer, consumer or admin tool."""
         self.call("Close", name=name)
 
     def close(self) -> None:
-        self._jvm.close()
+        self._process.close()
         self._reader.join()
 
     def kill(self) -> None:
-        """End the JVM as a crash would: nobody is told."""
-        self._jvm.kill()
+        """End the process as a crash would: nobody is told."""
+        self._process.kill()
         self.close()
 
     def _read_answers(self) -> None:
-        while (answer := self._jvm.read_or_end()) is not None:
+        while (answer := self._process.read_or_end()) is not None:
             waiting = self._waiting.pop(answer["id"])
             if (error := answer.get("error")) is not None:
                 waiting.set_exception(ClientError(error["type"], error.get("code"), error["message"]))
             else:
                 waiting.set_result(answer.get("result"))
         for waiting in self._waiting.values():
-            waiting.set_exception(AssertionError(f"the Java client ended:\n{self._jvm.printed()}"))
+            waiting.set_exception(AssertionError(f"the client ended:\n{self._process.printed()}"))
+
+
+class JavaClient(DrivenClient):
+    """Apache's Java client in one JVM."""
+
+    producer_options: ClassVar[Mapping[str, object]] = {**_EAGER, **_PATIENCE}
+    consumer_options: ClassVar[Mapping[str, object]] = _EAGER
+
+    def __init__(
+        self,
+        java: JavaBuild,
+        folder: Path,
+        *,
+        binary_headers: bool = False,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """`properties` are Java's system properties."""
+        folder.mkdir(parents=True)
+        system = {**_EAGER_JVM, **(BINARY_HEADERS if binary_headers else {}), **(properties or {})}
+        super().__init__(java.command("orbitmq.Client", home=folder, properties=system), folder)
+
+    def ask(self, name: str, method: str, *arguments: object) -> Any:
+        """Call a method of Apache's DefaultMQAdminExt."""
+        return self.call("Ask", name=name, method=method, arguments=list(arguments))
 
 
 def _as_fields(credentials: tuple[str, str] | None) -> dict[str, Any]:
@@ -254,15 +272,20 @@ def _received(message: dict[str, Any]) -> Received:
     )
 
 
-class _Jvm:
-    """A JVM that reads JSON lines and writes JSON lines."""
+class _LineProcess:
+    """A process that reads JSON lines and writes JSON lines."""
 
-    def __init__(self, command: Sequence[str], errors: Path) -> None:
+    def __init__(self, command: Sequence[str], errors: Path, environment: Mapping[str, str] | None = None) -> None:
         self._errors = errors
         with errors.open("ab") as stderr:
             # In a folder of its own: some of Apache's commands write files where they are started.
             self._child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, cwd=errors.parent
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                cwd=errors.parent,
+                env={**os.environ, **(environment or {})},
             )
         assert self._child.stdin is not None
         assert self._child.stdout is not None
@@ -282,7 +305,7 @@ class _Jvm:
 
     def read(self) -> dict[str, Any]:
         answer = self.read_or_end()
-        assert answer is not None, f"the JVM ended:\n{self.printed()}"
+        assert answer is not None, f"the process ended:\n{self.printed()}"
         return answer
 
     def printed(self) -> str:
@@ -293,7 +316,7 @@ class _Jvm:
         self._child.wait()
 
     def close(self) -> int:
-        """End of input, which ends the JVM; killed when it does not. Its exit status."""
+        """End of input, which ends the process; killed when it does not. Its exit status."""
         with self._writing:
             self._input.close()
         try:

@@ -8,7 +8,7 @@ import fcntl
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,9 +85,9 @@ def build(release: str) -> JavaBuild:
     """Compile our programs against `release`, unless that is done already."""
     target = _PROJECT / "target" / release
     target.mkdir(parents=True, exist_ok=True)
-    with _locked(target / "lock"):
+    with locked(target / "lock"):
         stamp, jars = target / "built-from", target / "classpath.txt"
-        sources = _fingerprint()
+        sources = fingerprint(_PROJECT, [_PROJECT / "pom.xml", *sorted((_PROJECT / "src").rglob("*.java"))])
         if not (stamp.exists() and stamp.read_text() == sources and _all_exist(jars)):
             _run_maven(release)
             stamp.write_text(sources)
@@ -109,10 +109,11 @@ def _run_maven(release: str) -> None:
         raise AssertionError(f"{' '.join(command)} failed in {_PROJECT}:\n{done.stdout}{done.stderr}")
 
 
-def _fingerprint() -> str:
+def fingerprint(folder: Path, files: Iterable[Path]) -> str:
+    """Changes when a file below the folder does."""
     digest = hashlib.sha256()
-    for path in (_PROJECT / "pom.xml", *sorted((_PROJECT / "src").rglob("*.java"))):
-        digest.update(str(path.relative_to(_PROJECT)).encode())
+    for path in files:
+        digest.update(str(path.relative_to(folder)).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -122,7 +123,8 @@ def _all_exist(jars: Path) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that every process of this machine respects."""
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

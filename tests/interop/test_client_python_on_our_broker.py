@@ -41,7 +41,7 @@ def release() -> str:
 
 
 @pytest.fixture(scope="module")
-def servers(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     servers = Servers(tmp_path_factory.mktemp("both-clients"))
     yield servers
     servers.kill()

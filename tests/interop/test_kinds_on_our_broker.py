@@ -19,7 +19,7 @@ _SETTINGS: dict[str, str | int] = {
 
 
 @pytest.fixture(scope="module")
-def name_server(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer]:
+def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer]:
     folder = tmp_path_factory.mktemp("transactions")
     server = orbit.start_name_server(folder / "nameserver")
     try:

@@ -277,7 +277,7 @@ class Both:
 
 
 @pytest.fixture(scope="module")
-def both(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     folder = tmp_path_factory.mktemp("twins")
     admin = MqAdmin(build(RELEASE), folder / "mqadmin")
     try:
@@ -288,7 +288,7 @@ def both(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def older_admin(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MqAdmin]:
+def older_admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MqAdmin]:
     admin = MqAdmin(build("4.9.7"), tmp_path_factory.mktemp("mqadmin-4.9") / "home")
     yield admin
     admin.close()

@@ -97,7 +97,7 @@ class Side:
 
 
 @pytest.fixture(scope="module")
-def sides(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]:
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]:
     folder = tmp_path_factory.mktemp("special")
     with ExitStack() as stack:
         found: dict[str, Side] = {}

@@ -23,7 +23,7 @@ LATE_MS: Final = 20_000  # on a machine that has other work; early is never allo
 
 
 @pytest.fixture(scope="module")
-def name_server(java_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer]:
+def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer]:
     folder = tmp_path_factory.mktemp("timers")
     server = orbit.start_name_server(folder / "nameserver")
     try:

@@ -43,6 +43,8 @@ _ALL_PERMISSIONS: Final = 6
 _NOWHERE: Final = Address("", 0)
 _REJOIN_SECONDS: Final = 1.0
 _UNREGISTER_SECONDS: Final = 3.0
+# Less than the 3 s after which a client that sends gives up, and sends again.
+_TELL_SECONDS: Final = 2.0
 
 
 class Registration:
@@ -63,6 +65,8 @@ class Registration:
         self._address = self._ha_address = _NOWHERE
         self._pool = make_pool(on_close=self._connection_lost)
         self._changed: dict[str, tables.TopicConfig] = {}
+        self.untold: dict[str, asyncio.Event] = {}  # changed topic -> set when the name servers were told of it
+        self._told = asyncio.Event()  # of the changes that wait
         self._wake = asyncio.Event()
         self._lost = False
         self._reachable: set[Address] = set()
@@ -95,12 +99,16 @@ class Registration:
                 continue
             self._wake.clear()
             changed, self._changed = self._changed, {}
-            if self._lost:
-                self._lost = False
-                await asyncio.sleep(_REJOIN_SECONDS)
-                await self._register_everywhere(None)
-            elif changed:
-                await self._register_everywhere(list(changed.values()))
+            told, self._told = self._told, asyncio.Event()
+            try:
+                if self._lost:
+                    self._lost = False
+                    await asyncio.sleep(_REJOIN_SECONDS)
+                    await self._register_everywhere(None)
+                elif changed:
+                    await self._register_everywhere(list(changed.values()))
+            finally:
+                self._forget(told)
 
     async def follow_name_servers(self) -> None:
         """Register with name servers that appear while the broker runs."""
@@ -111,8 +119,27 @@ class Registration:
 
     def topics_changed(self, changed: Iterable[tables.TopicConfig]) -> None:
         """Several changes in one turn of the loop travel together."""
-        self._changed.update((config.topic_name, config) for config in changed)
+        if not self._changed:
+            asyncio.get_running_loop().call_later(_TELL_SECONDS, self._forget, self._told)
+        for config in changed:
+            self._changed[config.topic_name] = config
+            self.untold[config.topic_name] = self._told
         self._wake.set()
+
+    async def until_told(self, topic: str) -> None:
+        """Until the name servers know how the topic is now, or had time to hear of it.
+
+        Whoever made a topic may ask for its route next, and some clients (Go's) ask only once.
+        """
+        told = self.untold.get(topic)
+        if told is not None:
+            await told.wait()
+
+    def _forget(self, told: asyncio.Event) -> None:
+        """Nobody waits any longer for these changes to be told."""
+        if not told.is_set():
+            self.untold = {topic: event for topic, event in self.untold.items() if event is not told}
+            told.set()
 
     def again_soon(self) -> None:
         """Everything to everyone, in a moment: what they answer may have changed."""
@@ -121,6 +148,7 @@ class Registration:
 
     async def stop(self) -> None:
         self._stopping = True
+        self._forget(self._told)
         settings = self._configuration.settings
         header = UnregisterBroker(
             broker_name=settings.broker_name,

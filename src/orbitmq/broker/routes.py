@@ -175,7 +175,7 @@ def _build_pulls(state: State, sends: SwiftHandler) -> SwiftHandler | None:
 
 def build_routes(state: State) -> Routes:
     s = state
-    send_with = partial(send.send_message, s.sending, s.durability, s.receipts)
+    send_with = partial(send.send_message, s.sending, s.durability, s.receipts, s.registration)
     reply_with = partial(replies.send_reply, s.sending, s.clients, s.receipts, s.configuration, s.clock)
     table: dict[int, Handler] = {
         RequestCode.SEND_MESSAGE: partial(send_with, SendMessage),
@@ -259,8 +259,12 @@ def _leases(state: State) -> dict[int, Handler]:
 def _topics_groups_and_clients(state: State) -> dict[int, Handler]:
     s = state
     return {
-        RequestCode.UPDATE_AND_CREATE_TOPIC: partial(admin_topics.update_topic, s.topics, s.statistics, s.clock),
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: partial(admin_topics.update_topics, s.topics, s.statistics, s.clock),
+        RequestCode.UPDATE_AND_CREATE_TOPIC: partial(
+            admin_topics.update_topic, s.topics, s.registration, s.statistics, s.clock
+        ),
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: partial(
+            admin_topics.update_topics, s.topics, s.registration, s.statistics, s.clock
+        ),
         RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: admin_topics.refuse_static_topic,
         RequestCode.DELETE_TOPIC_IN_BROKER: partial(
             admin_topics.delete_topic,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.leases.open_leases import OpenLeases
     from orbitmq.broker.pulling import Pulling
+    from orbitmq.broker.registration import Registration
     from orbitmq.broker.sending import Sending
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
@@ -40,7 +41,12 @@ if TYPE_CHECKING:
 
 
 async def update_topic(
-    topics: Topics, stats: Statistics, clock: Clock, request: Command, connection: Connection
+    topics: Topics,
+    registration: Registration,
+    stats: Statistics,
+    clock: Clock,
+    request: Command,
+    connection: Connection,
 ) -> Command:
     header = request.read(CreateTopic)
     config = TopicConfig(
@@ -54,11 +60,17 @@ async def update_topic(
     )
     with _timed(stats, clock, topics.is_system(header.topic)):
         await topics.update([(config, header.attributes or "")])
+        await registration.until_told(header.topic)
     return ok()
 
 
 async def update_topics(
-    topics: Topics, stats: Statistics, clock: Clock, request: Command, connection: Connection
+    topics: Topics,
+    registration: Registration,
+    stats: Statistics,
+    clock: Clock,
+    request: Command,
+    connection: Connection,
 ) -> Command:
     """Several at once, all or none. Their attributes are changes, too: {"+message.type": "FIFO"}."""
     body = fastjson.loads(request.body)
@@ -68,6 +80,8 @@ async def update_topics(
     configs = [read_sent(TopicConfig, entry) for entry in listed]
     with _timed(stats, clock, any(topics.is_system(config.topic_name) for config in configs)):
         await topics.update((config, _changes(config.attributes)) for config in configs)
+        for config in configs:
+            await registration.until_told(config.topic_name)
     return ok()
 
 

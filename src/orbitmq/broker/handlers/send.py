@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.durability import Durability
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.receipts import Receipts
+    from orbitmq.broker.registration import Registration
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.topics import Topics
@@ -44,11 +45,12 @@ async def send_message(
     sending: Sending,
     durability: Durability,
     receipts: Receipts,
+    registration: Registration,
     header_type: type[SendMessage] | type[SendMessageV2],
     request: Command,
     connection: Connection,
 ) -> Command:
-    """Append one message (or a batch) and answer once it is as durable as the broker promises."""
+    """Append one message (or a batch) and answer once it is as durable as the broker promises, and its topic has a route."""
     header = request.read(header_type)
     try:
         sending.check_open()
@@ -57,7 +59,9 @@ async def send_message(
         topic = sending.topic_for(header)
         queue_id = sending.queue_for(header, topic)
         if header.batch:
-            return await _send_batch(sending, durability, receipts, header, queue_id, request, connection)
+            receipt = await _send_batch(sending, durability, receipts, header, queue_id, request, connection)
+            await registration.until_told(header.topic)
+            return receipt
         if not request.body:
             raise RequestFailed(
                 ResponseCode.MESSAGE_ILLEGAL, "the message has no body", hint="a body needs at least one byte"
@@ -85,6 +89,8 @@ async def send_message(
     receipt = receipts.stored(appended.commit_log_offset, queue_id, appended.queue_offset, unique_key, recall_handle)
     if not durability.is_immediate and wants_to_wait(properties):
         receipt.code = await durability.wait(appended.end)
+    if target in registration.untold:
+        await registration.until_told(target)
     return receipt
 
 
