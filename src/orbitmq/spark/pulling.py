@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orbitmq.spark.source_options import SourceOptions
 
 _MASTER: Final = 0
-_BULK_BYTES: Final = 3 << 20  # of one answer; Apache's brokers do not know it and give their 32 messages
+BULK_BYTES: Final = 3 << 20  # of one answer; Apache's brokers do not know it and give their 32 messages
 _ANSWERS: Final = frozenset({
     ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
@@ -64,7 +64,7 @@ async def pull_once(
         subscription=wanted.expression,
         expression_type=wanted.expression_type,
         bname=queue.broker_name,
-        bulk_bytes=_BULK_BYTES,
+        bulk_bytes=BULK_BYTES,
     )
     command = request(RequestCode.PULL_MESSAGE, header)
     answer = await cluster.call(replica[0], command, options.access.timeout_seconds)

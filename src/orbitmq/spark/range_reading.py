@@ -24,7 +24,7 @@ from orbitmq.spark.decoding import RecordDecoder
 from orbitmq.spark.loss import report_loss
 from orbitmq.spark.patience import patiently
 from orbitmq.spark.planning import QueueRange
-from orbitmq.spark.pulling import Pulled, pull_once
+from orbitmq.spark.pulling import BULK_BYTES, Pulled, pull_once
 from orbitmq.spark.queue_offsets import named
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_BATCH_BYTES: Final = 3 << 20
+# A sixteenth less than one answer holds: a segment whose messages are somewhat larger than those before is still one answer, and need
+# not be asked for twice and joined.
+_BATCH_BYTES: Final = BULK_BYTES * 15 // 16
 _SEGMENT_BYTES: Final = 16 << 20  # where a segment ends even when it is not done
 _SEGMENTS_AT_ONCE: Final = 8
 _FIRST_SEGMENT: Final = 256
