@@ -44,17 +44,22 @@ def map_entries(properties: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     lists = properties.cast(_AS_LIST)
     names, values = lists.flatten().flatten()
     rows = np.asarray(pc.list_parent_indices(lists), np.int64)
-    keep = pc.invert(pc.is_in(names, value_set=_LEFT_OUT)).to_numpy(zero_copy_only=False)
+    # Few names are in many rows: each is looked at once.
+    encoded = names.dictionary_encode()
+    distinct, codes = encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False)
+    keep = ~_mask(pc.is_in(distinct, value_set=_LEFT_OUT))[codes]
+    if not keep.all():
+        rows, codes, values = rows[keep], codes[keep], values.filter(pa.array(keep))
+    wrong = _mask(pc.or_(_is_empty(distinct), pc.match_substring_regex(distinct, _SEPARATORS)))[codes]
+    wrong |= _mask(_is_empty(values))
+    if _has_separators(values):
+        wrong |= _mask(pc.match_substring(values, VALUE_END))
     bad = np.zeros(len(properties), bool)
-    wrong = pc.or_kleene(_is_empty(names), _is_empty(values))
-    if _has_separators(names) or _has_separators(values):
-        separated = pc.match_substring_regex(names, _SEPARATORS)
-        wrong = pc.or_kleene(wrong, pc.or_kleene(separated, pc.match_substring(values, VALUE_END)))
-    bad[rows[pc.fill_null(wrong, True).to_numpy(zero_copy_only=False) & keep]] = True
-    texts = pc.binary_join_element_wise(names, NAME_END, values, VALUE_END, "", null_handling="replace")
-    counts = np.bincount(rows[keep], minlength=len(properties))
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), texts.filter(pa.array(keep))), ""), bad
+    bad[rows[wrong]] = True
+    heads = pc.binary_join_element_wise(distinct, NAME_END, "").take(pa.array(codes))
+    texts = pc.binary_join_element_wise(heads, values, VALUE_END, "", null_handling="replace")
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(properties)))]).astype(np.int32)
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), texts), ""), bad
 
 
 def keys_text(keys: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
@@ -90,6 +95,11 @@ def _or_null(texts: pa.Array) -> pa.Array:
 
 def _is_empty(texts: pa.Array) -> pa.Array:
     return pc.equal(pc.binary_length(texts), 0)
+
+
+def _mask(found: pa.Array) -> npt.NDArray[np.bool_]:
+    """Null counts as found: what is not there cannot be sent either."""
+    return pc.fill_null(found, True).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 _AS_LIST: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -57,7 +58,7 @@ class TaskName:
         return f"{self.run}-{self.batch}-{self.partition:05d}"
 
     def dedup_ids(self, first: int, count: int) -> pa.Array:
-        numbers = pa.array(range(first, first + count), pa.int64()).cast(pa.string())
+        numbers = pa.array(np.arange(first, first + count)).cast(pa.string())
         return pc.binary_join_element_wise(f"{self.run}:{self.batch}:{self.partition}:", numbers, "")
 
 
