@@ -63,7 +63,11 @@ SPANS_SECONDS: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 
 _LONGEST_SLEEP_SECONDS: Final = 0.1  # while something waits: an injected clock may jump
 _AFTER_FAILURE_SECONDS: Final = 0.1
+_TOGETHER_SECONDS: Final = (
+    0.01  # others will come meanwhile; whatever is due before is put before its slot fires all the same
+)
 _PUT_PER_TURN: Final = 256
+_PUT_TOGETHER: Final = 1024
 _FIRED_PER_TURN: Final = 256
 
 _find_due: Final = property_finder(keys.TIMER_OUT_MS)
@@ -319,7 +323,8 @@ class Timers:
             if wait_seconds == 0:
                 await asyncio.sleep(0)  # more is to be done, but others want the event loop too
                 continue
-            await set_within(self._arrived, wait_seconds)
+            if await set_within(self._arrived, wait_seconds):
+                await asyncio.sleep(_TOGETHER_SECONDS)
 
     def turn(self) -> float | None:
         """A piece of the work; seconds until there is more, None when nothing waits."""
@@ -400,7 +405,7 @@ class Timers:
     def _put_together(self, now_ms: int) -> bool:
         """The quick way; False if the first of them has to be looked at."""
         wheel = self.wheel
-        entries = self._store.packed_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, _PUT_PER_TURN)
+        entries = self._store.packed_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, _PUT_TOGETHER)
         put = wheel.put_together(entries, _TIMER_TOPIC, self._store.log, now_ms)
         if not put.messages:
             return False

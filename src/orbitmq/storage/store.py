@@ -44,7 +44,7 @@ from orbitmq.storage.sending_on import SendingOn
 from orbitmq.storage.threads import OwnThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from orbitmq.clock import Clock
@@ -336,13 +336,12 @@ class Store:
         with self.queues.lock:
             return QueueRange(queue.min_offset, queue.next_offset)
 
-    def queue_end(self, topic: str, queue_id: int) -> int:
-        """The number that the next message of the queue gets; 0 for a queue that does not exist."""
-        queue = self.queues.queues.get((topic, queue_id))
-        if queue is None:
-            return 0
+    def queue_ends(self, topic: str, queue_ids: Iterable[int]) -> list[int]:
+        """The numbers that the next messages of these queues get; 0 for a queue that does not exist."""
+        queues = self.queues.queues
         with self.queues.lock:
-            return queue.next_offset
+            found = [queues.get((topic, queue_id)) for queue_id in queue_ids]
+            return [0 if queue is None else queue.next_offset for queue in found]
 
     def queue_ranges(self, topic: str | None = None) -> dict[tuple[str, int], QueueRange]:
         """Of all queues, or those of one topic."""

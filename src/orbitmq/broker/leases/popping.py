@@ -107,7 +107,11 @@ class Popping:
         retry_first = chance < settings.pop_from_retry_probability
         if retry_first and not header.order:
             self._pop_retries(header, wishes, popped, chance)
-        for queue_id in self._queues(header.topic, header.queue_id, chance):
+        queue_ids = list(self._queues(header.topic, header.queue_id, chance))
+        for number, queue_id in enumerate(queue_ids):
+            if popped.count >= header.max_msg_nums and not header.order and not self._offsets.has_resets:
+                popped.rest += self._left_in(header, queue_ids[number:])
+                break
             self._pop_queue(header, wishes, popped, header.topic, queue_id)
         if not retry_first and not header.order and popped.count < header.max_msg_nums:
             self._pop_retries(header, wishes, popped, chance)
@@ -172,7 +176,7 @@ class Popping:
         if header.order and self._ordered.is_blocked(topic, group, queue_id, header.attempt_id):
             return  # an ack will wake who waits; what lies here must not
         if popped.count >= header.max_msg_nums:
-            popped.rest += self._store.queue_end(topic, queue_id) - offset
+            popped.rest += self._store.queue_range(topic, queue_id).max_offset - offset
             return
         wanted = header.max_msg_nums - popped.count
         result = self._store.read(topic, queue_id, offset, wanted, MAX_READ_BYTES, *wishes)
@@ -190,6 +194,15 @@ class Popping:
         elif result.status in _PASSED_OVER:
             self._offsets.commit(group, topic, queue_id, result.next_offset)
         popped.rest += max(0, result.max_offset - result.next_offset)
+
+    def _left_in(self, header: PopMessage, queue_ids: list[int]) -> int:
+        """What `_pop_queue` would find there and not take."""
+        known = self._offsets.queues(header.consumer_group, header.topic)
+        left = 0
+        for queue_id, end in zip(queue_ids, self._store.queue_ends(header.topic, queue_ids), strict=True):
+            offset = known.get(queue_id, -1)
+            left += end - (offset if offset >= 0 else self._start_offset(header, header.topic, queue_id))
+        return left
 
     def _take(
         self, header: PopMessage, popped: Popped, topic: str, queue_id: int, offset: int, result: ReadResult
