@@ -63,9 +63,8 @@ SPANS_SECONDS: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 
 _LONGEST_SLEEP_SECONDS: Final = 0.1  # while something waits: an injected clock may jump
 _AFTER_FAILURE_SECONDS: Final = 0.1
-_TOGETHER_SECONDS: Final = (
-    0.01  # others will come meanwhile; whatever is due before is put before its slot fires all the same
-)
+# What comes so soon after others waits for more. It is on the wheel before its slot fires all the same.
+_TOGETHER_SECONDS: Final = 0.01
 _PUT_PER_TURN: Final = 256
 _PUT_TOGETHER: Final = 1024
 _FIRED_PER_TURN: Final = 256
@@ -317,13 +316,17 @@ class Timers:
 
     async def run(self) -> None:
         """Put on the wheel what comes and deliver what is due, for ever."""
+        now, put_at = asyncio.get_running_loop().time, -_TOGETHER_SECONDS
         while True:
             self._arrived.clear()
+            before = self.wheel.queue_offset
             wait_seconds = self.turn()
+            if self.wheel.queue_offset != before:
+                put_at = now()
             if wait_seconds == 0:
                 await asyncio.sleep(0)  # more is to be done, but others want the event loop too
                 continue
-            if await set_within(self._arrived, wait_seconds):
+            if await set_within(self._arrived, wait_seconds) and now() - put_at < _TOGETHER_SECONDS:
                 await asyncio.sleep(_TOGETHER_SECONDS)
 
     def turn(self) -> float | None:

@@ -33,11 +33,11 @@ class Lease:
 
     def bits_of(self, offsets: list[int]) -> int:
         """Zero when one of them is not of this lease."""
-        if isinstance(self.offsets, range) and offsets and offsets[0] in self.offsets:
-            if offsets[-1] in self.offsets and offsets == list(
-                range(offsets[0], offsets[-1] + 1)
-            ):  # as they nearly always come
-                return ((1 << len(offsets)) - 1) << (offsets[0] - self.offsets.start)
+        known = self.offsets
+        if isinstance(known, range) and offsets and offsets == list(range(offsets[0], offsets[0] + len(offsets))):
+            # One behind the other, as they nearly always come.
+            inside = offsets[0] in known and offsets[-1] in known
+            return ((1 << len(offsets)) - 1) << (offsets[0] - known.start) if inside else 0
         bits = 0
         for offset in offsets:
             if offset not in self.offsets:
