@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
+from orbitmq.protocol.bodies.groups import GroupConfig
 from orbitmq.protocol.codes import RequestCode
-from orbitmq.protocol.command import request
+from orbitmq.protocol.command import Command, request
 from orbitmq.protocol.headers.admin import CreateTopic
 from orbitmq.transport.address import parse_address
 from orbitmq.transport.pool import Pool
@@ -24,10 +25,15 @@ class OrbitCluster:
     async def create_topic(self, topic: str) -> None:
         """With four queues."""
         header = CreateTopic(topic=topic, read_queue_nums=4, write_queue_nums=4, perm=6, topic_filter_type="SINGLE_TAG")
+        await self._told(request(RequestCode.UPDATE_AND_CREATE_TOPIC, header))
+
+    async def create_group(self, group: str, retries: int) -> None:
+        config = GroupConfig(group_name=group, retry_max_times=retries)
+        await self._told(request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config.to_json()))
+
+    async def _told(self, command: Command) -> None:
         pool = Pool()
-        answer = await pool.call(
-            parse_address(self.broker.address), request(RequestCode.UPDATE_AND_CREATE_TOPIC, header), 30
-        )
+        answer = await pool.call(parse_address(self.broker.address), command, 30)
         await pool.close()
         assert answer.code == 0, answer
 

@@ -6,12 +6,13 @@ four queues.
 """
 
 import asyncio
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from orbitmq import Client, ReceivedMessage
+from orbitmq import Client, ReceivedMessage, connect
 from tests.client.scripted import eventually
 from tests.client.suite import collecting, queues_of, until_routed
 from tests.interop import orbit
@@ -107,6 +108,7 @@ async def test_a_message_that_fails_comes_again_and_then_is_a_dead_letter(
     async with client.producer("PythonProducer") as producer:
         await producer.send(topic, b"poison", keys="p1")
     group = f"Failing{topic}"
+    await cluster.create_group(group, retries=1)
     await cluster.create_topic(f"%RETRY%{group}")  # so that clients find it at once: else some look again after 30 s
     await until_routed(client, f"%RETRY%{group}")
     await asyncio.to_thread(
@@ -201,37 +203,48 @@ async def test_a_namespace_keeps_topics_and_groups_apart(
         await asyncio.to_thread(guest.close_one, opened)
 
 
-def test_its_signature_is_understood_and_a_wrong_one_refused(tmp_path: Path, language: Language) -> None:
+async def test_its_signature_is_understood_and_a_wrong_one_refused(tmp_path: Path, language: Language) -> None:
     """Servers and client of their own, since some clients share one connection among all they open."""
     conf = tmp_path / "home" / "conf"
     conf.mkdir(parents=True)
     (conf / "plain_acl.yml").write_text(
         "accounts:\n"
+        "- accessKey: a-maker\n"
+        "  secretKey: its-secret\n"
+        "  defaultGroupPerm: SUB\n"
+        "  defaultTopicPerm: PUB|SUB\n"
         "- accessKey: a-client\n"
         "  secretKey: a-secret\n"
         "  defaultGroupPerm: SUB\n"
         "  topicPerms: [Allowed=PUB|SUB]\n"
     )
     settings: dict[str, str | int] = {"aclEnable": "true", "rocketmqHome": str(tmp_path / "home")}
-    name_server = orbit.start_name_server(tmp_path / "nameserver")
-    guest = impostor = None
-    try:
-        broker = orbit.start_broker(tmp_path / "broker", name_server.address, settings=settings)
-        try:
-            guest, impostor = language.start(tmp_path / "guest"), language.start(tmp_path / "impostor")
-            guest.open_producer("p", name_server.address, credentials=("a-client", "a-secret"))
-            guest.send("p", "Allowed", [{"text": "hello é", "tag": "t", "keys": "k"}])
-            guest.open_push_consumer("c", name_server.address, "Allowed", credentials=("a-client", "a-secret"))
-            assert [message.body.decode() for message in guest.received("c", 1, SECONDS)] == ["hello é"]
-            with pytest.raises((ClientError, AssertionError)):
-                guest.send("p", "Forbidden", [{"text": "no"}])
-            impostor.open_producer("p", name_server.address, credentials=("a-client", "guessed-it"))
-            with pytest.raises((ClientError, AssertionError)):
-                impostor.send("p", "Allowed", [{"text": "no"}])
-        finally:
-            broker.process.kill()
-    finally:
-        name_server.process.kill()
-        for started in (guest, impostor):
-            if started is not None:
-                started.close()
+    with ExitStack() as stack:
+        server = orbit.start_name_server(tmp_path / "nameserver")
+        stack.callback(server.process.kill)
+        stack.callback(orbit.start_broker(tmp_path / "broker", server.address, settings=settings).process.kill)
+        async with connect(server.address, credentials=("a-maker", "its-secret")) as maker:
+            async with maker.producer("Maker") as producer:
+                for topic in ("Allowed", "Forbidden"):
+                    await producer.send(topic, "made")
+            for name in ("guest", "impostor"):
+                guest = await asyncio.to_thread(language.start, tmp_path / name)
+                stack.callback(guest.close)
+                secret = "a-secret" if name == "guest" else "guessed-it"
+                await asyncio.to_thread(_sign_and_send, guest, server.address, secret)
+            async with maker.pull_consumer("Reader") as reader:
+                for topic, texts in (("Allowed", {b"made", "hello é".encode()}), ("Forbidden", {b"made"})):
+                    fetched = [await reader.fetch(queue, offset=0) for queue in await queues_of(reader, topic)]
+                    assert {message.body for each in fetched for message in each} == texts
+
+
+def _sign_and_send(guest: DrivenClient, name_server: str, secret: str) -> None:
+    who = ("a-client", secret)
+    guest.open_producer("p", name_server, credentials=who)
+    if secret == "a-secret":
+        guest.send("p", "Allowed", [{"text": "hello é", "tag": "t", "keys": "k"}])
+        guest.open_push_consumer("c", name_server, "Allowed", credentials=who)
+        assert texts_of(guest.received("c", 2, SECONDS)) == ["hello é", "made"]
+    for topic in ("Forbidden",) if secret == "a-secret" else ("Allowed", "Forbidden"):
+        with pytest.raises((ClientError, AssertionError)):
+            guest.send("p", topic, [{"text": "no"}])
