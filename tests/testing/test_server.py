@@ -114,6 +114,15 @@ def test_sends_are_refused_while_the_test_wants_it(mq_server: Server) -> None:
     assert "maintenance" in str(refused.remark)
 
 
+def test_what_is_missing_is_told_with_what_is_there(mq_server: Server) -> None:
+    _ask(mq_server, _send(properties="TAGS\x01new\x02KEYS\x01k1\x02color\x01red\x02"))
+    with pytest.raises(AssertionError) as caught:
+        mq_server.expect("Orders", body=b"other", tag="new", timeout=0)
+    asked, there = str(caught.value).splitlines()
+    assert asked == "0 of 1 expected messages in Orders with body=b'other', tag='new'; there are 1:"
+    assert there == "  body=b'hello', tag='new', keys=['k1'], properties={'color': 'red'} at test/0@0"
+
+
 def test_a_folder_of_ones_own_is_kept(tmp_path: Path) -> None:
     from orbitmq.testing import Server
 

@@ -14,6 +14,7 @@ from orbitmq.admin.topics import TopicPlan, create_topic, topic_route
 from orbitmq.client.portal import enter, leave
 from orbitmq.client.sync import connect
 from orbitmq.errors import RequestFailed
+from orbitmq.message.properties import RESERVED
 from orbitmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -93,17 +94,26 @@ class Contents:
         `await asyncio.to_thread(server.expect, ...)`.
         """
         deadline = time.monotonic() + timeout
+        given = (("body", body), ("tag", tag), ("key", key), ("properties", properties))
+        wanted = ", ".join(f"{name}={value!r}" for name, value in given if value is not None)
         while True:
             there = self.sent(topic)
             alike = [message for message in there if _is_like(message, body, tag, key, properties or {})]
             if len(alike) >= count:
                 return alike
             if time.monotonic() > deadline:
-                shown = "".join(f"\n  {message!r} {message.body[:80]!r}" for message in there[:_SHOWN_AT_MOST])
                 raise AssertionError(
-                    f"{len(alike)} of {count} expected messages in {topic}; there are {len(there)}:{shown}{_loop_hint()}"
+                    f"{len(alike)} of {count} expected messages in {topic}{f' with {wanted}' if wanted else ''}; "
+                    f"there are {len(there)}:{''.join(map(_shown, there[:_SHOWN_AT_MOST]))}{_loop_hint()}"
                 )
             time.sleep(_LOOK_AGAIN_SECONDS)
+
+
+def _shown(message: ReceivedMessage) -> str:
+    own = {name: value for name, value in message.properties.items() if name not in RESERVED}
+    labels = (("tag", message.tag), ("keys", list(message.keys)), ("properties", own))
+    told = "".join(f", {name}={value!r}" for name, value in labels if value)
+    return f"\n  body={message.body[:80]!r}{told} at {message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}"
 
 
 def _loop_hint() -> str:
