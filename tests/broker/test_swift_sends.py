@@ -151,11 +151,16 @@ async def story(directory: Path, seed: int, request: Callable[[int, random.Rando
         connection, line = connected(broker._servers[0])
         for read in reads:
             connection.data_received(read)
+        # The first receipt of a new topic waits until the topic has a route.
+        await until(lambda: len(FrameDecoder().feed(bytes(line.written))) == REQUESTS, what="an answer to each request")
         answers = [commands.decode(frame) for frame in FrameDecoder().feed(bytes(line.written))]
         connection.connection_lost(None)
         undecided, counted = broker.state.half_messages.by_topic(), broker.state.sending.all_puts.value
     return Told(
-        [(answer.opaque, answer.code, answer.fields) for answer in answers], stored_in(directory), undecided, counted
+        sorted((answer.opaque, answer.code, dict(answer.fields)) for answer in answers),
+        stored_in(directory),
+        undecided,
+        counted,
     )
 
 
