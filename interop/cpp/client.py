@@ -78,7 +78,7 @@ class PullConsumer:
 
 
 def _instance(arguments: Arguments) -> bytes:
-    """Things of one instance share a client, which tells the broker of a new one every 30 s."""
+    """One for each, so that two consumers of a group are two members."""
     return f"{os.getpid()}-{arguments['name']}".encode()
 
 

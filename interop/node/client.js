@@ -21,7 +21,7 @@ function options(request) {
   return {
     httpclient: {}, // only asked where name servers are found by HTTP
     nameSrv: request.nameServer,
-    // Things of one instance share a client, which tells the broker of a new one every 30 s.
+    // One for each, so that two consumers of a group are two members.
     instanceName: `${process.pid}-${request.name}`,
     accessKeyId: request.accessKey,
     accessKeySecret: request.secretKey,

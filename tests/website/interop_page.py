@@ -96,12 +96,46 @@ FEATURES: Final[Mapping[str, Mapping[str, str]]] = {
         "Spark on Apache's servers": "spark_on_apaches_servers::a_topic_on_both_releases_is_read_archived_and_found_in_the_live_stores",
     },
 }
+# Module -> the client it drives
+LANGUAGES: Final = {
+    "clients_in_go": "Go: rocketmq-client-go 2.1.2",
+    "clients_in_cpp": "C++: the core in PyPI's rocketmq 0.4.4",
+    "clients_in_node": "Node: ali-ons 3.12.0",
+}
+# Feature -> test, of every module that has it
+IN_EVERY_LANGUAGE: Final[Mapping[str, str]] = {
+    "It sends, compressed too; our client reads": "python_reads_what_it_sends",
+    "Our client sends, in batches too; it reads, by tag too": "it_reads_what_python_sends",
+    "In one group with our client": "a_mixed_group_shares_the_queues",
+    "Retries and dead letters": "a_message_that_fails_comes_again_and_then_is_a_dead_letter",
+    "Ordered sends and orderly consumers": "order_is_kept_from_sender_to_consumer",
+    "Broadcasting": "every_member_of_a_broadcasting_group_gets_everything",
+    "Delay levels": "a_delay_level_is_kept",
+    "Access keys; a wrong one is refused": "its_signature_is_understood_and_a_wrong_one_refused",
+    "SQL92 filters": "a_sql92_filter_matches",
+    "Namespaces": "a_namespace_keeps_topics_and_groups_apart",
+    "Pull consumers": "its_pull_consumer_gets_everything",
+    "Transactions": "only_what_its_transactions_commit_is_consumed",
+    "Requests and replies, both ways": "requests_are_answered_by_either_client",
+    "Topics made, listed, deleted": "its_admin_tool_makes_lists_and_deletes_topics",
+    "Message traces": "its_traces_are_found_by_the_id_of_a_message",
+}
+_ABOUT_LANGUAGES: Final = """
+What is empty, that client does not have (C++: not behind its C interface); nor has any of them TLS. Sends are sync, async, one-way and in batches from Go and C++,
+sync from Node. All run unmodified. Worth knowing, of the clients themselves: Go's `CreateReplyMessage` forgets the body (set it on
+the message); producers of one Go instance share a heartbeat, which tells of a new one after up to 30 s (give each an instance name);
+a Go consumer does not start before its topic has a route; ali-ons makes no topics by sending to them.
+
+Other npm packages, tried on Node 20: `rocketmq-nodejs` 1.1.2 (a prebuilt C++ core) installs, sends and receives, once and by hand;
+`rocketmq` 2.0.1, which has the same three classes as ali-ons, installs and loads, no more was tried; `apache-rocketmq` 1.0.0-rc1
+does not install (`assert(major >= 8 && major <= 10)`). `ali-rocketmq` is built on an HTTP library, and `rocketmq-client-nodejs` on
+gRPC, which needs RocketMQ's proxy: they speak another protocol. Clients in Rust are not run here.
+"""
 _INTRODUCTION: Final = """# What works with what
 
 Made from the tests in `tests/interop/` by `make docs`. Each ✓ is a test that starts Apache's own program of that release and
-fails when it is not served as Apache's servers, or clients, serve it. They run with `make test` where there is Java and Maven.
-Beyond these, clients in Go, C++ and Rust of the same protocol are expected to work, and are not run here. Where we differ on purpose:
-[compatibility.md](compatibility.md).
+fails when it is not served as Apache's servers, or clients, serve it. They run with `make test` where there is Java and Maven; those of
+other languages where there is `go`, `npm`, and what they fetch. Where we differ on purpose: [compatibility.md](compatibility.md).
 """
 
 
@@ -131,7 +165,18 @@ def page(found: Mapping[str, set[str]]) -> str:
         for feature, test in features.items():
             marks = " | ".join("✓" if release in found[test] else "" for release in releases)
             parts.append(f"| {feature} | {marks} |\n")
+        if column == _JAVA_CLIENT:
+            parts.append(_languages(found))
     return "".join(parts)
+
+
+def _languages(found: Mapping[str, set[str]]) -> str:
+    rows = [
+        f"| {feature} | {' | '.join('✓' if f'{module}::{test}' in found else '' for module in LANGUAGES)} |\n"
+        for feature, test in IN_EVERY_LANGUAGE.items()
+    ]
+    heads = f"| | {' | '.join(LANGUAGES.values())} |\n|---|{'---|' * len(LANGUAGES)}\n"
+    return f"\n## Clients in other languages on our servers\n\n{heads}{''.join(rows)}{_ABOUT_LANGUAGES}"
 
 
 if __name__ == "__main__":
