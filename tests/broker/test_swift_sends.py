@@ -273,6 +273,9 @@ async def transactions(directory: Path, seed: int) -> Told:
         broker.state.receipts.settle_at(bytes(8))
         broker.state.half_messages.settle_at(bytes(8))
         connection, line = connected(broker._servers[0])
+        plain = send_header("Orders", 0, {"UNIQ_KEY": "7F0000010003"})
+        connection.data_received(commands.encode(Command(SEND_V2, fields=plain.to_fields(), body=b"plain")))
+        await until(lambda: bool(line.written), what="the first receipt, which waits until the topic has a route")
         ends: list[bytes] = []
         for turn in range(12):
             halves = [half_message(turn * 20 + number, chance) for number in range(20)]
