@@ -79,7 +79,6 @@ _TELLING_BODIES: Final = (
     b"brokerConfigPath=/tmp/x\n", b"rocketmqHome=/tmp/x\n", b"\x78\x9c\xed\xc1", b"\x7f\xff\xff\xff", b"x" * 5000,
     b'{"username":"u","password":"p"}', b'{"topic":"../x"}',
     b'{"bn":"b","c":"G","d":[],"it":1,"n":999999999999999,"pt":1,"q":0,"so":0,"t":"T"}',
-    b'{"clientID":"c","producerDataSet":[' + b'{"groupName":"P"},' * 20_000 + b"]}",
 )  # fmt: skip
 _OWN_FILES: Final = ("broker.conf", "broker.out", "namesrv.properties", "nameserver.out", "kvConfig.json")
 
