@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +20,7 @@ from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.record import decode_record
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command
+from orbitmq.protocol.frame import CODEC_BINARY
 from orbitmq.protocol.headers.pull import PULL_SUBSCRIPTION, PULL_SUSPEND
 from orbitmq.protocol.signing import Credentials, sign
 from orbitmq.transport.pool import Pool
@@ -29,13 +32,14 @@ from tests.broker.kit import (
     LOCK,
     PATIENCE_SECONDS,
     SEND_BATCH,
+    SEND_V2,
     UPDATE_OFFSET,
     running,
     send_header,
     wire,
 )
 from tests.broker.lease_kit import LeaseClient
-from tests.raw_client import until
+from tests.raw_client import raw_client, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +63,28 @@ async def test_thousands_of_empty_properties_keep_nothing_from_anybody(tmp_path:
     (tmp_path / "abort").touch()
     async with running(tmp_path) as broker, wire(broker) as client:
         assert await client.bodies("T") == [b"hostile", b"next"]
+
+
+@pytest.mark.usefixtures("loops")
+async def test_of_texts_that_anyone_can_write_only_short_ones_are_remembered(tmp_path: Path) -> None:
+    """Of each kind of message a broker remembers thousands, to be quicker with the next one of its kind."""
+    async with running(tmp_path, mappedFileSizeCommitLog=64 << 20) as broker, wire(broker) as client:
+        assert broker.address is not None
+        async with raw_client(broker.address) as binary:
+            before, long = 0, "x" * 5_000
+            for number in range(32):
+                if number == 2:  # what is remembered in any case
+                    tracemalloc.start()
+                    before, _ = tracemalloc.get_traced_memory()
+                assert (await client.send("T", TAGS=f"{long}{number}")).code == 0
+                header = send_header("T", 0, {"UNIQ_KEY": "U"}, {"producer_group": f"{long}{number}"})
+                fields = {**header.to_fields(), "n": f"{long}{number}"}
+                assert (await binary.ask(SEND_V2, fields, b"x", codec=CODEC_BINARY)).code == 0
+            broker.state.store.dispatch()
+            gc.collect()
+            grown = tracemalloc.get_traced_memory()[0] - before
+            tracemalloc.stop()
+    assert grown < 30 * len(long)  # once; there are eight places that would keep it
 
 
 # ---- leases

@@ -131,10 +131,13 @@ def java_hashes_after(prefix_hashes: Sequence[int], texts: Sequence[bytes]) -> l
     ]
 
 
-@lru_cache(maxsize=4096)
+LONGEST_KNOWN_TAG: Final = 256  # a longer one is not remembered: anyone can write ever other ones
+_known_code: Final = lru_cache(maxsize=4096)(java_hash)
+
+
 def tag_code(tag: str) -> int:
     """What a queue entry holds for `tag`; 0 means no tag."""
-    return java_hash(tag)
+    return _known_code(tag) if len(tag) <= LONGEST_KNOWN_TAG else java_hash(tag)
 
 
 def _utf16_units(text: str) -> array[int]:

@@ -44,6 +44,7 @@ _five_lengths: Final = struct.Struct(">5H").pack
 _HEAD_KEYS: Final = ["a", "b", "c", "d"]
 _TAIL_KEYS: Final = frozenset("jklmn")
 _MOST_KNOWN: Final = 10_000
+_LONGEST_KNOWN_BYTES: Final = 1024  # anyone can write ever other ones
 _UNUSUAL: Final = "not the usual binary header of a send"
 
 
@@ -106,9 +107,10 @@ class ShortSendReader:
             raise HeaderError(_UNUSUAL)
         read = _read_with(texts)
         head = _Head(read.producer_group, read.topic, read.default_topic, read.default_topic_queue_nums)
-        if len(self._heads) >= _MOST_KNOWN:
-            self._heads.clear()
-        self._heads[packed] = head
+        if len(packed) <= _LONGEST_KNOWN_BYTES:
+            if len(self._heads) >= _MOST_KNOWN:
+                self._heads.clear()
+            self._heads[packed] = head
         return head
 
     def _learn_tail(self, packed: bytes) -> _Tail:
@@ -117,9 +119,10 @@ class ShortSendReader:
             raise HeaderError(_UNUSUAL)
         read = _read_with(texts)
         tail = _Tail(read.reconsume_times, read.unit_mode, read.max_reconsume_times, read.batch, read.bname)
-        if len(self._tails) >= _MOST_KNOWN:
-            self._tails.clear()
-        self._tails[packed] = tail
+        if len(packed) <= _LONGEST_KNOWN_BYTES:
+            if len(self._tails) >= _MOST_KNOWN:
+                self._tails.clear()
+            self._tails[packed] = tail
         return tail
 
 

@@ -35,7 +35,7 @@ from orbitmq.message.properties import (
     property_number,
 )
 from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from orbitmq.message.tags import MOST_AT_ONCE, tag_code
+from orbitmq.message.tags import LONGEST_KNOWN_TAG, MOST_AT_ONCE, tag_code
 from orbitmq.storage.commit_log import (
     DELAY_TOPIC,
     LIGHT_QUEUE_ID,
@@ -77,6 +77,7 @@ _VALUE_END: Final = 0x02  # as a number: looking for a single byte is quicker th
 
 NEVER: Final = 2**63  # a log offset that is not reached
 _REMEMBERED: Final = 10_000  # tags, and kinds of properties
+_LONGEST_REMEMBERED: Final = 4096  # bytes of properties
 
 
 class _Likeness:
@@ -301,9 +302,12 @@ class Indexer:
         code = self._tag_codes.get(tags)
         if code is None:
             code = 0 if tags is None else tag_code(tags.decode("utf-8", "replace"))
-            if len(self._tag_codes) >= _REMEMBERED:
-                self._tag_codes.clear()
-            self._tag_codes[tags] = code
+            if tags is None or len(tags) <= LONGEST_KNOWN_TAG:
+                if len(self._tag_codes) >= _REMEMBERED:
+                    self._tag_codes.clear()
+                self._tag_codes[tags] = code
+        if len(properties) > _LONGEST_REMEMBERED:
+            return code
         # What waits or has waited says so in numbers of its own: nothing else will be like it.
         if unique_key is not None and _HAS_WAITED not in properties and properties.count(_UNIQUE_KEY) == 1:
             self._remember(_Likeness(properties, unique_key, keys, code), len(properties))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker.sql_filter.parser import Parser
 from orbitmq.broker.sql_filter.values import Incomparable
@@ -26,7 +26,11 @@ class SqlFilter:
             return False
 
 
-@lru_cache(maxsize=100)
+_short_filter: Final = lru_cache(maxsize=100)(SqlFilter)
+_long_filter: Final = lru_cache(maxsize=8)(SqlFilter)  # it takes a hundred times its text
+_SHORT_CHARACTERS: Final = 2048
+
+
 def compile_filter(text: str) -> SqlFilter:
     """Many consumers of a group ask for the same one."""
-    return SqlFilter(text)
+    return _short_filter(text) if len(text) <= _SHORT_CHARACTERS else _long_filter(text)
