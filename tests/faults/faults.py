@@ -176,14 +176,13 @@ class Faults:
         """The master is lost; the slave that has most of its log takes its place, and it comes back as a slave.
 
         A former master that has not copied from its successor yet has a tail of its own: its log may be the longest and is not
-        the one that was acknowledged. Without any other slave nobody is promoted.
+        the one that was acknowledged, and a slave that was away may have less than both. Until it copies nobody is promoted.
         """
         async with AsyncExitStack() as stack:
             for node in self._cluster.nodes:
                 await stack.enter_async_context(node.busy)
-            master = self._cluster.master
-            heirs = [slave for slave in self._cluster.slaves if not slave.tail_is_its_own]
-            if not heirs:
+            master, slaves = self._cluster.master, self._cluster.slaves
+            if any(slave.tail_is_its_own for slave in slaves):
                 return
             await stack.enter_async_context(self._noted(fault.kind, master.name))
             self._note_crash(master)
@@ -191,7 +190,7 @@ class Faults:
                 await asyncio.to_thread(master.cut_power, fault.seed)
             else:
                 master.kill()
-            ends = [(await self._log_end(slave), slave) for slave in heirs]
+            ends = [(await self._log_end(slave), slave) for slave in slaves]
             chosen = max(ends, key=lambda end: end[0])[1]
             chosen.kill()
             await asyncio.sleep(fault.seconds)
