@@ -24,19 +24,19 @@ from orbitmq.sync import connect
 from orbitmq.testing import Server
 from tests.spark.direct import read, send, wait_for_topic
 from tests.spark.ledger import dying_stage, start
-from tests.spark.table_ledger import ARCHIVES, KINDS, STREAMS, a_stream, an_archive
+from tests.spark.table_ledger import ARCHIVES, KINDS, STREAMED, STREAMS, a_stream, an_archive
 from tests.spark.tables import table_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]  # a second session is started here
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(1500)]  # a second session is started here
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 400
     while not path.exists():
         assert process.poll() is None, "the driver ended by itself"
         assert time.monotonic() < deadline, f"{path} does not come"
@@ -102,6 +102,7 @@ def test_tables_hold_each_message_once_whenever_their_driver_is_killed(spark: Sp
         send(server, "Tables", [f"{number}" for number in range(200, 220)])
         for kind in KINDS:
             an_archive(spark, server.address, "Tables", tmp_path, kind).run_once()
+        for kind in STREAMED:
             a_stream(spark, server.address, "Tables", tmp_path, kind).awaitTermination()
         want = {place_of(row): row["body"] for row in read(server, subscribe="Tables")}
     assert len(want) == 220

@@ -12,6 +12,7 @@ Java: org.apache.iceberg.hadoop.HadoopTableOperations
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from orbitmq.spark.lake import Lake
     from orbitmq.spark.lake_writer import Layout
     from orbitmq.spark.table_formats import TableChange
+
+# Of bodies and properties we write no statistics; it would say so for every file.
+logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
 
 _HINT: Final = "metadata/version-hint.text"
 _COMMITTED: Final = "orbitmq.committed."
