@@ -21,6 +21,7 @@ from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
 from orbitmq.transport.server import Server
 from tests.broker.kit import LITE_PULL, MAX_OFFSET, PULL, SEND_V2, Wire, pull_header, running, wire
+from tests.golden_frames import golden_frames
 from tests.line import connected
 from tests.raw_client import raw_client, until
 
@@ -140,6 +141,20 @@ async def test_whatever_is_pulled_the_two_ways_answer_the_same_bytes(tmp_path: P
                 assert answers == given.plain(request), request
                 taken += 1
         assert taken > 250
+
+
+async def test_pulls_as_javas_clients_write_them_are_taken(tmp_path: Path) -> None:
+    recorded = [golden for golden in golden_frames() if golden.code in (PULL, LITE_PULL) and not golden.is_response]
+    assert {golden.source for golden in recorded} == {"4.9.7-json", "4.9.7-binary", "5.3.3-json", "5.3.3-binary"}
+    async with filled(tmp_path, 3) as given:
+        for topic in ("GTB", "GTJ", "GQB", "GQJ"):
+            for number in range(20):
+                await given.client.send(topic, b"body", number % 4, TAGS="TagA")
+        for golden in recorded:
+            (found,) = FrameDecoder().feed(golden.data)
+            fields = commands.decode(found).fields
+            await given.client.heartbeat("c", fields["consumerGroup"], {fields["topic"]: "*"}, version=2**50)
+            assert given.swift(golden.data) == (len(golden.data), given.plain(golden.data)), golden
 
 
 async def test_old_messages_are_given_in_the_same_small_portions(tmp_path: Path) -> None:

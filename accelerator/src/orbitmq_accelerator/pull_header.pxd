@@ -28,7 +28,7 @@ cdef enum:
     BULK_BYTES
     REQUEST_SOURCE  # nobody asks for it
     ALL_FIELDS
-    NOT_ASKED = ALL_FIELDS  # said by some clients, and of no meaning here
+    NOT_ASKED = ALL_FIELDS  # said by some clients, and of no meaning here: signatures count behind access control only
     # A pull without one of these is none.
     NEEDED = (1 << GROUP) | (1 << TOPIC) | (1 << QUEUE_ID) | (1 << QUEUE_OFFSET) | (1 << MAX_COUNT) | (1 << SYS_FLAG)
 
@@ -70,7 +70,11 @@ cdef inline int field_of(const uint8_t *name, Py_ssize_t length) noexcept nogil:
         return BULK_BYTES
     if is_text(name, length, b"requestSource", 13):
         return REQUEST_SOURCE
-    if is_text(name, length, b"bname", 5) or is_text(name, length, b"proxyFrowardClientId", 20):
+    if (
+        is_text(name, length, b"bname", 5) or is_text(name, length, b"ReqT", 4) or is_text(name, length, b"proxyFrowardClientId", 20)
+        or is_text(name, length, b"AccessKey", 9) or is_text(name, length, b"Signature", 9)
+        or is_text(name, length, b"SecurityToken", 13)
+    ):
         return NOT_ASKED
     return -1
 
