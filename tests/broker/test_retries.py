@@ -158,6 +158,7 @@ async def test_a_group_that_consumes_in_order_goes_on_behind_the_dead_letter(
 ) -> None:
     queue = {"topic": "T", "brokerName": "broker-a", "queueId": 0}
     lock = {"consumerGroup": "G", "clientId": "c1", "mqSet": [queue]}
+    await client.send("T", b"only queues that there are can be locked")
     assert (await client.ask(LOCK, None, json.dumps(lock).encode())).code == 0
 
     await client.send("%RETRY%G", b"ordered", header={"reconsume_times": 1})
