@@ -62,7 +62,7 @@ class Node:
         self.port = free_port(-2, 1)
         self.host = f"127.0.0.{number + 2}"
         self.busy = asyncio.Lock()  # held while a fault is done to it
-        self.tail_is_its_own = False  # it was the master, and was not seen yet to copy from another since
+        self.may_inherit = True  # it has all that the master had when it became the master, and copied it from there
         self.switches = Switches()
         self.process: Process | None = None
         self.proxies = [Proxy(self.host, port) for port in (self.port, self.port + 1)]

@@ -175,14 +175,15 @@ class Faults:
     async def _promote(self, fault: Fault) -> None:
         """The master is lost; the slave that has most of its log takes its place, and it comes back as a slave.
 
-        A former master that has not copied from its successor yet has a tail of its own: its log may be the longest and is not
-        the one that was acknowledged, and a slave that was away may have less than both. Until it copies nobody is promoted.
+        After that, who has not copied from the successor all that this began with is no heir: a former master may have a tail of its
+        own, longer than what was acknowledged, and the other slave may lack what only those two had. Without an heir nobody is promoted.
         """
         async with AsyncExitStack() as stack:
             for node in self._cluster.nodes:
                 await stack.enter_async_context(node.busy)
-            master, slaves = self._cluster.master, self._cluster.slaves
-            if any(slave.tail_is_its_own for slave in slaves):
+            master = self._cluster.master
+            heirs = [slave for slave in self._cluster.slaves if slave.may_inherit]
+            if not heirs:
                 return
             await stack.enter_async_context(self._noted(fault.kind, master.name))
             self._note_crash(master)
@@ -190,29 +191,31 @@ class Faults:
                 await asyncio.to_thread(master.cut_power, fault.seed)
             else:
                 master.kill()
-            ends = [(await self._log_end(slave), slave) for slave in slaves]
-            chosen = max(ends, key=lambda end: end[0])[1]
+            ends = [(await self._log_end(slave), slave) for slave in heirs]
+            begins_with, chosen = max(ends, key=lambda end: end[0])
             chosen.kill()
             await asyncio.sleep(fault.seconds)
             master.broker_id, chosen.broker_id = chosen.broker_id, 0
             self.promotions.append(self._timeline.now())
             self.on_forgetting(UNCOPIED_SECONDS)
-            master.tail_is_its_own = True
+            others = [node for node in self._cluster.nodes if node is not chosen]
+            for node in others:
+                node.may_inherit = False
             await self._start(chosen)
             await self._start(master)
             assert self._group is not None
-            self._group.create_task(self._until_it_copies(master))
+            for node in others:
+                self._group.create_task(self._until_it_may_inherit(node, chosen, begins_with))
 
-    async def _until_it_copies(self, former: Node) -> None:
-        """As an operator does, by `mqadmin haStatus`."""
+    async def _until_it_may_inherit(self, slave: Node, master: Node, begins_with: int) -> None:
+        """As an operator does, by `mqadmin haStatus`. Another master meanwhile: then that promotion looks after it."""
         deadline = self._timeline.now() + _COPIES_WITHIN_SECONDS  # the checkers say so if it never does
-        while former.tail_is_its_own and self._timeline.now() < deadline:
+        while not slave.may_inherit and master.is_master and self._timeline.now() < deadline:
             with contextlib.suppress(OrbitError, OSError):
-                answer = await self._ask(former, RequestCode.GET_BROKER_HA_STATUS)
+                answer = await self._ask(slave, RequestCode.GET_BROKER_HA_STATUS)
                 seen = HaStatus.from_json(answer.body).ha_client_runtime_info
-                master = self._cluster.master
-                if seen.activated and seen.master_addr == str(Address(master.host, master.port + 1)):
-                    former.tail_is_its_own = False
+                copies = seen.activated and seen.master_addr == str(Address(master.host, master.port + 1))
+                slave.may_inherit = copies and await self._log_end(slave) >= begins_with and master.is_master
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _log_end(self, node: Node) -> int:
