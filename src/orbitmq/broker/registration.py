@@ -119,11 +119,12 @@ class Registration:
 
     def topics_changed(self, changed: Iterable[tables.TopicConfig]) -> None:
         """Several changes in one turn of the loop travel together."""
-        if not self._changed:
-            asyncio.get_running_loop().call_later(_TELL_SECONDS, self._forget, self._told)
-        for config in changed:
-            self._changed[config.topic_name] = config
-            self.untold[config.topic_name] = self._told
+        if self._name_servers.addresses:
+            if not self._changed:
+                asyncio.get_running_loop().call_later(_TELL_SECONDS, self._forget, self._told)
+            changed = list(changed)
+            self.untold.update((config.topic_name, self._told) for config in changed)
+        self._changed.update((config.topic_name, config) for config in changed)
         self._wake.set()
 
     async def until_told(self, topic: str) -> None:
