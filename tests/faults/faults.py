@@ -176,14 +176,14 @@ class Faults:
         """The master is lost; the slave that has most of its log takes its place, and it comes back as a slave.
 
         After that, who has not copied from the successor all that this began with is no heir: a former master may have a tail of its
-        own, longer than what was acknowledged, and the other slave may lack what only those two had. Without an heir nobody is promoted.
+        own, longer than what was acknowledged, and the other slave may lack what only those two had. As nobody can tell yet which of
+        two slaves was copied to last while one of them is no heir, nobody is promoted then.
         """
         async with AsyncExitStack() as stack:
             for node in self._cluster.nodes:
                 await stack.enter_async_context(node.busy)
-            master = self._cluster.master
-            heirs = [slave for slave in self._cluster.slaves if slave.may_inherit]
-            if not heirs:
+            master, slaves = self._cluster.master, self._cluster.slaves
+            if not all(slave.may_inherit for slave in slaves):
                 return
             await stack.enter_async_context(self._noted(fault.kind, master.name))
             self._note_crash(master)
@@ -191,7 +191,7 @@ class Faults:
                 await asyncio.to_thread(master.cut_power, fault.seed)
             else:
                 master.kill()
-            ends = [(await self._log_end(slave), slave) for slave in heirs]
+            ends = [(await self._log_end(slave), slave) for slave in slaves]
             begins_with, chosen = max(ends, key=lambda end: end[0])
             chosen.kill()
             await asyncio.sleep(fault.seconds)
