@@ -6,7 +6,7 @@ from orbitmq_accelerator.command_header cimport Text
 from orbitmq_accelerator.ends cimport SwiftEnds
 from orbitmq_accelerator.record cimport Record
 from orbitmq_accelerator.send_header cimport Send
-from orbitmq_accelerator.signatures cimport KeyStates, sha1_pieces
+from orbitmq_accelerator.signatures cimport KeyStates
 from orbitmq_accelerator.waiting cimport Wish
 
 
@@ -85,7 +85,6 @@ cdef class SwiftSends:
     cdef int count_topic(self) except -1
     cdef bint ask_door(self) except -1
     cdef bint is_rightly_signed(self, Send *send, const uint8_t *body, Py_ssize_t body_bytes) except -1
-    cdef void add_body(self, sha1_pieces *content, const uint8_t *body, Py_ssize_t left) noexcept
     cdef bint choose_key(self, Text user) except -1
     cdef bint take_waiting(
         self, Send *send, Record *record, const uint8_t *unique_key, Py_ssize_t key_bytes

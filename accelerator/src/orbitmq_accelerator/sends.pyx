@@ -686,26 +686,13 @@ cdef class SwiftSends:
         if body_bytes <= SHORT_BODY:
             memcpy(out, body, body_bytes)
             sha1_whole(pieces.state, self.content, out + body_bytes - self.content)
-            self.body_crc = crc31(body, body_bytes)
         else:
             sha1_add(&pieces, self.content, out - self.content)
-            self.add_body(&pieces, body, body_bytes)
+            sha1_add(&pieces, body, body_bytes)
             sha1_end(&pieces)
+        self.body_crc = crc31(body, body_bytes)
         finish(&self.key.states, pieces.state, wanted)
         return is_same(wanted, value[SIGNATURE].start)
-
-    cdef void add_body(self, sha1_pieces *content, const uint8_t *body, Py_ssize_t left) noexcept:
-        """And its CRC, a block of one behind a block of the other: each is a chain of steps that leaves the processor half idle."""
-        cdef uint32_t crc = 0xFFFFFFFFu
-        cdef Py_ssize_t size = BLOCK_BYTES - content.kept
-        while left:
-            size = min(size, left)
-            sha1_add(content, body, size)
-            crc = crc_behind(crc, body, size)
-            body += size
-            left -= size
-            size = BLOCK_BYTES
-        self.body_crc = ~crc & 0x7FFFFFFFu
 
     cdef bint choose_key(self, Text user) except -1:
         """Nearly always that of the message before. False if this user may not send to the topic, as far as is known."""
