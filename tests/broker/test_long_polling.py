@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+import pytest
+
 from orbitmq.broker.long_poll import LONGEST_HOLD_SECONDS, HeldPull, HeldPulls
 from orbitmq.errors import StorageError
+from orbitmq.protocol import command as commands
 from orbitmq.protocol.command import Command
+from orbitmq.protocol.frame import CODEC_JSON
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
-from tests.broker.kit import Wire, messages_of, pull_header, running, wire
+from tests.broker.kit import PULL, Wire, messages_of, pull_header, running, wire
 from tests.raw_client import until
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from orbitmq.broker.broker import Broker
 
@@ -275,3 +278,29 @@ def test_a_woken_pull_does_not_time_out_as_well() -> None:
 
     assert answers.after(10) == []
     assert len(answers.held) == 0
+
+
+@pytest.mark.usefixtures("loops")
+async def test_a_client_that_never_reads_is_closed_before_all_its_held_pulls_are_answered(tmp_path: Path) -> None:
+    count, size = 640, 250_000  # more than twice what may be left unread, and the system's own
+    async with running(tmp_path / "store", mappedFileSizeCommitLog=1 << 22) as broker, wire(broker) as client:
+        assert broker.address is not None
+        await client.send("T", b"old")
+        loop = asyncio.get_running_loop()
+        with socket.socket() as lazy:
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            lazy.setblocking(False)
+            await loop.sock_connect(lazy, broker.address)
+            changes = {"sys_flag": PULL_SUBSCRIPTION | PULL_SUSPEND, "suspend_timeout_millis": 60_000}
+            fields = pull_header("T", 0, 1, changes).to_fields()
+            for number in range(count):
+                await loop.sock_sendall(
+                    lazy, commands.encode(Command(PULL, opaque=number, fields=dict(fields)), CODEC_JSON)
+                )
+            await held(broker, count)
+
+            await client.send("T", bytes(size))
+
+            await held(broker, 0)
+            assert 0 < broker.state.statistics.counter("GROUP_GET_NUMS", "T@G").value < count
+            await until(lambda: len(broker._servers[0].connections) == 1, what="the end of the connection")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import socket
+import weakref
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import msgspec
 import pytest
 
 from orbitmq.accelerated import SWITCH, compiled
+from orbitmq.broker import pulling
 from orbitmq.broker.routes import build_routes, build_swift
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.bodies.topics import PERM_WRITE
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
+    from orbitmq.broker.subscriptions import Wanted
     from orbitmq.protocol.headers.pull import PullMessage
 
 MESSAGES = 600
@@ -340,3 +344,70 @@ async def test_a_port_that_serves_no_pulls_takes_none(tmp_path: Path) -> None:
             assert swift is not None
             assert swift(connection, pull)[0] == taken
         connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("flag", [-(1 << 31), (1 << 31) - 1, 1 << 31, -(1 << 63), 1 << 63, 1 << 70])
+async def test_a_flag_that_no_number_of_java_holds_is_answered_the_ordinary_way(tmp_path: Path, flag: int) -> None:
+    async with filled(tmp_path, 3) as given:
+        topics = given.broker.state.topics
+        changed = msgspec.structs.replace(topics.require("T"), topic_sys_flag=flag)
+        await topics.update([(changed, "")])
+        assert given.takes(pull_header("T", 0, 0)) == (-(1 << 31) <= flag < 1 << 31)
+        assert given.broker.address is not None
+        async with raw_client(given.broker.address) as client:
+            answer = await client.ask(PULL, pull_header("T", 0, 0).to_fields())
+            assert (answer.code, answer.fields["topicSysFlag"]) == (0, str(flag))
+
+
+async def test_an_error_in_the_compiled_pulls_costs_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with filled(tmp_path, 60) as given, raw_client(given.broker.address) as client:
+        fields = pull_header("T", 0, 0).to_fields()
+        expected = (await client.ask(PULL, fields)).body  # from now on it is read by the compiled reader
+        handed_out, calls = pulling.Pulling.handed_out, 0
+
+        def fail_at_second(self: pulling.Pulling, *given: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise RuntimeError("as no one has thought of")
+            handed_out(self, *given)
+
+        monkeypatch.setattr(pulling.Pulling, "handed_out", fail_at_second)
+        client.send(b"".join(client.request(PULL, fields) for _ in range(4)))
+        for _ in range(4):
+            answer = await client.answer()
+            assert (answer.code, answer.body) == (0, expected)
+        assert calls == 5
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert "compiled" in record.getMessage()
+
+
+async def test_of_pulls_that_are_not_usual_no_filter_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Any]] = []
+
+    def wanted(*given: Any, **named: Any) -> Wanted:
+        found = pulling_wanted(*given, **named)
+
+        def accept(record: memoryview) -> bool:
+            assert found.accept is not None
+            return found.accept(record)
+
+        made.append(weakref.ref(accept))
+        return found._replace(accept=accept)
+
+    pulling_wanted = pulling.wanted
+    async with filled(tmp_path, 3, enablePropertyFilter="true") as given:
+        monkeypatch.setattr(pulling, "wanted", wanted)
+        request = frame(pull_header("T", 0, 0, {"subscription": "a = 1", "expression_type": "SQL92"}))
+        for _ in range(2):  # it is known the second time
+            assert given.swift(request) == (0, b"")
+        gc.collect()
+        assert [one() for one in made] == [None]
+
+
+async def test_a_very_long_header_is_left_to_the_limits_of_the_ordinary_way(tmp_path: Path) -> None:
+    async with filled(tmp_path, 3) as given:
+        assert given.takes(pull_header("T", 0, 0, {"bname": "b" * 100_000}))
+        assert not given.takes(pull_header("T", 0, 0, {"bname": "b" * (1 << 17)}))

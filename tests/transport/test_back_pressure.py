@@ -99,9 +99,27 @@ async def test_a_peer_that_never_reads_is_closed_when_we_have_too_much_to_tell_i
         while not connection.closed:
             connection.notify(Command(ECHO, body=bytes(256 << 10)))
             await asyncio.sleep(0)
-        assert not server.connections
+        await until(lambda: not server.connections)
     assert [record.getMessage() for record in caplog.records if "bytes unread" in record.getMessage()]
     assert len(caplog.records) == 1
+
+
+async def test_what_is_told_in_one_turn_is_not_all_kept_for_a_peer_that_never_reads() -> None:
+    async with serving({ECHO: echo}, limits=LIMITS) as (server, address), raw_client(address) as client:
+        await client.ask(ECHO)
+        (connection,) = server.connections
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        size, most_unsent = 32 << 10, 0
+        for _ in range((256 << 20) // size):  # far more than the system keeps for a socket
+            connection.notify(Command(ECHO, body=bytes(size)))
+            if connection.closed:
+                break
+            most_unsent = max(most_unsent, connection._out.size + connection._transport.get_write_buffer_size())
+        assert connection.closed
+        assert most_unsent <= LIMITS.write_abort_bytes + LIMITS.write_pause_bytes + 2 * size
+        connection.notify(Command(ECHO, body=bytes(size)))
+        assert connection._out.size == 0
+        await until(lambda: not server.connections)
 
 
 async def test_a_peer_that_stops_reading_is_closed_after_the_idle_time_though_bytes_are_unsent(

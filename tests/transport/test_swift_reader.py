@@ -13,9 +13,11 @@ import pytest
 from orbitmq.accelerated import SWITCH, compiled
 from orbitmq.broker.refusing import Refusing
 from orbitmq.clock import ManualClock
+from orbitmq.errors import StoreFull
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import FrameDecoder
+from orbitmq.storage.indexer import Indexer
 from tests.broker.kit import MAX_OFFSET, PULL, SEND_V2, pull_header, running, send_header, wire
 from tests.raw_client import RawClient, raw_client, until
 
@@ -239,3 +241,28 @@ async def test_who_asks_in_the_turn_in_which_a_send_was_answered_finds_it(tmp_pa
             if (await reader.answer()).code == 0:
                 found.append(is_usual)
         assert set(found) == {0, 1}
+
+
+async def test_what_fails_when_messages_are_indexed_ends_no_connection_that_is_read_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "store") as broker, seated(broker) as sender, seated(broker) as puller:
+        failures: list[BaseException | None] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context.get("exception")))
+        error = StoreFull("no room for the queues")
+
+        def fail(_self: object, _to: int) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Indexer, "catch_up", fail)
+            for number in range(5):
+                sender.send(usual(sender, number))
+                puller.send(puller.request(PULL, pull_header("T", 0, 0).to_fields()))
+                assert (await sender.answer()).code == 0
+                assert (await puller.answer()).code == 0
+        assert failures
+        assert all(failure is error for failure in failures)
+        sender.send(usual(sender, 0))
+        assert (await sender.answer()).code == 0
+        await until(lambda: broker.state.store.dispatched_offset == broker.state.store.log.end, what="all indexed")

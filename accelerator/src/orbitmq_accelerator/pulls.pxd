@@ -54,6 +54,7 @@ cdef class SwiftPulls:
     cdef bytes joined(self, Py_ssize_t start)
     cdef void release(self) noexcept
 
+    cdef bint take_safely(self, connection, const uint8_t *header, Py_ssize_t header_bytes, uint32_t codec) except -1
     cdef bint take(self, connection, const uint8_t *header, Py_ssize_t header_bytes, uint32_t codec) except -1
     cdef Terms find_terms(self, const Pull *pull)
     cdef bint still_hold(self, Terms terms, const Pull *pull) except -1

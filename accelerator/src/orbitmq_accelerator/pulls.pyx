@@ -24,6 +24,8 @@ from orbitmq_accelerator.pull_header cimport (
 )
 from orbitmq_accelerator.text cimport write_number, write_text
 
+import logging
+
 from orbitmq.broker.pull_answers import FOUND_TEXTS
 from orbitmq.errors import OrbitError, RequestFailed
 from orbitmq.protocol.command import Command
@@ -31,6 +33,9 @@ from orbitmq.protocol.headers.pull import PullMessage
 from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS
 from orbitmq.storage.queue_index import QueueIndex
 from orbitmq.storage.reading import LEAST_READ_BYTES, MAX_READ_BYTES
+from orbitmq.transport.express import MOST_SWIFT_HEADER_BYTES
+
+logger = logging.getLogger(__name__)
 
 cdef enum:
     PREFIX_BYTES = 8  # of a frame
@@ -50,6 +55,7 @@ cdef enum:
 cdef int64_t LAST_EXTENSION = LAST_EXTENSION_ADDRESS
 cdef int64_t LEAST_BYTES = LEAST_READ_BYTES
 cdef int64_t MOST_BYTES = MAX_READ_BYTES
+cdef Py_ssize_t MOST_HEADER = MOST_SWIFT_HEADER_BYTES
 cdef Py_ssize_t HEADER_ROOM = sum(map(len, FOUND_TEXTS)) + 20 * len(FOUND_TEXTS)
 cdef tuple NOTHING = (0, b"")
 
@@ -113,12 +119,24 @@ cdef class SwiftPulls:
             frame_bytes = <Py_ssize_t>load32(start + taken) + 4
             word = load32(start + taken + 4)
             header_bytes = word & 0xFFFFFF
-            if frame_bytes > length - taken or header_bytes + PREFIX_BYTES > frame_bytes:
+            if frame_bytes > length - taken or header_bytes + PREFIX_BYTES > frame_bytes or header_bytes > MOST_HEADER:
                 break
-            if not self.take(connection, start + taken + PREFIX_BYTES, header_bytes, word >> 24):
+            if not self.take_safely(connection, start + taken + PREFIX_BYTES, header_bytes, word >> 24):
                 break
             taken += frame_bytes
         return taken
+
+    cdef bint take_safely(self, connection, const uint8_t *header, Py_ssize_t header_bytes, uint32_t codec) except -1:
+        """An error is unusual as well: what was answered before it stays so, and the ordinary way tells the peer."""
+        cdef Py_ssize_t pieces = self.piece_count, size = self.size, headers_used = self.headers_used
+        try:
+            return self.take(connection, header, header_bytes, codec)
+        except Exception:
+            logger.warning("a pull of %s was not understood by the compiled code", connection.peer, exc_info=True)
+            self.piece_count = pieces
+            self.size = size
+            self.headers_used = headers_used
+            return False
 
     cdef bytes joined(self, Py_ssize_t start):
         """The answers as one, from byte `start` on."""
@@ -259,19 +277,22 @@ cdef class SwiftPulls:
             terms.known = self.pulling.known_subscription(
                 terms.group_name, terms.topic_name, pull.numbers[SUB_VERSION], group
             )
-        terms.wishes = wishes
-        terms.read_queues = topic.read_queue_nums
-        terms.topic_flag = topic.topic_sys_flag
-        terms.group_flag = group.group_sys_flag
         terms.is_sent_away_when_behind = terms.settings.slave_read_enable
         codes = wishes.tag_codes or ()
         terms.is_usual = (
             wishes.accept is None and len(codes) <= MOST_TAGS and not (terms.is_sent_away_when_behind and group.broker_id)
+            and is_int32(topic.read_queue_nums) and is_int32(topic.topic_sys_flag) and is_int32(group.group_sys_flag)
         )
-        if terms.is_usual:
-            for code in codes:
-                terms.tag_codes[terms.tags] = code
-                terms.tags += 1
+        if not terms.is_usual:  # that is all to remember: a filter may be large, and those who ask can think of many
+            terms.subscription = terms.expression_type = None
+            return terms
+        terms.wishes = wishes
+        terms.read_queues = topic.read_queue_nums
+        terms.topic_flag = topic.topic_sys_flag
+        terms.group_flag = group.group_sys_flag
+        for code in codes:
+            terms.tag_codes[terms.tags] = code
+            terms.tags += 1
         return terms
 
     cdef bint hold(self, connection, Terms terms, const Pull *pull) except -1:
@@ -281,10 +302,8 @@ cdef class SwiftPulls:
         # Whoever answers it later needs no more of the request than this.
         request = Command(pull.envelope.code, opaque=pull.envelope.opaque)
         request.arrived = connection.last_activity
-        if not self.pulling.wait(header_of(terms, pull), terms.wishes, request, connection):
-            return False
-        self.commit_if_asked(terms, pull)
-        return True
+        self.commit_if_asked(terms, pull)  # first: one that waits is answered, whatever fails after that
+        return self.pulling.wait(header_of(terms, pull), terms.wishes, request, connection)
 
     cdef int commit_if_asked(self, Terms terms, const Pull *pull) except -1:
         if pull.numbers[SYS_FLAG] & ASKS_COMMIT:
@@ -403,6 +422,11 @@ cdef Portions portions(limits):
     cdef Portions found
     found.bytes_in_memory, found.count_in_memory, found.bytes_on_disk, found.count_on_disk = limits
     return found
+
+
+cdef bint is_int32(number) except -1:
+    """As Java's numbers of this kind are. A table that somebody wrote may hold any."""
+    return -(1 << 31) <= number < 1 << 31
 
 
 cdef bint has_tag(Terms terms, int32_t code) noexcept:

@@ -260,7 +260,10 @@ cdef class SwiftReader:
         """Who asks now may have heard of what this turn took, and must find it: the event loop would index it before the next read."""
         self.close_run()
         if self.sends.log.recent:
-            self.sends.store.dispatch()
+            try:
+                self.sends.store.dispatch()
+            except Exception as error:  # no matter of the connection that is read now
+                self.loop.call_exception_handler({"message": "indexing what was sent failed", "exception": error})
         return 0
 
     cdef bint open_run(self) except -1:

@@ -13,15 +13,16 @@ cdef inline uint8_t *write_text(uint8_t *out, bytes text) noexcept:
 cdef inline uint8_t *write_number(uint8_t *out, int64_t value) noexcept nogil:
     cdef uint8_t digits[20]
     cdef int count = 0
+    cdef uint64_t rest = <uint64_t>value
     if value < 0:
         out[0] = c"-"
         out += 1
-        value = -value
+        rest = 0 - rest  # the least number has no opposite among the signed ones
     while True:
-        digits[count] = c"0" + value % 10
+        digits[count] = c"0" + rest % 10
         count += 1
-        value //= 10
-        if value == 0:
+        rest //= 10
+        if rest == 0:
             break
     while count:
         count -= 1

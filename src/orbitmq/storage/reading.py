@@ -1,4 +1,4 @@
-"""Reading a queue: entries from its index, records from the log, in as few pieces as possible, nothing copied (or, compiled, once).
+"""Reading a queue: entries from its index, records from the log, in as few pieces as possible, nothing copied (or, compiled, what is small).
 
 Java: DefaultMessageStore.getMessage, isTheBatchFull, GetMessageStatus, GetMessageResult
 """
@@ -159,7 +159,7 @@ class QueueReader:
         most = max(1, min(max_count, limits.count_in_memory))
         gathered = self._loops and self._loops.gather(data, memory, base, min(top, log_end), limit, most)
         if gathered:
-            _found(result, gathered[0], len(gathered[1]), [memoryview(gathered[1])])
+            _found(result, *gathered)
             return True
         run_start = run_end = physical
         total = count = 0

@@ -292,7 +292,9 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
+        """Close at once. Whoever has more to tell it may know by `closed`, before the event loop says so."""
         if not self.closed:
+            self.closed = True
             self._reading.end()
             self._transport.abort()
 
@@ -436,9 +438,11 @@ class Connection(asyncio.Protocol):
     # ---- answers to bytes
 
     def _send(self, pieces: list[bytes | memoryview]) -> None:
-        """Queue a frame; all that is queued in one turn of the loop leaves in one write."""
+        """Queue a frame; all that is queued in one turn of the loop leaves in one write, unless it is much."""
         self._out.add(pieces)
-        if not self._out.write_follows and not self._flush_scheduled:
+        if self._out.size > self._limits.write_pause_bytes:
+            self.flush()  # now, or nobody would see how little the peer reads before all of it is made
+        elif not self._out.write_follows and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
 
