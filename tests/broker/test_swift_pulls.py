@@ -16,6 +16,7 @@ import pytest
 from orbitmq.accelerated import SWITCH, compiled
 from orbitmq.broker import pulling
 from orbitmq.broker.routes import build_routes, build_swift
+from orbitmq.broker.subscriptions import Wanted, wanted
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.bodies.topics import PERM_WRITE
 from orbitmq.protocol.codes import FLAG_ONEWAY
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
-    from orbitmq.broker.subscriptions import Wanted
     from orbitmq.protocol.headers.pull import PullMessage
 
 MESSAGES = 600
@@ -387,8 +387,8 @@ async def test_an_error_in_the_compiled_pulls_costs_no_connection(
 async def test_of_pulls_that_are_not_usual_no_filter_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[Any]] = []
 
-    def wanted(*given: Any, **named: Any) -> Wanted:
-        found = pulling_wanted(*given, **named)
+    def watched(*given: Any, **named: Any) -> Wanted:
+        found = wanted(*given, **named)
 
         def accept(record: memoryview) -> bool:
             assert found.accept is not None
@@ -397,9 +397,8 @@ async def test_of_pulls_that_are_not_usual_no_filter_is_kept(tmp_path: Path, mon
         made.append(weakref.ref(accept))
         return found._replace(accept=accept)
 
-    pulling_wanted = pulling.wanted
     async with filled(tmp_path, 3, enablePropertyFilter="true") as given:
-        monkeypatch.setattr(pulling, "wanted", wanted)
+        monkeypatch.setattr(pulling, "wanted", watched)
         request = frame(pull_header("T", 0, 0, {"subscription": "a = 1", "expression_type": "SQL92"}))
         for _ in range(2):  # it is known the second time
             assert given.swift(request) == (0, b"")
