@@ -141,6 +141,7 @@ class CheckpointFile:
 
     def close(self) -> None:
         self._file.close()
+        self._file.memory = memoryview(b"")  # a map has a descriptor of its own, which goes with the last view
 
 
 def _padded(disk: Disk, path: Path) -> bytes:
