@@ -14,11 +14,15 @@ from orbitmq.accelerated import SWITCH, compiled
 from orbitmq.broker.refusing import Refusing
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
+from orbitmq.message.batch import BatchMember, encode_batch
+from orbitmq.message.properties import encode_properties
+from orbitmq.message.record import decode_record
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import FrameDecoder
 from orbitmq.storage.indexer import Indexer
-from tests.broker.kit import MAX_OFFSET, PULL, SEND_V2, pull_header, running, send_header, wire
+from orbitmq.transport.connection import Connection
+from tests.broker.kit import MAX_OFFSET, PULL, SEND_BATCH, SEND_V2, pull_header, running, send_header, wire
 from tests.raw_client import RawClient, raw_client, until
 
 SYSTEM_BUSY = 2
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
-    from orbitmq.transport.connection import Connection
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +62,10 @@ async def seated(broker: Broker) -> AsyncIterator[RawClient]:
         await client.answer()
         await until(lambda: len(read_swiftly(broker)) > before, what="read swiftly")
         yield client
+
+
+def begun(connection: Connection) -> bytes:
+    return bytes(connection.beginning or b"")
 
 
 def cut(data: bytes, chance: random.Random) -> Iterator[bytes]:
@@ -112,6 +119,86 @@ async def test_many_at_once_each_get_their_own_answers(tmp_path: Path) -> None:
         for client in clients:
             await client.close()
         await until(lambda: len(read_swiftly(broker)) == 1, what="only the first is left")
+
+
+def batch(client: RawClient, number: int, members: int, size: int) -> bytes:
+    inside = [
+        BatchMember(bytes([number % 256]) * size, encode_properties({"UNIQ_KEY": f"{number:X}B{index}"}))
+        for index in range(members)
+    ]
+    fields = send_header("T", number % 4, {"UNIQ_KEY": f"{number:X}B"}, {"batch": True}).to_fields()
+    return client.request(SEND_BATCH, fields, encode_batch(inside))
+
+
+async def test_batches_cut_by_reads_are_stored_whole_and_in_order(tmp_path: Path) -> None:
+    """As they come from busy producers: most reads end in the midst of a frame, some frames are larger than any read."""
+    chance = random.Random(3)
+    async with running(tmp_path / "store") as broker, seated(broker) as client:
+        before = broker.state.store.queue_range("T", 1).max_offset
+        sizes = [(chance.choice((1, 30, 32)), chance.choice((1, 1000, 1024))) for _ in range(60)]
+        sizes[20], sizes[40] = (130, 1000), (300, 1024)
+        requests = [batch(client, 4 * number + 1, *each) for number, each in enumerate(sizes)]
+        sending = asyncio.create_task(client.send_in_pieces(cut(b"".join(requests), chance)))
+        answers = [await client.answer() for _ in requests]
+        await sending
+
+        assert [answer.code for answer in answers] == [0] * len(requests)
+        stored = [(4 * number + 1, size) for number, (members, size) in enumerate(sizes) for _ in range(members)]
+        store = broker.state.store
+        await until(lambda: store.queue_range("T", 1).max_offset == before + len(stored), what="all indexed")
+        for at, (number, size) in enumerate(stored, before):
+            (record,) = store.read("T", 1, at, 1).buffers
+            assert decode_record(record).body == bytes([number % 256]) * size
+
+
+@pytest.mark.parametrize("kind", ["send", "batch", "pull", "other"])
+@pytest.mark.parametrize("held", [1, 7, 8, 60, -1])
+async def test_a_frame_that_had_begun_is_answered_with_the_read_that_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, held: int
+) -> None:
+    joined: list[bytes] = []
+    forget = Connection.forget_beginning
+
+    def note(connection: Connection) -> None:
+        joined.append(begun(connection))
+        forget(connection)
+
+    async with running(tmp_path / "store") as broker, seated(broker) as client:
+        (connection,) = read_swiftly(broker)
+        frame = {
+            "send": lambda: usual(client, 1),
+            "batch": lambda: batch(client, 1, 3, 10),
+            "pull": lambda: client.request(PULL, pull_header("T", 0, 0).to_fields()),
+            "other": lambda: client.request(MAX_OFFSET, {"topic": "T", "queueId": "0"}),
+        }[kind]()
+        monkeypatch.setattr(Connection, "forget_beginning", note)
+        client.send(frame[:held])
+        await until(lambda: begun(connection) == frame[:held], what="the beginning is there")
+        client.send(frame[held:] + usual(client, 2))
+        answers = [await client.answer() for _ in range(2)]
+
+        assert joined[0] == frame[:held]
+        assert [(answer.opaque, answer.code) for answer in answers] == [(2, 0), (3, 0)]
+        assert begun(connection) == b""
+        assert not connection.is_mid_frame
+
+
+async def test_a_frame_that_trickles_in_is_known_as_the_same_one(tmp_path: Path) -> None:
+    async with running(tmp_path / "store") as broker, seated(broker) as client:
+        (connection,) = read_swiftly(broker)
+        frame = usual(client, 1)
+        client.send(frame[:10])
+        await until(lambda: begun(connection) == frame[:10], what="the beginning is there")
+        before = connection._decoder.unfinished
+        client.send(frame[10:20])
+        await until(lambda: begun(connection) == frame[:20], what="more of it")
+        after = connection._decoder.unfinished
+        assert before is not None
+        assert after is not None
+        assert after[0] is before[0]
+        assert (before[1], after[1]) == (10, 20)
+        client.send(frame[20:])
+        assert (await client.answer()).code == 0
 
 
 @pytest.mark.parametrize("rest", [0, 40], ids=["between frames", "in the middle of one"])

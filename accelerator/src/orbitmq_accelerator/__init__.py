@@ -15,4 +15,4 @@ Each does what a function of `orbitmq`, or the event loop, does, byte for byte, 
 whether they are used.
 """
 
-INTERFACE = 10  # as in `orbitmq.accelerated`
+INTERFACE = 11  # as in `orbitmq.accelerated`

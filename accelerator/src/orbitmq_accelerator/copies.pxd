@@ -17,11 +17,16 @@ cdef class Window:
     cdef int close(self) except -1
 
 
+cdef class Tally:
+    cdef int64_t messages, record_bytes
+
+
 cdef class Copies:
     cdef object log, now_ms, note_record
     cdef bytes topic_name, topic_field
     cdef str topic  # of the last copy
     cdef int64_t topic_magic
+    cdef dict queues  # of it, by number
 
     # Of the run that is open.
     cdef Py_buffer view
@@ -29,6 +34,8 @@ cdef class Copies:
     cdef int64_t at, memory_start, prepared_to, readable_end, most_body, stored_at_ms
     cdef bytes store_host
     cdef dict next_offsets, sent
+    cdef Tally tally  # of the last copy's topic, None before the first
+    cdef object stored_at  # the same as the number
 
     cdef int64_t commit_half(
         self, const uint8_t *data, Py_ssize_t length, bytes waited_in, Text group, int64_t queue_offset, int64_t *born_at_ms
@@ -40,3 +47,4 @@ cdef class Copies:
     cdef int close(self) except -1
     cdef int64_t append(self, Record *record, const Goal *goal) except -1
     cdef bint choose_topic(self, const Goal *goal) except -1
+    cdef tuple queue(self, int64_t queue_id)

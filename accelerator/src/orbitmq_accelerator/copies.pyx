@@ -26,6 +26,7 @@ cdef enum:
     TRANSACTION_FLAGS = 0xC
     COMMITTED_FLAG = 0x8
     MOST_TOLD = 96
+    MOST_QUEUES = 1024  # of a topic, that are remembered
 
 
 cdef class Window:
@@ -63,8 +64,6 @@ cdef class Window:
 cdef class Tally:
     """What was sent on to one topic in a run."""
 
-    cdef int64_t messages, record_bytes
-
 
 cdef class Copies:
     """Of one store. Belongs to the thread that appends. Its state stands in copies.pxd."""
@@ -74,6 +73,7 @@ cdef class Copies:
         self.now_ms = now_ms
         self.note_record = log.recent.append
         self.topic_name = b""
+        self.queues = {}
 
     def commit(self, record, bytes waited_in, bytes group, int64_t queue_offset):
         """`SendingOn.commit_half`: the topic it is for, the size of its copy and when it was born; None, and nothing done."""
@@ -225,8 +225,10 @@ cdef class Copies:
         self.most_body = log.max_body_bytes
         self.store_host = log.store_host
         self.next_offsets = log.next_queue_offsets
-        self.stored_at_ms = self.now_ms()
+        self.stored_at = self.now_ms()
+        self.stored_at_ms = self.stored_at
         self.sent = {}
+        self.tally = None
         PyObject_GetBuffer(log.memory, &self.view, PyBUF_CONTIG)
         self.memory = <uint8_t *>self.view.buf
         return True
@@ -242,10 +244,9 @@ cdef class Copies:
         """As `CommitLog.append` does it: the size; 0, and nothing done, if that has more to look at."""
         cdef uint8_t *properties
         cdef tuple queue
-        cdef Tally tally
         if not self.choose_topic(goal):
             return 0
-        queue = (self.topic, record.queue_id)
+        queue = self.queue(record.queue_id)
         known = self.next_offsets.get(queue)
         record.topic = <const uint8_t *>PyBytes_AS_STRING(self.topic_field)
         record.topic_bytes = PyBytes_GET_SIZE(self.topic_field)
@@ -263,34 +264,46 @@ cdef class Copies:
             return 0
         properties = write_record(self.memory + (self.at - self.memory_start), record)
         text = PyBytes_FromStringAndSize(<const char *>properties, record.properties_bytes + record.more_properties_bytes)
-        self.note_record((queue, self.at, record.size, record.queue_offset, record.sys_flag, self.stored_at_ms, text))
+        self.note_record((queue, self.at, record.size, record.queue_offset, record.sys_flag, self.stored_at, text))
         self.next_offsets[queue] = record.queue_offset + 1
         self.at += record.size
-        tally = self.sent.get(self.topic)
-        if tally is None:
-            tally = self.sent[self.topic] = Tally()
-        tally.messages += 1
-        tally.record_bytes += record.size
+        if self.tally is None:
+            self.tally = self.sent[self.topic] = Tally()
+        self.tally.messages += 1
+        self.tally.record_bytes += record.size
         return record.size
 
     cdef bint choose_topic(self, const Goal *goal) except -1:
         """Nearly always that of the message before."""
-        if not (
+        cdef bint is_same = (
             goal.topic_bytes == PyBytes_GET_SIZE(self.topic_name)
             and memcmp(goal.topic, PyBytes_AS_STRING(self.topic_name), goal.topic_bytes) == 0
-        ):
+        )
+        if is_same and self.tally is not None:
+            return True
+        if not is_same:
             if not is_plain(goal.topic, goal.topic_bytes):
                 return False
             if goal.topic_bytes == 24 and memcmp(goal.topic, b"RMQ_SYS_TRANS_HALF_TOPIC", 24) == 0:
                 return False  # nothing gets there by waiting
             self.topic_name = PyBytes_FromStringAndSize(<const char *>goal.topic, goal.topic_bytes)
             self.topic = PyUnicode_DecodeASCII(<const char *>goal.topic, goal.topic_bytes, NULL)
+            self.queues = {}
+        self.tally = self.sent.get(self.topic)
         field = self.log.topic_fields.get(self.topic)
         if field is None:
             return False
         self.topic_field = field.data
         self.topic_magic = field.magic
         return True
+
+    cdef tuple queue(self, int64_t queue_id):
+        found = self.queues.get(queue_id)
+        if found is None:
+            found = (self.topic, queue_id)
+            if len(self.queues) < MOST_QUEUES:
+                self.queues[queue_id] = found
+        return <tuple>found
 
 
 cdef inline bint is_waiting(const uint8_t *data, Py_ssize_t length, bytes waited_in, Record *record, Goal *goal) noexcept:

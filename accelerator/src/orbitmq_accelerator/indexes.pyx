@@ -94,6 +94,12 @@ cdef int64_t level_of(const Found *found) noexcept nogil:
     return level
 
 
+cdef inline bint is_same_value(const char *one, Py_ssize_t one_bytes, const char *other, Py_ssize_t other_bytes) noexcept nogil:
+    if one == NULL or other == NULL:
+        return one == other
+    return one_bytes == other_bytes and memcmp(one, other, one_bytes) == 0
+
+
 cdef object value_or_none(const char *value, Py_ssize_t length):
     return None if value == NULL else PyBytes_FromStringAndSize(value, length)
 
@@ -149,63 +155,158 @@ def usual_records(memory, Py_ssize_t at, Py_ssize_t limit, int64_t base, Py_ssiz
     return entries
 
 
+cdef class Entering:
+    """One pass over records, in the order of the log."""
+
+    cdef dict tag_codes, queues, runs
+    cdef object queue_type
+    cdef str delay_topic
+    cdef tuple delay_levels_ms
+
+    # Of the record before.
+    cdef tuple queue
+    cdef bint is_delayed, knows_tags
+    cdef Run run  # None if this pass has none for the queue yet
+    cdef const char *tags  # in properties that stay where they are until the pass ends
+    cdef Py_ssize_t tags_bytes
+    cdef int64_t tag_code
+
+    cdef int choose(self, tuple queue) except -1:
+        if queue is not self.queue:
+            self.queue = queue
+            self.is_delayed = queue[0] == self.delay_topic
+            self.run = self.runs.get(queue)
+        return 0
+
+    cdef bint enter(
+        self, offset_number, int64_t size, int64_t queue_offset, stored_at, const char *properties, Py_ssize_t length, list keys
+    ) except -1:
+        """A record of the queue that was chosen. False, and nothing done, if it is unusual."""
+        cdef Found found
+        cdef int64_t code, level = 0, offset = offset_number
+        cdef Py_ssize_t packed_bytes
+        cdef uint8_t *out
+        look_through(properties, length, &found)
+        if self.is_delayed:
+            level = level_of(&found)
+        if level < 0:
+            return False
+        if level:
+            code = <int64_t>stored_at + <int64_t>self.delay_levels_ms[min(level, len(self.delay_levels_ms)) - 1]
+        elif self.find_tags(&found):
+            code = self.tag_code
+        else:
+            return False
+        if self.run is None:
+            opened = self.queues.get(self.queue)
+            if type(opened) is not self.queue_type:
+                return False
+            self.run = self.runs[self.queue] = Run(opened, queue_offset, offset)
+        elif self.run.next != queue_offset:
+            return False
+        packed_bytes = PyByteArray_GET_SIZE(self.run.packed)
+        PyByteArray_Resize(self.run.packed, packed_bytes + QUEUE_ENTRY_BYTES)
+        out = <uint8_t *>PyByteArray_AS_STRING(self.run.packed) + packed_bytes
+        store64(out, offset)
+        store32(out + 8, <uint32_t>size)
+        store64(out + 12, code)
+        self.run.end = offset + size
+        self.run.next = queue_offset + 1
+        if keys is not None and (found.unique_key != NULL or found.keys != NULL):
+            keys.append((
+                offset_number, stored_at, self.queue[0], value_or_none(found.unique_key, found.unique_key_bytes),
+                value_or_none(found.keys, found.keys_bytes),
+            ))
+        return True
+
+    cdef bint find_tags(self, const Found *found) except -1:
+        """Nearly always those of the message before. False if nobody has seen them yet."""
+        if self.knows_tags and is_same_value(self.tags, self.tags_bytes, found.tags, found.tags_bytes):
+            return True
+        known = self.tag_codes.get(value_or_none(found.tags, found.tags_bytes))
+        if known is None:
+            return False
+        self.knows_tags, self.tag_code = True, known
+        self.tags, self.tags_bytes = found.tags, found.tags_bytes
+        return True
+
+    cdef bint enter_batch(self, int64_t offset, int64_t queue_offset, stored_at, records, list keys) except -1:
+        """Records of one queue that lie together in the log, from `offset` on: all of them, or none."""
+        cdef Py_buffer view
+        cdef Run before = self.run
+        cdef int64_t next_before = 0, end_before = 0
+        cdef Py_ssize_t packed_before = 0
+        cdef list found = None if keys is None else []
+        cdef bint is_usual
+        if before is not None:
+            next_before, end_before, packed_before = before.next, before.end, PyByteArray_GET_SIZE(before.packed)
+        PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+        try:
+            is_usual = self.enter_records(<const uint8_t *>view.buf, view.len, offset, queue_offset, stored_at, found)
+        finally:
+            PyBuffer_Release(&view)
+        if is_usual:
+            if keys is not None:
+                keys += found
+        elif before is not None:
+            before.next, before.end = next_before, end_before
+            PyByteArray_Resize(before.packed, packed_before)
+        else:
+            self.runs.pop(self.queue, None)
+            self.run = None
+        return is_usual
+
+    cdef bint enter_records(
+        self, const uint8_t *record, Py_ssize_t length, int64_t offset, int64_t queue_offset, stored_at, list keys
+    ) except -1:
+        cdef const uint8_t *end = record + length
+        cdef const uint8_t *properties
+        cdef int64_t size
+        while record < end:
+            size = load32(record)
+            properties = record + HEAD_BYTES + load32(record + 84)
+            properties += 1 + properties[0] if load32(record + 4) == MAGIC_V1 else 2 + (properties[0] << 8 | properties[1])
+            properties += 2
+            if not self.enter(
+                offset, size, queue_offset, stored_at, <const char *>properties, record + size - properties, keys
+            ):
+                return False
+            record += size
+            offset += size
+            queue_offset += 1
+        return True
+
+
 def usual_entries(
     list batch, Py_ssize_t start, dict tag_codes, dict queues, queue_type, str delay_topic, tuple delay_levels_ms,
     list waiting_keys,
 ):
-    """How many records from `start` on are usual, and their runs. `waiting_keys` gets their keys, unless it is None."""
-    cdef dict runs = {}
-    cdef Py_ssize_t at = start, length
-    cdef tuple entry, queue
+    """How many entries from `start` on are of usual records, and their runs. `waiting_keys` gets their keys, unless it is None."""
+    cdef Entering entering = Entering()
+    cdef Py_ssize_t at = start
+    cdef tuple entry
     cdef bytes properties
-    cdef Found found
-    cdef Run run
-    cdef int64_t offset, size, queue_offset, code, level
-    cdef uint8_t *out
+    entering.tag_codes = tag_codes
+    entering.queues = queues
+    entering.runs = {}
+    entering.queue_type = queue_type
+    entering.delay_topic = delay_topic
+    entering.delay_levels_ms = delay_levels_ms
     while at < len(batch):
         entry = <tuple>batch[at]
-        queue = <tuple>entry[0]
-        properties = <bytes>entry[6]
         if <int64_t>entry[4] & NO_QUEUE_ENTRY:
             break
-        look_through(PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), &found)
-        level = level_of(&found) if queue[0] == delay_topic else 0
-        if level < 0:
+        entering.choose(<tuple>entry[0])
+        if type(entry[6]) is bytes:
+            properties = <bytes>entry[6]
+            if not entering.enter(
+                entry[1], entry[2], entry[3], entry[5], PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), waiting_keys
+            ):
+                break
+        elif not entering.enter_batch(entry[1], entry[3], entry[5], entry[6], waiting_keys):
             break
-        if level:
-            code = <int64_t>entry[5] + <int64_t>delay_levels_ms[min(level, len(delay_levels_ms)) - 1]
-        else:
-            known = tag_codes.get(value_or_none(found.tags, found.tags_bytes))
-            if known is None:
-                break
-            code = known
-        offset, size, queue_offset = entry[1], entry[2], entry[3]
-        known = runs.get(queue)
-        if known is None:
-            opened = queues.get(queue)
-            if type(opened) is not queue_type:
-                break
-            run = Run(opened, queue_offset, offset)
-            runs[queue] = run
-        else:
-            run = <Run>known
-            if run.next != queue_offset:
-                break
-        length = PyByteArray_GET_SIZE(run.packed)
-        PyByteArray_Resize(run.packed, length + QUEUE_ENTRY_BYTES)
-        out = <uint8_t *>PyByteArray_AS_STRING(run.packed) + length
-        store64(out, offset)
-        store32(out + 8, <uint32_t>size)
-        store64(out + 12, code)
-        run.end = offset + size
-        run.next = queue_offset + 1
-        if waiting_keys is not None and (found.unique_key != NULL or found.keys != NULL):
-            waiting_keys.append((
-                offset, entry[5], queue[0], value_or_none(found.unique_key, found.unique_key_bytes),
-                value_or_none(found.keys, found.keys_bytes),
-            ))
         at += 1
-    return at - start, list(runs.values())
+    return at - start, list(entering.runs.values())
 
 
 cdef uint32_t hashed(uint32_t value, const uint8_t *text, Py_ssize_t length) noexcept nogil:
@@ -224,25 +325,27 @@ cdef bint is_ascii(const uint8_t *text, Py_ssize_t length) noexcept nogil:
     return any_bit < 0x80
 
 
-def put_keys(memory, int64_t slots, int64_t first, int64_t last, int64_t begin_ms, list records, dict topic_hashes):
+def put_keys(memory, int64_t slots, int64_t first, int64_t last, int64_t begin_ms, list records, topic_hash):
     """Enter records with one key each, from entry `first` on; how many slots are used for the first time, or -1.
 
-    -1, and nothing entered, if one is not usual: it has no unique key or more keys, is not ASCII, its topic is not among
-    `topic_hashes`, its time is before `begin_ms`; or if entry `last` would be reached.
+    -1, and nothing entered, if one is not usual: it has no unique key or more keys, is not ASCII, its time is before `begin_ms`; or if
+    entry `last` would be reached. `topic_hash` tells the hash of a topic, with which those of its keys go on.
     """
     cdef Py_buffer view
     cdef tuple record
     cdef bytes key
     cdef int64_t number = first, stored_at_ms, newly_used = 0, slot_at, older
-    cdef uint32_t value
+    cdef uint32_t value, before = 0
+    cdef dict known = {}
     cdef uint8_t *data
     cdef uint8_t *entry
+    topic = None
     if begin_ms <= 0 or first <= 1 or first + len(records) > last:
         return -1
     for item in records:
         record = <tuple>item
         stored_at_ms = record[1]
-        if not record[3] or record[4] or record[2] not in topic_hashes:
+        if not record[3] or record[4]:
             return -1
         key = <bytes>record[3]
         if stored_at_ms < begin_ms or (stored_at_ms - begin_ms) // 1000 > MAX_INT:
@@ -256,9 +359,12 @@ def put_keys(memory, int64_t slots, int64_t first, int64_t last, int64_t begin_m
             record = <tuple>item
             key = <bytes>record[3]
             stored_at_ms = record[1]
-            value = hashed(
-                <uint32_t><int64_t>topic_hashes[record[2]], <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
-            )
+            if record[2] is not topic:
+                topic = record[2]
+                if topic not in known:
+                    known[topic] = topic_hash(topic)
+                before = <uint32_t><int64_t>known[topic]
+            value = hashed(before, <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
             slot_at = KEY_HEADER_BYTES + 4 * (value % slots)
             older = load32(data + slot_at)
             if not 0 < older < number:

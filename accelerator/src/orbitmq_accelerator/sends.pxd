@@ -30,12 +30,13 @@ cdef class SwiftSends:
     cdef SwiftEnds ends  # of the usual ones of them
     cdef object acks  # a swift handler of them, or None
     cdef dict next_offsets
+    cdef bint notes_batches  # as one entry each
 
     # For what has to wait.
     cdef Place delayed, timers, halves
     cdef object terms  # what the numbers below are of
     cdef int64_t delay_levels, longest_timer_ms, timer_precision_ms
-    cdef bint takes_halves, takes_timers
+    cdef bint takes_halves, takes_timers, limits_moments
     cdef bytes broker_name
 
     cdef object door  # an ExpressDoor, or None where sends need no signature
@@ -47,9 +48,12 @@ cdef class SwiftSends:
     cdef bint immediate  # receipts do not wait for disk or slaves
     cdef uint8_t *memory  # of the log file that is written
     cdef int64_t memory_start, prepared_to, at, stored_at_ms, most_body
+    cdef object stored_at  # the same time
     cdef Py_ssize_t appended, batches  # requests
     cdef Py_ssize_t waiting  # records to be indexed before it
     cdef bytes store_host, suffix
+    cdef bytes before_id, host_hex, behind_key, behind_opaque  # of receipts
+    cdef bint knows_terms
     cdef object topic  # a PlainTopic
     cdef list queue_keys
     cdef bytes topic_field
@@ -108,6 +112,8 @@ cdef class SwiftSends:
     cdef bint place_record(self, Record *record, const Send *send, bytes field, int64_t magic) noexcept
     cdef int64_t next_offset(self, tuple queue) except -1
     cdef int add_record(self, const Record *record, tuple queue) except -1
+    cdef uint8_t *write(self, const Record *record) noexcept
+    cdef int note(self, const Record *record, tuple queue, const uint8_t *properties) except -1
     cdef int write_receipt(
         self, const Send *send, const Record *record, const uint8_t *unique_key, Py_ssize_t key_bytes, const uint8_t *handle,
         Py_ssize_t handle_bytes,

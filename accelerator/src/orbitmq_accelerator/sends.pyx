@@ -182,6 +182,7 @@ cdef class SwiftSends:
         self.served_batch = served_batch
         self.next_offsets = self.log.next_queue_offsets
         self.note_record = self.log.recent.append
+        self.notes_batches = self.store.indexes_whole_batches
         self.topic_name = b""
         self.end_transaction = end_transaction
         self.ends = ends
@@ -231,8 +232,13 @@ cdef class SwiftSends:
         self.most_body = log.max_body_bytes
         self.store_host = log.store_host
         self.suffix = self.sending.suffix
-        self.stored_at_ms = self.now_ms()
+        self.stored_at = self.now_ms()
+        self.stored_at_ms = self.stored_at
+        self.before_id, self.host_hex = self.receipts.before_id, self.receipts.host_hex
+        self.behind_key, self.behind_opaque = self.receipts.behind_key, self.receipts.behind_opaque
         self.topic = None
+        self.knows_terms = False
+        self.delayed.field = self.timers.field = self.halves.field = None
         self.appended = self.batches = 0
         self.waiting = len(log.recent)
         PyObject_GetBuffer(log.memory, &self.view, PyBUF_CONTIG)
@@ -380,7 +386,8 @@ cdef class SwiftSends:
         cdef Py_ssize_t handle_bytes = 0
         if send.properties_bytes > MOST_PROPERTIES or not read_wish(send.properties, send.properties_bytes, &wish):
             return False
-        self.learn_terms()
+        if not self.knows_terms:
+            self.learn_terms()
         record.queue_id = 0
         if wish.kind == HALF_MESSAGE:
             if not self.takes_halves:
@@ -397,12 +404,12 @@ cdef class SwiftSends:
         else:
             place = self.timers
             due_ms = self.due_ms(&wish)
-            if not due_ms or self.sending.is_moment_full(due_ms):
+            if not due_ms or (self.limits_moments and self.sending.is_moment_full(due_ms)):
                 return False
             handle_bytes = self.write_handle(handle, due_ms + 1, unique_key, key_bytes)
             if not handle_bytes:
                 return False
-        if not self.find_field(place):
+        if place.field is None and not self.find_field(place):
             return False
         self.say_goal(send, due_ms, unique_key if wish.kind == HALF_MESSAGE else NULL, key_bytes)
         if not self.place_record(record, send, place.field, place.magic):
@@ -426,6 +433,7 @@ cdef class SwiftSends:
         return 0
 
     cdef int learn_terms(self) except -1:
+        """They do not change during a run."""
         terms = self.sending.waiting_terms()
         if terms is not self.terms:
             self.delay_levels = terms.delay_levels
@@ -433,9 +441,11 @@ cdef class SwiftSends:
             self.takes_timers = terms.takes_timers
             self.longest_timer_ms = terms.longest_timer_ms
             self.timer_precision_ms = terms.timer_precision_ms
+            self.limits_moments = terms.limits_moments
             self.broker_name = terms.broker_name.encode()
             self.delayed.queue_keys = [(self.delayed.topic, queue_id) for queue_id in range(self.delay_levels)]
             self.terms = terms
+        self.knows_terms = True
         return 0
 
     cdef int64_t due_ms(self, const Wish *wish) noexcept nogil:
@@ -482,7 +492,7 @@ cdef class SwiftSends:
         return 0
 
     cdef bint find_field(self, Place place) except -1:
-        """A topic may have been forgotten since it was last sent to."""
+        """A topic may have been forgotten since the run before."""
         field = self.log.topic_fields.get(place.topic)
         if field is None:
             return False
@@ -522,7 +532,8 @@ cdef class SwiftSends:
         """Somebody else appended to it; perhaps to another file."""
         self.at = self.log.end
         self.prepared_to = self.log.prepared_to
-        self.stored_at_ms = max(self.stored_at_ms, <int64_t>self.log.last_stored_at_ms)
+        self.stored_at = max(self.stored_at, self.log.last_stored_at_ms)
+        self.stored_at_ms = self.stored_at
         if self.log.segment_start != self.memory_start:
             PyBuffer_Release(&self.view)
             PyObject_GetBuffer(self.log.memory, &self.view, PyBUF_CONTIG)
@@ -540,8 +551,9 @@ cdef class SwiftSends:
         cdef Py_ssize_t members, total = 0
         cdef const uint8_t *at = body
         cdef const uint8_t *end = body + body_bytes
+        cdef const uint8_t *properties
         cdef tuple queue
-        cdef int64_t first
+        cdef int64_t first, start = self.at
         if body_bytes > self.most_body or send.sys_flag & (PREPARED_FLAG | COMMITTED_FLAG) or has_meaning(send):
             return False
         members = self.check_members(send, body, body_bytes, &total)
@@ -560,8 +572,14 @@ cdef class SwiftSends:
             record.offset = self.at
             record.size = record_bytes(&record)
             record.body_crc = crc31(record.body, record.body_bytes)
-            self.add_record(&record, queue)
+            properties = self.write(&record)
+            if not self.notes_batches:
+                self.note(&record, queue, properties)
             record.queue_offset += 1
+        if self.notes_batches:
+            stored = self.log.memory[start - self.memory_start : self.at - self.memory_start]
+            self.note_record((queue, start, total, first, record.sys_flag, self.stored_at, stored))
+        self.next_offsets[queue] = record.queue_offset
         self.topic_records += members
         self.topic_record_bytes += total
         return True
@@ -617,15 +635,23 @@ cdef class SwiftSends:
         return 0 if known is None else <int64_t>known
 
     cdef int add_record(self, const Record *record, tuple queue) except -1:
-        cdef uint8_t *at = write_record(self.memory + (self.at - self.memory_start), record)
-        properties = PyBytes_FromStringAndSize(
-            <const char *>at, record.properties_bytes + record.more_properties_bytes
+        self.note(record, queue, self.write(record))
+        self.next_offsets[queue] = record.queue_offset + 1
+        return 0
+
+    cdef uint8_t *write(self, const Record *record) noexcept:
+        """At the end of the log. Where its properties are now."""
+        self.at += record.size
+        return write_record(self.memory + (record.offset - self.memory_start), record)
+
+    cdef int note(self, const Record *record, tuple queue, const uint8_t *properties) except -1:
+        """For the indexes."""
+        text = PyBytes_FromStringAndSize(
+            <const char *>properties, record.properties_bytes + record.more_properties_bytes
         )
         self.note_record(
-            (queue, self.at, record.size, record.queue_offset, record.sys_flag, self.stored_at_ms, properties)
+            (queue, record.offset, record.size, record.queue_offset, record.sys_flag, self.stored_at, text)
         )
-        self.next_offsets[queue] = record.queue_offset + 1
-        self.at += record.size
         return 0
 
     cdef bint choose_topic(self, Send *send) except -1:
@@ -729,7 +755,7 @@ cdef class SwiftSends:
         cdef uint8_t *frame
         cdef uint8_t *out
         frame = self.begin_receipt(key_bytes + handle_bytes)
-        out = write_hex(write_text(frame + PREFIX_BYTES, self.receipts.before_id), self.at)
+        out = write_hex(write_text(frame + PREFIX_BYTES, self.before_id), self.at)
         self.end_receipt(frame, out, send, record.queue_offset, unique_key, key_bytes, handle, handle_bytes)
         return 0
 
@@ -738,9 +764,9 @@ cdef class SwiftSends:
         const uint8_t *unique_key, Py_ssize_t key_bytes,
     ) except -1:
         """The ids of all members, with commas between them."""
-        cdef bytes host = self.receipts.host_hex
+        cdef bytes host = self.host_hex
         cdef uint8_t *frame = self.begin_receipt(key_bytes + members * (PyBytes_GET_SIZE(host) + 17))
-        cdef uint8_t *out = write_hex(write_text(frame + PREFIX_BYTES, self.receipts.before_id), self.at)
+        cdef uint8_t *out = write_hex(write_text(frame + PREFIX_BYTES, self.before_id), self.at)
         cdef const uint8_t *end = body + body_bytes
         cdef Record record
         cdef int64_t at = self.at
@@ -756,8 +782,8 @@ cdef class SwiftSends:
     cdef uint8_t *begin_receipt(self, Py_ssize_t own_bytes) except NULL:
         """Room for what they all have, and so many bytes."""
         self.make_room(
-            PyBytes_GET_SIZE(self.receipts.before_id) + PyBytes_GET_SIZE(self.receipts.behind_key)
-            + PyBytes_GET_SIZE(self.receipts.behind_opaque) + MOST_NUMBERS + own_bytes
+            PyBytes_GET_SIZE(self.before_id) + PyBytes_GET_SIZE(self.behind_key) + PyBytes_GET_SIZE(self.behind_opaque)
+            + MOST_NUMBERS + own_bytes
         )
         return self.answers + self.answered
 
@@ -774,8 +800,8 @@ cdef class SwiftSends:
             out = write_text(out, b'","recallHandle":"')
             memcpy(out, handle, handle_bytes)
             out += handle_bytes
-        out = write_text(write_text(out, b'"'), self.receipts.behind_key)
-        out = write_text(write_number(out, send.envelope.opaque), self.receipts.behind_opaque)
+        out = write_text(write_text(out, b'"'), self.behind_key)
+        out = write_text(write_number(out, send.envelope.opaque), self.behind_opaque)
         store32(frame, <uint32_t>(out - frame - 4))
         store32(frame + 4, <uint32_t>(out - frame - PREFIX_BYTES))
         self.answered += out - frame

@@ -10,12 +10,14 @@ to be paused. Its transport stays its owner: it still writes whatever cannot be 
 The sockets stand in an epoll set of their own, which is one descriptor to the event loop. All sends of a turn are one run.
 """
 
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset, strerror
+from libc.string cimport memcpy, memset, strerror
 
+from orbitmq_accelerator.byte_order cimport load32
 from orbitmq_accelerator.pulls cimport SwiftPulls, begins_with_a_pull, iovec
 from orbitmq_accelerator.sends cimport SwiftSends, begins_with_a_send, host_of
 
@@ -56,6 +58,8 @@ cdef extern from "unistd.h" nogil:
 
 cdef enum:
     READ_BYTES = 256 << 10  # as uvloop reads
+    MOST_HELD = 128 << 10  # of a frame that has begun; one that is larger is gathered piece by piece
+    PREFIX_BYTES = 8  # of a frame
     MOST_READS = 64  # in a turn; then others have theirs
 
 
@@ -82,21 +86,23 @@ cdef class SwiftReader:
     cdef object times, congestion, loop
     cdef dict seats  # by descriptor
     cdef int epoll
-    cdef uint8_t *read
+    cdef uint8_t *room
+    cdef uint8_t *read  # where reads begin; before it is room for what the read before left of a frame
     cdef bint is_open  # a run
 
     # Of this turn.
     cdef bint refuses  # there is more than can be served: every read is looked at first
-    cdef Py_ssize_t taken
+    cdef Py_ssize_t taken  # bytes, and held; what is given to a connection to answer is counted there
 
     def __cinit__(self):
         self.epoll = -1
-        self.read = <uint8_t *>malloc(READ_BYTES)
-        if self.read == NULL:
+        self.room = <uint8_t *>malloc(MOST_HELD + READ_BYTES)
+        if self.room == NULL:
             raise MemoryError
+        self.read = self.room + MOST_HELD
 
     def __dealloc__(self):
-        free(self.read)
+        free(self.room)
         if self.epoll >= 0:
             close(self.epoll)
 
@@ -165,7 +171,7 @@ cdef class SwiftReader:
                     break
         finally:
             self.close_run()
-            self.congestion.read_bytes += self.taken  # the rest is counted where it is read
+            self.congestion.read_bytes += self.taken
         if self.times.unsettled:
             self.times.settle(self.loop.time() - now)
 
@@ -185,7 +191,8 @@ cdef class SwiftReader:
 
     cdef int serve(self, Seat seat, int descriptor, uint32_t events, now) except -1:
         cdef ssize_t length
-        cdef Py_ssize_t taken = 0
+        cdef Py_ssize_t taken = 0, held = 0
+        cdef const uint8_t *data = self.read
         connection = seat.connection
         length = -1 if events & (EPOLLERR | EPOLLHUP) else recv(descriptor, self.read, READ_BYTES, MSG_DONTWAIT)
         if length <= 0:
@@ -195,20 +202,60 @@ cdef class SwiftReader:
         connection.last_activity = now
         if length >= LARGE_READ:
             self.congestion.crowded[connection] = None
-        if not (seat.is_mid_frame or self.refuses) and connection.meter is None:
-            if begins_with_a_send(self.read, length):
-                if self.open_run():
-                    taken = self.sends.take_frames(connection, seat.born_host, self.read, length)
-                    if taken:
-                        self.answer(seat, descriptor)
-            elif self.pulls is not None and begins_with_a_pull(self.read, length):
-                self.show_what_was_acknowledged()
-                taken = self.serve_pulls(seat, descriptor, length)
-            self.taken += taken
-        if taken < length:
+        if self.refuses or connection.meter is not None:
             self.show_what_was_acknowledged()
-            connection.data_received(PyBytes_FromStringAndSize(<const char *>self.read + taken, length - taken))
+            connection.data_received(PyBytes_FromStringAndSize(<const char *>data, length))
             seat.is_mid_frame = connection.is_mid_frame
+            return 0
+        self.taken += length
+        if seat.is_mid_frame:
+            held = self.put_before(seat, length)
+            data -= held
+            length += held
+        if not seat.is_mid_frame:
+            taken = self.take_requests(seat, descriptor, data, length)
+        if taken < length:
+            self.give_rest(seat, data + taken, length - taken)
+        return 0
+
+    cdef Py_ssize_t put_before(self, Seat seat, Py_ssize_t length) except -1:
+        """A frame that had begun, before the read that ends it: how many bytes. One that does not end yet stays where it is."""
+        cdef Py_ssize_t held
+        beginning = seat.connection.beginning
+        if beginning is None:
+            return 0
+        held = PyByteArray_GET_SIZE(beginning)
+        if held:
+            if held > MOST_HELD or held + length < needed_bytes(<const uint8_t *>PyByteArray_AS_STRING(beginning), held):
+                return 0
+            memcpy(self.read - held, PyByteArray_AS_STRING(beginning), held)
+            seat.connection.forget_beginning()
+        seat.is_mid_frame = False
+        return held
+
+    cdef Py_ssize_t take_requests(self, Seat seat, int descriptor, const uint8_t *data, Py_ssize_t length) except -1:
+        """How many bytes at the front were usual ones, which are answered."""
+        cdef Py_ssize_t taken = 0
+        if begins_with_a_send(data, length):
+            if self.open_run():
+                taken = self.sends.take_frames(seat.connection, seat.born_host, data, length)
+                if taken:
+                    self.answer(seat, descriptor)
+        elif self.pulls is not None and begins_with_a_pull(data, length):
+            self.show_what_was_acknowledged()
+            taken = self.serve_pulls(seat, descriptor, data, length)
+        return taken
+
+    cdef int give_rest(self, Seat seat, const uint8_t *data, Py_ssize_t length) except -1:
+        """To the connection. Where no frame ends there is nothing to answer, and no time to lose."""
+        rest = PyBytes_FromStringAndSize(<const char *>data, length)
+        if is_unfinished(seat, data, length):
+            seat.connection.hold(rest)
+        else:
+            self.taken -= length  # it is counted there
+            self.show_what_was_acknowledged()
+            seat.connection.data_received(rest)
+        seat.is_mid_frame = seat.connection.is_mid_frame
         return 0
 
     cdef int answer(self, Seat seat, int descriptor) except -1:
@@ -229,7 +276,7 @@ cdef class SwiftReader:
         seat.write(PyBytes_FromStringAndSize(<const char *>sends.answers + sent, sends.answered - sent))
         return 0
 
-    cdef Py_ssize_t serve_pulls(self, Seat seat, int descriptor, Py_ssize_t length) except -1:
+    cdef Py_ssize_t serve_pulls(self, Seat seat, int descriptor, const uint8_t *data, Py_ssize_t length) except -1:
         """How many bytes they were."""
         cdef SwiftPulls pulls = self.pulls
         cdef Py_ssize_t more = 1, taken = 0
@@ -237,7 +284,7 @@ cdef class SwiftReader:
         cdef msghdr message
         while more and taken < length:
             try:
-                more = pulls.take_frames(seat.connection, self.read + taken, length - taken)
+                more = pulls.take_frames(seat.connection, data + taken, length - taken)
                 taken += more
                 if not pulls.size:  # all of them wait
                     continue
@@ -277,6 +324,23 @@ cdef class SwiftReader:
             self.is_open = False
             self.sends.close_run()
         return 0
+
+
+cdef bint is_unfinished(Seat seat, const uint8_t *data, Py_ssize_t length) except -1:
+    """Whether no frame ends in this."""
+    if not seat.is_mid_frame:
+        return length < needed_bytes(data, length)
+    beginning = seat.connection.beginning
+    if not beginning:
+        return False
+    return PyByteArray_GET_SIZE(beginning) + length < needed_bytes(
+        <const uint8_t *>PyByteArray_AS_STRING(beginning), PyByteArray_GET_SIZE(beginning)
+    )
+
+
+cdef inline int64_t needed_bytes(const uint8_t *data, Py_ssize_t length) noexcept nogil:
+    """For the frame that begins there; of less than its prefix, that."""
+    return <int64_t>load32(data) + 4 if length >= PREFIX_BYTES else PREFIX_BYTES
 
 
 cdef object system_error():

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_SLEEP_SECONDS: Final = 0.1  # while something waits: an injected clock may jump
 _AFTER_FAILURE_SECONDS: Final = 0.1
+# What is due so soon after others were delivered waits for more. (Java looks ten times a second.)
+_TOGETHER_SECONDS: Final = 0.01
 _BATCH: Final = 256
 _AT_ONCE: Final = 0
 _DELAY_TOPIC: Final = names.DELAY_TOPIC.encode()
@@ -65,6 +67,7 @@ class DelayedMessages:
         self._sending = sending
         self._clock = clock
         self._arrived = asyncio.Event()
+        self._deliveries = 0  # so far
         self._saved = SavedTable(file, self._durable_snapshot)
         noted = progress.read() if store.last_exit is LastExit.KILLED else {}
         in_use = {queue_id + 1 for _, queue_id in store.queue_ranges(names.DELAY_TOPIC)}
@@ -139,10 +142,16 @@ class DelayedMessages:
     async def run(self) -> None:
         """Deliver what is due, for ever."""
         while True:
+            before = self._deliveries
             wait_seconds = self.deliver_due()
-            longest = None if wait_seconds is None else min(wait_seconds, _LONGEST_SLEEP_SECONDS)
-            await set_within(self._arrived, longest)
-            self._arrived.clear()
+            if wait_seconds == 0:
+                await asyncio.sleep(0)  # more is due, but others want the event loop too
+            elif self._deliveries != before:
+                await asyncio.sleep(_TOGETHER_SECONDS)
+            else:
+                longest = None if wait_seconds is None else min(wait_seconds, _LONGEST_SLEEP_SECONDS)
+                await set_within(self._arrived, longest)
+                self._arrived.clear()
 
     def deliver_due(self) -> float | None:
         """Deliver what is due, up to some hundred of a level; seconds until there is more, or None when nothing waits."""
@@ -193,12 +202,14 @@ class DelayedMessages:
         self._offsets[level] = max(self._offsets.get(level, 0), low)  # what lay there was deleted
         if self._offsets[level] >= high:
             return None
-        entries = self._store.queue_entries(names.DELAY_TOPIC, level - 1, self._offsets[level], _BATCH) or []
+        first, count = self._offsets[level], min(high - self._offsets[level], _BATCH)
+        entries: list[tuple[int, int, int]] = []
         done = 0
-        while done < len(entries):
-            if sent := self._send_on(level, len(entries) - done):
+        while done < count:
+            if sent := self._send_on(level, count - done):
                 done += sent
                 continue
+            entries = entries or self._store.queue_entries(names.DELAY_TOPIC, level - 1, first, count) or []
             physical, size, due_code = entries[done]
             message = self._read(level, physical, size)
             if message is not None:
@@ -225,6 +236,8 @@ class DelayedMessages:
 
     def _send_on(self, level: int, most: int) -> int:
         """Deliver what is due the quick way, and how many that were; 0 if the first that waits is not due, or has to be looked at."""
+        if not self._store.sending_on.is_compiled:
+            return 0
         offset = self._offsets[level]
         entries = self._store.packed_entries(names.DELAY_TOPIC, level - 1, offset, most)
         progress = self._progress.place(level) if self._notes_deliveries else None
@@ -232,10 +245,12 @@ class DelayedMessages:
         for topic, messages, size in sent.by_topic:
             self._sending.count(topic, messages, size)
         self._offsets[level] = offset + sent.messages
+        self._deliveries += sent.messages
         return sent.messages
 
     def _delivered(self, level: int) -> None:
         self._offsets[level] += 1
+        self._deliveries += 1
         if self._notes_deliveries:
             self._progress.note(level, self._offsets[level])
 

@@ -71,6 +71,7 @@ class WaitingTerms(NamedTuple):
     takes_timers: bool
     longest_timer_ms: int
     timer_precision_ms: int
+    limits_moments: bool  # it may be that no more timers are taken for one
     broker_name: str
 
 
@@ -241,6 +242,7 @@ class Sending:
                 takes_timers=settings.timer_wheel_enable,
                 longest_timer_ms=settings.timer_max_delay_sec * 1000,
                 timer_precision_ms=settings.timer_precision_ms,
+                limits_moments=settings.timer_congest_num_each_slot != timer_requests.NO_LIMIT,
                 broker_name=settings.broker_name,
             )
             self._terms_as_of = (settings, levels_ms)

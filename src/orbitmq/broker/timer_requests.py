@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 REQUESTS: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
 
+NO_LIMIT: Final = 2**31 - 1  # of messages for one moment: what a slot can count
+
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _LARGEST: Final = 2**63 - 1
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from orbitmq.broker import names, statistics
 from orbitmq.broker.durability import until_durable
 from orbitmq.broker.histograms import DELAY_LATENCY, ON_DISK
+from orbitmq.broker.timer_requests import NO_LIMIT
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import (
@@ -57,7 +58,6 @@ logger = logging.getLogger(__name__)
 
 QUEUE: Final = 0  # of the timer topic
 _TIMER_TOPIC: Final = names.TIMER_TOPIC.encode()
-NO_LIMIT: Final = 2**31 - 1  # of messages for one moment: what a slot can count
 NEVER_WAITED: Final = 2**63 - 1  # Java's mark of a message that was late before it could be put on the wheel
 SPANS_SECONDS: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.message.record import MAGIC_V1, USUAL_HEAD_BYTES, decode_entry
+from orbitmq.message.record import MAGIC_V1, SIZE_AND_MAGIC, USUAL_HEAD_BYTES, decode_entry
 from orbitmq.message.sysflags import HOSTS_MASK
 
 if TYPE_CHECKING:
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 # Its queue (topic and queue id), its offset in the log, its size, its offset in the queue, sysFlag, store time, properties.
 # A plain tuple, because one is made and taken apart for every message.
 LogEntry = tuple[tuple[str, int], int, int, int, int, int, bytes]
+
+# All records of a batch, which lie together, as one: their size together, the offset of the first in the queue; in place of properties
+# the records themselves.
+BatchEntry = tuple[tuple[str, int], int, int, int, int, int, memoryview]
 
 # Size, magic, queue id, queue offset, sysFlag, store time and body length; where they stand with IPv4 hosts.
 _USUAL_HEAD: Final = struct.Struct(">ii4xi4xq8xi16xq20xi")
@@ -47,6 +51,17 @@ def entries_at(memory: memoryview, positions: Iterable[int], start: int) -> list
             )
         )
     return entries
+
+
+def single_entries(entry: LogEntry | BatchEntry) -> list[LogEntry]:
+    """Of each of its records."""
+    queue, offset, size, queue_offset, sys_flag, stored_at_ms, content = entry
+    if isinstance(content, bytes):
+        return [(queue, offset, size, queue_offset, sys_flag, stored_at_ms, content)]
+    positions = [0]
+    while (end := positions[-1] + SIZE_AND_MAGIC.unpack_from(content, positions[-1])[0]) < size:
+        positions.append(end)
+    return entries_at(content, positions, offset)
 
 
 def _entry_at(memory: memoryview, position: int, start: int) -> LogEntry:

@@ -101,8 +101,12 @@ class FrameDecoder:
         if len(self.held) < self._needed:
             return b""
         data = bytes(self.held)
-        self.held = bytearray()
+        self.forget_held()
         return data
+
+    def forget_held(self) -> None:
+        """Whoever has the unfinished frame joins it himself. The next one is another, as `unfinished` tells them apart."""
+        self.held = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
         if self.failure is not None:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from orbitmq.clock import Clock
     from orbitmq.message.batch import BatchMember
-    from orbitmq.message.log_entry import LogEntry
+    from orbitmq.message.log_entry import BatchEntry, LogEntry
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.files import Disk
     from orbitmq.storage.segmented_log import Segment
@@ -128,7 +128,7 @@ class CommitLog:
         )
         self.store_host = store_host
         self.next_queue_offsets: dict[tuple[str, int], int] = {}
-        self.recent: deque[LogEntry] = deque()
+        self.recent: deque[LogEntry | BatchEntry] = deque()  # of batches only where `Store.indexes_whole_batches`
         self.end = 0  # of the last record; `place_end` sets it once recovery knows
         self.last_stored_at_ms = 0
         self._now_ms = clock.now_ms
@@ -161,6 +161,11 @@ class CommitLog:
     def readable_end(self) -> int:
         """Records before this offset can be read; later ones are in the write pool still."""
         return self.end if self._pool is None else self._pool.committed
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether records are written where they are read."""
+        return self._pool is None
 
     def commit(self) -> None:
         """Make everything appended so far readable. Any thread may do it; without a write pool there is nothing to do."""

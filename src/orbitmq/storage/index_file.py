@@ -193,13 +193,13 @@ class IndexFile:
         self._write_header()
 
     def put_compiled(
-        self, put_keys: Callable[..., int], records: list[KeyedRecord], topic_hashes: dict[str, int]
+        self, put_keys: Callable[..., int], records: list[KeyedRecord], topic_hash: Callable[[str], int]
     ) -> bool:
         """`put` for records with one key each, by the accelerator's loop. False, and nothing entered, if they are unusual."""
         first, count = self.next_entry, len(records)
         if first + count > self._reserved:
             self._reserve(first + count)
-        used = put_keys(self.memory, self.slots, first, self.capacity, self.begin_ms, records, topic_hashes)
+        used = put_keys(self.memory, self.slots, first, self.capacity, self.begin_ms, records, topic_hash)
         if used < 0:
             return False
         self.next_entry = first + count

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import logging
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from orbitmq.accelerated import compiled
 from orbitmq.errors import StorageError
+from orbitmq.message.log_entry import single_entries
 from orbitmq.message.properties import (
     DELAY,
     INNER_BASE,
@@ -49,9 +50,9 @@ from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS, ExtensionUni
 from orbitmq.storage.queue_index import QueueIndex, QueueRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from orbitmq.message.log_entry import LogEntry
+    from orbitmq.message.log_entry import BatchEntry, LogEntry
     from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.health import Health
@@ -135,6 +136,7 @@ class Indexer:
         recent = self._log.recent
         if not recent:
             return
+        batch: list[LogEntry | BatchEntry]
         if _end(recent[-1]) <= confirmed:
             batch = list(recent)
             recent.clear()
@@ -144,7 +146,7 @@ class Indexer:
                 batch.append(recent.popleft())
         self.index(batch)
 
-    def index(self, batch: list[LogEntry]) -> None:
+    def index(self, batch: Sequence[LogEntry | BatchEntry]) -> None:
         """Enter records, in log order; those that are entered already change nothing."""
         if not batch:
             return
@@ -154,6 +156,10 @@ class Indexer:
         if self.on_arrival is not None:
             for queue in touched:
                 self.on_arrival(queue.topic, queue.queue_id, queue.next_offset)
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._loops is not None
 
     @property
     def keyed_to(self) -> int:
@@ -192,16 +198,17 @@ class Indexer:
             self._look_up(entry)
         self.enter_waiting_keys()
 
-    def _enter_queues(self, batch: list[LogEntry]) -> list[AnyQueue]:
+    def _enter_queues(self, batch: Sequence[LogEntry | BatchEntry]) -> list[AnyQueue]:
         """Their queues, and their keys among those that wait. Nearly every message comes by here."""
         others: dict[AnyQueue, None] = {}
         with self._queues.lock:
             if self._loops is None:
-                self._enter_all(batch, others)
+                # Nobody makes entries of batches where nobody takes them.
+                self._enter_all(cast("Sequence[LogEntry]", batch), others)
             else:
                 done = 0
                 while (done := done + self._enter_usual(self._loops, batch, done, others)) < len(batch):
-                    self._enter_all(batch[done : done + 1], others)  # of a new queue, with a new tag
+                    self._enter_all(single_entries(batch[done]), others)  # of a new queue, with a new tag
                     done += 1
             touched = list(others)
             self._queues.touched(touched)
@@ -209,7 +216,7 @@ class Indexer:
             self.last_stored_at_ms = batch[-1][5]
         return touched
 
-    def _enter_all(self, batch: list[LogEntry], touched: dict[AnyQueue, None]) -> None:
+    def _enter_all(self, batch: Sequence[LogEntry], touched: dict[AnyQueue, None]) -> None:
         runs: dict[tuple[str, int], QueueRun] = {}
         known, known_queues, waiting_keys = self._likenesses, self._queues.queues, self._waiting_keys
         has_keys, light_queues = self._keys is not None, self._config.light_queues
@@ -255,8 +262,10 @@ class Indexer:
             run.enter()
             touched[run.queue] = None
 
-    def _enter_usual(self, loops: Any, batch: list[LogEntry], start: int, touched: dict[AnyQueue, None]) -> int:
-        """What the compiled loop enters from `start` on; how many records that were."""
+    def _enter_usual(
+        self, loops: Any, batch: Sequence[LogEntry | BatchEntry], start: int, touched: dict[AnyQueue, None]
+    ) -> int:
+        """What the compiled loop enters from `start` on; how many entries that were."""
         waiting_keys = self._waiting_keys if self._keys is not None else None
         done, runs = loops.usual_entries(
             batch,
@@ -354,5 +363,5 @@ class Indexer:
         return touched
 
 
-def _end(entry: LogEntry) -> int:
+def _end(entry: LogEntry | BatchEntry) -> int:
     return entry[1] + entry[2]

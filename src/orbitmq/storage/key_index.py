@@ -123,12 +123,13 @@ class KeyIndex:
             if len(records) > 1:
                 self._put_some(records[1:])
             return
-        if self._loops is not None and last.end_offset < records[0][0] and len(records) <= last.room:
-            for record in records:
-                if record[2] not in self._topic_hashes:
-                    self._topic_hash(record[2])
-            if last.put_compiled(self._loops.put_keys, records, self._topic_hashes):
-                return
+        if (
+            self._loops is not None
+            and last.end_offset < records[0][0]
+            and len(records) <= last.room
+            and last.put_compiled(self._loops.put_keys, records, self._topic_hash)
+        ):
+            return
         offsets, times, topics, keys = _one_key_each(records)
         if offsets and last.end_offset < offsets[0] and len(keys) <= last.room:
             hashes = self._hashes(topics, keys)

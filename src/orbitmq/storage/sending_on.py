@@ -47,6 +47,11 @@ class SendingOn:
         copies = compiled("copies")
         self.copies: Any | None = None if copies is None else copies.Copies(log, now_ms)
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether anything can be sent on here."""
+        return self.copies is not None
+
     def commit_half(self, record: memoryview, waited_in: bytes, group: bytes, queue_offset: int) -> SentOn | None:
         """Append a half message of the topic `waited_in` again, committed. It must be of this group of producers, and ask for no delay.
 

@@ -215,6 +215,11 @@ class Store:
         else:
             self.replica.index(self.confirmed_offset)
 
+    @property
+    def indexes_whole_batches(self) -> bool:
+        """Whether those who append may note a batch as one entry (message/log_entry.py)."""
+        return self._indexer.is_compiled and self.log.is_mapped
+
     def mark_with(self, filter_bitmap: Callable[[str, bytes], bytes]) -> None:
         """With queue extensions, keep `filter_bitmap(topic, properties)` beside each entry from now on."""
         self._indexer.filter_bitmap = filter_bitmap

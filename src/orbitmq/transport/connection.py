@@ -322,6 +322,21 @@ class Connection(asyncio.Protocol):
         """Whether what comes next is not the beginning of a frame."""
         return self._decoder.is_waiting or self._decoder.failure is not None
 
+    @property
+    def beginning(self) -> bytearray | None:
+        """Of a frame that waits for its end, nothing between two; None if what comes next must be given to `data_received`."""
+        return self._decoder.held if self._decoder.can_join else None
+
+    def hold(self, data: bytes) -> None:
+        """The beginning of a frame, or more of it, but not its end."""
+        self._decoder.feed(data)
+        if self._decoder.failure is not None:
+            self.refuse(self._decoder.failure)
+
+    def forget_beginning(self) -> None:
+        """It is given to `data_received` again, or was answered, with what came behind it."""
+        self._decoder.forget_held()
+
     def pause_if_full(self) -> None:
         if self._late.is_full():
             self._reading.pause()
