@@ -315,7 +315,7 @@ async def test_delays_that_timers_ask_for_are_spread_over_buckets_as_in_java(tmp
             assert (await client.send("T", TIMER_DELAY_SEC=str(seconds), header=born)).code == 0
         timers = broker.state.timers
         assert timers is not None
-        await until(lambda: timers.waiting() == 4, what="putting on the wheel")
+        await until(lambda: timers.counts.total() == 4, what="putting on the wheel")
         families = await scrape(broker)
     disk = {"storage_type": "local", "storage_medium": "disk", "topic": "T"}
     assert families["rocketmq_timing_messages"] == [(disk, 4)]

@@ -213,7 +213,7 @@ async def deliveries(directory: Path, seed: int) -> Told:
         answers = [commands.decode(frame) for frame in FrameDecoder().feed(bytes(line.written))]
         connection.connection_lost(None)
         undecided, counted = broker.state.half_messages.by_topic(), broker.state.sending.all_puts.value
-        waits = timers.table().timing_count
+        waits = timers.counts.table().timing_count
     told = [(answer.opaque, answer.code, answer.fields) for answer in answers]
     return Told(told, stored_in(directory), undecided | {topic: each.count for topic, each in waits.items()}, counted)
 

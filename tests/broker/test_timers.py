@@ -182,7 +182,7 @@ async def test_a_way_longer_than_the_window_is_gone_in_turns(tmp_path: Path, clo
         assert int(far.properties["TIMER_ROLL_TIMES"]) >= 2
         timers = broker.state.timers
         assert timers is not None
-        assert timers.waiting() == 0
+        assert timers.counts.total() == 0
 
 
 async def test_a_recalled_message_never_comes(client: Wire, broker: Broker, clock: ManualClock) -> None:
@@ -274,7 +274,7 @@ async def test_a_moment_may_be_full(tmp_path: Path, clock: ManualClock) -> None:
         assert "flow control" in str(refused.remark)
         timers = broker.state.timers
         assert timers is not None
-        assert timers.waiting() <= 5  # twice the limit, and the other moment's
+        assert timers.counts.total() <= 5  # twice the limit, and the other moment's
 
 
 async def test_a_committed_transaction_waits_for_its_moment(client: Wire, broker: Broker, clock: ManualClock) -> None:
@@ -444,9 +444,9 @@ async def test_memory_does_not_grow_with_the_messages_that_wait(
         tracemalloc.stop()
     assert many - few < 6000 * 100  # bytes a message; kept in memory, each would take several hundred
     delivered_early = broker.state.store.queue_range("T", 0).max_offset
-    assert (delivered_early, timers.waiting()) == (0, 7500)
+    assert (delivered_early, timers.counts.total()) == (0, 7500)
 
     clock.advance(seconds=3601)
 
     await until(lambda: broker.state.store.queue_range("T", 0).max_offset == 7500, what="delivery of all")
-    assert timers.waiting() == 0
+    assert timers.counts.total() == 0

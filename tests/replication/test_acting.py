@@ -207,7 +207,7 @@ async def test_delays_and_timers_that_are_due_go_to_another_master_and_do_not_co
     await until(lambda: master.state.delayed.progress().get(1) == (1, 1), "the master passed over the level's message")
     timers = master.state.timers
     assert timers is not None
-    await until(lambda: timers.waiting() == 1 and not timers.queue_behind, "and over the timer")
+    await until(lambda: timers.counts.total() == 1 and not timers.queue_behind, "and over the timer")
     assert await bodies(master, "T") == []
     assert sorted(await bodies(other, "T")) == [b"level", b"timer"]
 

@@ -89,7 +89,7 @@ def _save_timers(state: State, start: StartTask) -> None:
 
 def _forget_timers(state: State) -> None:
     assert state.timers is not None
-    state.timers.forget_topics_but(set(state.topics.all()))
+    state.timers.counts.forget_all_but(set(state.topics.all()))
 
 
 def _expire_clients(state: State) -> None:

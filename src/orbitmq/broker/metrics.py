@@ -227,13 +227,13 @@ class Metrics:
                 "How long the first of them waits.",
                 timers.queue_behind_ms,
             ),
-            ("rocketmq_timer_dequeue_lag", "Messages on the wheel.", timers.waiting()),
+            ("rocketmq_timer_dequeue_lag", "Messages on the wheel.", timers.counts.total()),
             ("rocketmq_timer_dequeue_latency_milliseconds", "How late the wheel is.", timers.read_behind_ms),
         )
         for name, help_text, value in gauges:
             yield from self._family(name, "gauge", help_text, [(ON_DISK, value)])
         timing: list[_Sample] = [
-            ({**ON_DISK, "topic": topic}, count) for topic, count in timers.waiting_by_topic().items()
+            ({**ON_DISK, "topic": topic}, count) for topic, count in timers.counts.by_topic().items()
         ]
         yield from self._family("rocketmq_timing_messages", "gauge", "Messages on the wheel.", timing)
         counted = (

@@ -52,6 +52,7 @@ from orbitmq.broker.sending import Sending
 from orbitmq.broker.service_times import ServiceTimes
 from orbitmq.broker.state import State
 from orbitmq.broker.statistics import Statistics
+from orbitmq.broker.timer_counts import TimerCounts
 from orbitmq.broker.timers import Timers
 from orbitmq.broker.topic_routes import TopicRoutes
 from orbitmq.broker.topics import Topics
@@ -374,7 +375,8 @@ class Opener:
         config, clock = store.config, self._clock
         wheel = TimerStore(self._disk, config, clock.now_ms(), store.last_exit, is_timer_record)
         file = JsonFile(self._disk, config.config_path / tables.TIMER_COUNTS, tables.TimerCountTable)
-        return Timers(wheel, file, store, sending, self._configuration, statistics, clock, self._random)
+        counts = TimerCounts(file, clock)
+        return Timers(wheel, counts, store, sending, self._configuration, statistics, clock, self._random)
 
     def _open_compacted(self, store: Store, topics: Topics) -> CompactedTopics:
         path = store.config.compaction_path / tables.COMPACTED

@@ -62,7 +62,7 @@ def runtime_info(
     if timers is not None:
         table["timerReadBehind"] = str(timers.read_behind_ms // 1000)
         table["timerOffsetBehind"] = str(timers.queue_behind)
-        table["timerCongestNum"] = str(timers.waiting())
+        table["timerCongestNum"] = str(timers.counts.total())
         table["timerEnqueueTps"] = str(_rate(stats, statistics.TIMER_ENQUEUE_NUMS))
         table["timerDequeueTps"] = str(_rate(stats, statistics.TIMER_DEQUEUE_NUMS))
     return {**table, **_traffic(stats, totals), **_speed(service_times)}

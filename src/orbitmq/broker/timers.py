@@ -6,7 +6,7 @@
 A message that was stored before its moment is on the wheel before that moment's slot fires, so a recall that was answered
 counts. What cannot be delivered now is tried until it can: nothing is given up.
 
-Java: TimerMessageStore, TimerMetrics
+Java: TimerMessageStore
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from copy import copy
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.broker import names, statistics
@@ -33,8 +32,6 @@ from orbitmq.message.properties import (
 )
 from orbitmq.message.record import decode_raw
 from orbitmq.message.tags import java_hash
-from orbitmq.storage.commit_log import LIGHT_QUEUE_PREFIX
-from orbitmq.storage.tables import TimerCountTable, TopicCount
 from orbitmq.storage.timer_log import RECALL, ROLL, TimerUnit
 from orbitmq.storage.timer_store import Timer
 from orbitmq.tasks import set_within
@@ -47,10 +44,10 @@ if TYPE_CHECKING:
     from orbitmq.broker.sending import Sending
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
+    from orbitmq.broker.timer_counts import TimerCounts
     from orbitmq.clock import Clock
     from orbitmq.message.record import RawRecord
     from orbitmq.storage.checkpoint import TimerCheckpoint
-    from orbitmq.storage.json_file import JsonFile
     from orbitmq.storage.store import Store
     from orbitmq.storage.timer_store import DueSlot, TimerStore
 
@@ -100,7 +97,7 @@ class Timers:
     def __init__(
         self,
         wheel: TimerStore,
-        file: JsonFile[TimerCountTable],
+        counts: TimerCounts,
         store: Store,
         sending: Sending,
         configuration: BrokerConfiguration,
@@ -108,12 +105,8 @@ class Timers:
         clock: Clock,
         randomness: random.Random,
     ) -> None:
-        table = file.load()
         self.wheel = wheel
-        self._file = file
-        self._version = table.data_version
-        self._counts = table.timing_count
-        self._unknown = table.unknown
+        self.counts = counts  # of messages on the wheel
         self._store = store
         self._sending = sending
         self._configuration = configuration
@@ -178,10 +171,6 @@ class Timers:
         taken_ms = self._store.stored_at_ms(names.TIMER_TOPIC, QUEUE, self.wheel.queue_offset)
         return min(fired_ms, now_ms, taken_ms if taken_ms is not None else now_ms)
 
-    def waiting(self) -> int:
-        """Messages on the wheel."""
-        return sum(count.count for count in self._counts.values())
-
     def spread(self) -> list[tuple[int, int]]:
         """Of each span of time: its end in seconds from now, and how many messages are due in it."""
         now_ms = self._clock.now_ms()
@@ -190,22 +179,6 @@ class Timers:
             (stop, self.wheel.count_between(now_ms + start * 1000, now_ms + stop * 1000))
             for start, stop in zip(starts, SPANS_SECONDS, strict=False)
         ]
-
-    def waiting_by_topic(self) -> dict[str, int]:
-        return {topic: count.count for topic, count in self._counts.items()}
-
-    def table(self) -> TimerCountTable:
-        version, counts = copy(self._version), {topic: copy(count) for topic, count in self._counts.items()}
-        return TimerCountTable(data_version=version, timing_count=counts, unknown=self._unknown)
-
-    def forget_topic(self, topic: str) -> None:
-        self._counts.pop(topic, None)
-
-    def forget_topics_but(self, known: set[str]) -> None:
-        """Of topics that are gone nothing is counted any more. The broker's own stay."""
-        for topic in [topic for topic in self._counts if topic not in known]:
-            if not topic.startswith((names.SYSTEM_TOPIC_PREFIX, LIGHT_QUEUE_PREFIX)):
-                self.forget_topic(topic)
 
     # ---- on a slave
 
@@ -231,9 +204,6 @@ class Timers:
         high = self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset
         self.wheel.log_was_cut(self._store.log.end, high, since_ms)
         self._save(self.wheel.mark())
-
-    def take_over(self, table: TimerCountTable) -> None:
-        self._counts, self._version = table.timing_count, table.data_version
 
     def _copied(self, commit_log_offset: int, size: int, now_ms: int) -> Timer | None:
         """What of the master's timer topic belongs on the wheel."""
@@ -266,7 +236,7 @@ class Timers:
                 goal, rolls = self._goal(message)[0], bool(unit.kind & ROLL)
                 if not await put(goal, message, unit.put_at_ms, rolls):
                     return
-                self._count(goal, 1 if unit.kind & RECALL else -1)
+                self.counts.add(goal, 1 if unit.kind & RECALL else -1)
                 self.wheel.note(number + 1)
             self.wheel.fired(firing)
 
@@ -286,7 +256,7 @@ class Timers:
                     if not wheel.is_over(timer.due_ms, now_ms):
                         if not wheel.put_many([timer], now_ms):
                             return False
-                        self._count(goal, -1 if timer.recall else 1)
+                        self.counts.add(goal, -1 if timer.recall else 1)
                     elif not timer.recall and not await put(goal, message, NEVER_WAITED, False):
                         return False
                 wheel.queue_offset += 1
@@ -363,7 +333,7 @@ class Timers:
 
     def _save(self, mark: TimerCheckpoint) -> None:
         self.wheel.save(mark, self._clock.now_ms())
-        self._file.save(self.table())
+        self.counts.save()
 
     # ---- onto the wheel
 
@@ -400,7 +370,7 @@ class Timers:
         put = wheel.put_many([each.timer for each in ready], now_ms)
         for _, timer, goal, asked_seconds in ready[:put]:
             self._taken(goal, asked_seconds)
-            self._count(goal, -1 if timer.recall else 1)
+            self.counts.add(goal, -1 if timer.recall else 1)
         wheel.queue_offset = end if put == len(ready) else ready[put].queue_offset
         wheel.note(self._next if self._firing is not None else 0)
         return True
@@ -414,7 +384,7 @@ class Timers:
             return False
         for goal, asked_seconds, messages in put.waits:
             self._taken(goal, asked_seconds, messages)
-            self._count(goal, messages)
+            self.counts.add(goal, messages)
         wheel.queue_offset += put.messages
         wheel.note(self._next if self._firing is not None else 0)
         return True
@@ -472,7 +442,7 @@ class Timers:
 
     def _slot_is_done(self, firing: DueSlot) -> None:
         for message in self._recalled.values():  # found nothing to take back
-            self._count(self._goal(message)[0], 1)
+            self.counts.add(self._goal(message)[0], 1)
         self._recalled = {}
         self._firing = None
         self.wheel.fired(firing)
@@ -497,7 +467,7 @@ class Timers:
             return
         if not self._fired_elsewhere(unit.fires_ms, unit.commit_log_offset):
             self._deliver(message, unit.put_at_ms, roll=bool(unit.kind & ROLL))
-        self._count(topic, 1 if unit.kind & RECALL else -1)
+        self.counts.add(topic, 1 if unit.kind & RECALL else -1)
 
     def _is_taken_back(self, unit: TimerUnit, message: RawRecord, recalled: dict[str, RawRecord]) -> bool:
         """Recalled by its sender, or not the message that the unit is of. A recall counts once."""
@@ -518,7 +488,7 @@ class Timers:
         for topic, messages, size in sent.by_topic:
             self._sending.count(topic, messages, size)
             self._stats.counter(statistics.TIMER_DEQUEUE_NUMS, topic).add(messages)
-            self._count(topic, -messages)
+            self.counts.add(topic, -messages)
         self._next += sent.messages
         wheel.note(self._next)
         return sent.messages > 0
@@ -576,14 +546,6 @@ class Timers:
                 return appended.end - appended.commit_log_offset
         logger.error("dropped a timer message of %s: %s", topic, refusal)
         return 0
-
-    def _count(self, topic: str, change: int) -> None:
-        count = self._counts.get(topic)
-        if count is None:
-            count = self._counts[topic] = TopicCount()
-        count.count += change
-        count.time_stamp = self._version.timestamp = self._clock.now_ms()
-        self._version.counter += 1
 
 
 def recall_key(topic: str, unique_key: str) -> str:

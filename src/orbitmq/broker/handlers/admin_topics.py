@@ -190,7 +190,7 @@ async def delete_topic(
         open_leases.forget_topic(name)
         stats.forget(name)
         if timers is not None:
-            timers.forget_topic(name)
+            timers.counts.forget(name)
         if compacted is not None:
             compacted.forget_topic(name)
     return ok()

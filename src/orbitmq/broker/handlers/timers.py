@@ -114,4 +114,4 @@ async def timer_counts(timers: Timers | None, request: Command, connection: Conn
         raise RequestFailed(
             ResponseCode.SYSTEM_ERROR, "The timerMessageStore is null", hint="timerWheelEnable is false"
         )
-    return ok(body=to_json(timers.table()))
+    return ok(body=to_json(timers.counts.table()))

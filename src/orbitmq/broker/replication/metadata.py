@@ -157,7 +157,7 @@ class MasterTables:
         self._delayed.take_over(positions.delays)
         if self._timers is not None:
             if positions.timer_counts is not None:
-                self._timers.take_over(positions.timer_counts)
+                self._timers.counts.take_over(positions.timer_counts)
             if positions.timers is not None:
                 await self._timers.follow(positions.timers)
 
