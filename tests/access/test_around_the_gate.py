@@ -13,6 +13,7 @@ from orbitmq.access.users import Users
 from orbitmq.broker.broker import Broker
 from orbitmq.errors import ConfigError
 from orbitmq.message.ids import offset_message_id
+from orbitmq.message.properties import encode_properties
 from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
@@ -122,6 +123,26 @@ async def test_handing_a_message_over_is_no_way_to_read_any(guarded: Guarded) ->
     assert (await hand_over(theirs, topic=THEIRS)).code == ResponseCode.NO_PERMISSION
     assert "can not find message" in ((await hand_over(theirs, topic=MINE)).remark or "")
     assert "can not find message" not in ((await hand_over(mine, topic=MINE)).remark or "")
+
+
+async def test_taking_up_a_transaction_needs_the_topic_that_it_is_for(guarded: Guarded) -> None:
+    keeper = Credentials("keeper", "keeper-secret")
+    users, store = guarded.broker.state.users, guarded.broker.state.store
+    users.create(User(username=keeper.access_key, password=keeper.secret_key))
+    right = PolicyEntry(resource=f"Topic:{MINE}", actions=["Update"], decision="Allow")
+    users.create_acl(Acl(subject="User:keeper", policies=[Policy(entries=[right])]))
+
+    async def take_up(topic: str, **named: str) -> int:
+        properties = encode_properties({"REAL_TOPIC": topic, "REAL_QID": "0", "PGROUP": "P"})
+        given_up = store.append("TRANS_CHECK_MAX_TIME_TOPIC", 0, b"x", properties, 0, bytes(8))
+        header = {"msgId": offset_message_id(bytes(8), given_up.commit_log_offset), **named}
+        return (await guarded.ask(keeper, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)).code
+
+    assert await take_up(THEIRS) == ResponseCode.NO_PERMISSION, "without a topic it needs the cluster"
+    assert await take_up(THEIRS, topic=THEIRS) == ResponseCode.NO_PERMISSION
+    assert await take_up(THEIRS, topic=MINE) == ResponseCode.NO_PERMISSION
+    assert await take_up(MINE, topic=MINE) == 0
+    assert guarded.broker.state.half_messages.by_topic() == {MINE: 1}
 
 
 async def test_a_key_with_the_hash_of_another_topics_finds_nothing_of_it(guarded: Guarded) -> None:

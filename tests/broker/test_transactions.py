@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("loops")
 
-END_TRANSACTION, CHECK_STATE = 37, 39
+END_TRANSACTION, CHECK_STATE, RESUME_CHECK = 37, 39, 323
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC = (
     "RMQ_SYS_TRANS_HALF_TOPIC",
@@ -234,6 +234,47 @@ async def test_after_enough_questions_the_message_is_put_aside(tmp_path: Path) -
         assert await client.bodies("Pay") == []
         assert len(broker.state.half_messages) == 0
         await producer.close()
+
+
+async def test_what_was_put_aside_is_asked_about_anew_when_an_operator_says_so(tmp_path: Path) -> None:
+    clock = ManualClock()
+    once = {"transactionCheckMax": 1}
+    async with running(tmp_path / "store", clock=clock, **once) as broker, wire(broker) as client:
+        producer = _Asked(broker)
+        await producer.join()
+        await _begin(client, TAGS="new")
+        for _ in range(2):
+            clock.advance(seconds=31)
+            await broker.state.half_messages.check_round()
+        await asyncio.wait_for(producer.questions.get(), PATIENCE_SECONDS)
+        (given_up,) = await client.messages(DISCARDED_TOPIC)
+
+        assert (await client.ask(RESUME_CHECK, {"topic": "Pay", "msgId": given_up.offset_id})).code == 0
+        await producer.close()
+
+    async with running(tmp_path / "store", clock=clock, **once) as broker, wire(broker) as client:
+        producer = _Asked(broker)
+        await producer.join()
+        assert broker.state.half_messages.by_topic() == {"Pay": 1}
+        clock.advance(seconds=31)
+        await broker.state.half_messages.check_round()
+        question = await asyncio.wait_for(producer.questions.get(), PATIENCE_SECONDS)
+        decision = {name: question.fields[name] for name in ("tranStateTableOffset", "commitLogOffset", "msgId")}
+        await client.ask(END_TRANSACTION, {"producerGroup": "P", "commitOrRollback": COMMIT, **decision})
+        (message,) = await client.messages("Pay")
+        assert (message.body, message.tags, message.born_at_ms) == (b"half", "new", given_up.born_at_ms)
+        await producer.close()
+
+
+@pytest.mark.parametrize(("message_id", "code"), [("open", 1), ("beyond", 1), ("no id", 29)])
+async def test_only_what_was_put_aside_is_taken_up_again(
+    client: Wire, broker: Broker, message_id: str, code: int
+) -> None:
+    receipt = await _begin(client)
+    ids = {"open": receipt.fields["msgId"], "beyond": "00" * 12 + "7" * 8}
+    answer = await client.ask(RESUME_CHECK, {"topic": "Pay", "msgId": ids.get(message_id, message_id)})
+    assert answer.code == code, answer
+    assert list(broker.state.half_messages.undecided) == [0]
 
 
 async def test_thousands_of_questions_starve_neither_sends_nor_a_slow_producer(tmp_path: Path) -> None:

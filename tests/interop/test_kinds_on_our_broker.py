@@ -6,11 +6,13 @@ import pytest
 
 from tests.interop import orbit
 from tests.interop.apache import NameServer
-from tests.interop.drivers import JavaClient
+from tests.interop.drivers import ClientError, JavaClient
 from tests.interop.marks import INTEROP
+from tests.raw_client import until
 
 pytestmark = INTEROP
 
+_PUT_ASIDE = "TRANS_CHECK_MAX_TIME_TOPIC"
 _SETTINGS: dict[str, str | int] = {
     "transactionTimeOut": 500,
     "transactionCheckInterval": 500,
@@ -57,6 +59,40 @@ def test_only_what_the_producer_commits_is_consumed(
     received = client.received("consumer", 3, seconds=8)
     assert sorted(message.body.decode() for message in received) == ["committed", "committed when asked"]
     assert {message.topic for message in received} == {topic}
+
+
+async def test_a_transaction_that_was_given_up_can_be_resumed(
+    name_server: NameServer, release: str, java_client: Callable[[bool], JavaClient]
+) -> None:
+    """By Apache's admin library; mqadmin has no command for it."""
+    topic, group, client = f"Doubts{release[0]}", f"doubters{release[0]}", java_client(False)
+    client.open_admin_tool("admin", name_server.address)
+    (broker,) = client.ask("admin", "examineBrokerClusterInfo")["brokerAddrTable"].values()
+    address = broker["brokerAddrs"]["0"]
+    producer = {"nameServer": name_server.address, "group": group, "options": {}}
+
+    client.ask("admin", "updateBrokerConfig", address, {"transactionCheckMax": "1"})
+    try:
+        client.call("OpenTransactionProducer", name="unsure", **producer)
+        doubt = {"text": "doubt", "properties": {"local": "UNKNOW", "check": "UNKNOW"}}
+        (receipt,) = client.call("SendInTransaction", name="unsure", topic=topic, messages=[doubt])
+        await until(lambda: _put_aside(client, receipt["id"]), what="giving it up")
+    finally:
+        client.ask("admin", "updateBrokerConfig", address, {"transactionCheckMax": "15"})
+    client.close_one("unsure")
+    client.call("OpenTransactionProducer", name="sure", whenAsked="COMMIT_MESSAGE", **producer)
+
+    assert client.ask("admin", "resumeCheckHalfMessage", _PUT_ASIDE, receipt["id"])
+
+    client.open_push_consumer("reader", name_server.address, topic, group=f"readers{release[0]}")
+    assert [message.body for message in client.received("reader", 1)] == [b"doubt"]
+
+
+def _put_aside(client: JavaClient, unique_key: str) -> bool:
+    try:
+        return bool(client.ask("admin", "queryMessage", _PUT_ASIDE, unique_key, 1, 0, 2**62)["messageList"])
+    except ClientError:  # "no message", or no such topic yet
+        return False
 
 
 def test_a_sql92_consumer_gets_what_its_filter_matches(

@@ -343,6 +343,23 @@ class HalfMessages:
         )
         self._decide(queue_offset)
 
+    def take_up_again(self, given_up: RawRecord, topic: str) -> Appended:
+        """A message that was put aside becomes an open transaction for that topic again, about which nobody was asked yet."""
+        properties = {**decode_properties(given_up.properties), keys.TRANSACTION_CHECK_TIMES: "0"}
+        appended = self._store.append(
+            names.HALF_TOPIC,
+            _QUEUE,
+            given_up.body,
+            encode_properties(properties),
+            given_up.born_at_ms,
+            given_up.born_host,
+            given_up.flag,
+            given_up.sys_flag,
+            given_up.reconsume_times,
+        )
+        self.taken(appended, topic)
+        return appended
+
     def _producer_of(self, group: str, topic: str) -> Client | None:
         """One after the other. Anyone can say to be of a group, and a question has the message in it."""
         producers = self._clients.producers(group)

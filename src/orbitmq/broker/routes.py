@@ -198,6 +198,9 @@ def build_routes(state: State) -> Routes:
         RequestCode.END_TRANSACTION: partial(
             transactions.end_transaction, s.half_messages, s.store, s.durability, s.gate
         ),
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: partial(
+            transactions.resume_checks, s.half_messages, s.store, s.durability, s.gate is not None
+        ),
         RequestCode.PULL_MESSAGE: partial(pull.pull_message, s.pulling),
         RequestCode.LITE_PULL_MESSAGE: partial(pull.pull_message, s.pulling),
         RequestCode.HEART_BEAT: partial(clients.heartbeat, s.clients, s.groups, s.topics),

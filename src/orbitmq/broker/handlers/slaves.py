@@ -34,6 +34,7 @@ _WRITES: Final = (
     RequestCode.BATCH_ACK_MESSAGE,
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
     RequestCode.RECALL_MESSAGE,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE,
 )
 _CHANGES: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,

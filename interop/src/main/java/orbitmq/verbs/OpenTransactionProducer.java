@@ -12,16 +12,17 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * {"name", "nameServer", "group", "options"}: start a transaction producer.
+ * {"name", "nameServer", "group", "options", "whenAsked"}: start a transaction producer.
  *
  * <p>Each message says in its properties "local" and "check" what the producer decides at once and when it is asked: a name of
- * LocalTransactionState.
+ * LocalTransactionState. "whenAsked", if given, is what this producer decides on all messages that it is asked about.
  */
 public final class OpenTransactionProducer implements Verb {
     @Override
     public Object run(Session session, JSONObject request) throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(request.getString("group"));
         Options.apply(request, producer);
+        String whenAsked = request.getString("whenAsked");
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
@@ -30,7 +31,7 @@ public final class OpenTransactionProducer implements Verb {
 
             @Override
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
-                return LocalTransactionState.valueOf(message.getUserProperty("check"));
+                return LocalTransactionState.valueOf(whenAsked != null ? whenAsked : message.getUserProperty("check"));
             }
         });
         producer.start();
