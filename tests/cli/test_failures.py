@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.testing import Server
+from tests.child import child
 from tests.cli.kit import Command, wait_until
 
 if TYPE_CHECKING:
@@ -138,9 +139,7 @@ def test_a_broker_with_a_wrong_address_is_named_with_the_cure() -> None:
 
 def test_no_broker_is_registered(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "orbitmq", "nameserver", "--host", "127.0.0.1", "--port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "HOME": str(tmp_path)}
-    ) as alone:
+    with child(command, stdout=subprocess.PIPE, env={**os.environ, "HOME": str(tmp_path)}) as alone:
         assert alone.stdout is not None
         address = alone.stdout.readline().split()[-1]
         outcome = Command(address).failure("topic", "ls")
@@ -426,7 +425,7 @@ def test_a_broker_out_of_reach_takes_nothing_else_with_it(tmp_path: Path) -> Non
         orbitmq.ok("topic", "create", "Living", "-q", "1")
         orbitmq.ok("group", "create", "LivingGroup")
         command = [sys.executable, "-m", "orbitmq", "broker", "-n", living.address, *arguments]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as lost:
+        with child(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as lost:
             assert lost.stdout is not None
             lost.stdout.readline()
             wait_until(lambda: len(orbitmq.ok("broker", "ls", "-o", "json").json) == 2)

@@ -21,6 +21,7 @@ from orbitmq.admin.sending import ReceiptRow
 from orbitmq.admin.traces import MessageTrace, decode_events
 from orbitmq.cli.measuring import BenchRow
 from orbitmq.sync import connect
+from tests.child import child
 from tests.cli.kit import wait_until
 
 if TYPE_CHECKING:
@@ -90,16 +91,13 @@ def test_what_comes_through_a_pipe_is_sent_as_it_comes(orbitmq: Command) -> None
     """As with `tail -f log | orbitmq msg send Logs`: nobody waits for the end."""
     orbitmq.ok("topic", "create", "Piped", "-q", "1")
     command = [sys.executable, "-m", "orbitmq", "msg", "send", "Piped", "--tag", "t", "-n", orbitmq.name_server]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
-        try:
-            for number in range(2):
-                process.stdin.write(f"line {number}\n")
-                process.stdin.flush()
-                wait_until(partial(lambda want: want in orbitmq.ok("msg", "find", "Piped").out, f"line {number}"))
-            out, _ = process.communicate("the last, without an end", timeout=60)
-        finally:
-            process.kill()
+        for number in range(2):
+            process.stdin.write(f"line {number}\n")
+            process.stdin.flush()
+            wait_until(partial(lambda want: want in orbitmq.ok("msg", "find", "Piped").out, f"line {number}"))
+        out, _ = process.communicate("the last, without an end", timeout=60)
     assert process.returncode == 0
     assert len(out.splitlines()) == 4
     want = ["line 0", "line 1", "the last, without an end"]
@@ -156,7 +154,7 @@ def test_a_tail_shows_what_is_there_and_what_comes(orbitmq: Command) -> None:
 
     command = [sys.executable, "-m", "orbitmq", "topic", "tail", "Tailed", "--from", "earliest", "--sql", "n > 5"]
     command += ["-o", "json", "--count", "1", "-n", orbitmq.name_server]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with child(command, stdout=subprocess.PIPE) as process:
         orbitmq.ok("msg", "send", "Tailed", "small", "-p", "n=3")
         orbitmq.ok("msg", "send", "Tailed", "large", "-p", "n=7")
         out, _ = process.communicate(timeout=60)
@@ -312,7 +310,7 @@ def test_whoever_looks_sees_progress(orbitmq: Command, tmp_path: Path) -> None:
     master, slave = os.openpty()
     command = [sys.executable, "-m", "orbitmq", "msg", "send", "Progress", "--file", str(tmp_path / "lines")]
     environment = {**os.environ, "TERM": "xterm", "NAMESRV_ADDR": orbitmq.name_server}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, text=True, env=environment) as process:
+    with child(command, stdout=subprocess.PIPE, stderr=slave, env=environment) as process:
         os.close(slave)
         out, _ = process.communicate(timeout=60)
     seen = b""

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import pytest
@@ -25,6 +26,7 @@ from orbitmq.cli.view import View, show_rows, table_text
 from orbitmq.sync import connect
 from orbitmq.testing import Server
 from orbitmq.transport.address import Address
+from tests.child import child
 from tests.cli.kit import Command, wait_until
 
 
@@ -239,11 +241,11 @@ def test_watching_goes_on_until_it_is_interrupted(orbitmq: Command) -> None:
     command = [sys.executable, "-m", "orbitmq", "cluster", "--watch", "0.1", "-o", "json", "-n", orbitmq.name_server]
     # Whoever runs the tests in the background of a shell has them ignore Ctrl-C, and so would what they start.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with process:
+    with ExitStack() as stack:
+        try:
+            process = stack.enter_context(child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert process.stdout is not None
         lines = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.send_signal(signal.SIGINT)
@@ -257,18 +259,16 @@ def test_watching_outlives_a_server_that_stands_still() -> None:
         orbitmq = Command(server.address)
         command = [sys.executable, "-m", "orbitmq", "topic", "ls", "--watch", "0.1", "--timeout", "0.5", "-o", "json"]
         command += ["-n", server.address]
-        with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stderr is not None
-            try:
-                process.stdout.readline()
-                server.pause()
-                assert "looking again every 0.1 s" in process.stderr.readline()
-                server.resume()
-                orbitmq.ok("topic", "create", "Afterwards", "--timeout", "30")
-                assert any("Afterwards" in line for line in process.stdout)
-            finally:
-                process.kill()
+            process.stdout.readline()
+            server.pause()
+            assert "looking again every 0.1 s" in process.stderr.readline()
+            server.resume()
+            orbitmq.ok("topic", "create", "Afterwards", "--timeout", "30")
+            assert any("Afterwards" in line for line in process.stdout)
+            process.kill()
 
 
 async def test_a_broker_that_was_missing_is_tried_again_at_the_next_look(

@@ -15,6 +15,7 @@ from orbitmq import App, Message, connect
 from orbitmq.cli.run import load_app, source_stamps
 from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed
 from orbitmq.testing.server import Server
+from tests.child import child
 from tests.client.scripted import ScriptedCluster, eventually, scripted_cluster
 
 
@@ -153,17 +154,14 @@ def test_workers_that_end_at_once_are_started_again_with_growing_pauses_and_said
         "async def on_order(body: bytes) -> None: ...\n"
     )
     command = [sys.executable, "-m", "orbitmq", "run", "lost_for_test:app", "--workers", "2"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    with child(command, cwd=tmp_path, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         pauses: list[str] = []
-        try:
-            for line in process.stderr:
-                pauses += re.findall(r"worker \d+ ended with code 3; another starts in (\S+) s", line)
-                if len(pauses) == 3:
-                    break
-        finally:
-            process.terminate()
-        process.communicate(timeout=60)
+        for line in process.stderr:
+            pauses += re.findall(r"worker \d+ ended with code 3; another starts in (\S+) s", line)
+            if len(pauses) == 3:
+                break
+        process.terminate()
     assert pauses == ["0.5", "1", "2"]
     assert process.returncode == 0
 

@@ -22,6 +22,7 @@ import yaml
 from orbitmq.broker import settings as broker
 from orbitmq.cli.entry import cli
 from orbitmq.nameserver import settings as name_server
+from tests.child import child
 from tests.deploy.shapes import Compose, ConfigMap, Kustomization, Manifest, Service, StatefulSet
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def test_a_unit_is_valid_and_asks_for_few_rights(path: Path, tmp_path: Path) -> 
 def started(*arguments: str) -> Iterator[tuple[str, str]]:
     """A server; its address, and that of its pages."""
     command = [sys.executable, "-m", "orbitmq", *arguments, "--host", "127.0.0.1", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+    with child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
         assert server.stdout is not None
         assert server.stderr is not None
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from tests.child import child
 from tests.interop.drivers import ClientError, JavaClient
 from tests.interop.java import build
 from tests.interop.marks import INTEROP
@@ -29,7 +30,7 @@ def _trusting(authority: Path) -> dict[str, str]:
 def test_a_java_client_trusts_the_throw_away_certificate_and_no_other(tmp_path: Path) -> None:
     java = build("5.3.3")
     command = [sys.executable, "-m", "orbitmq", "dev", "--port", "0", "--broker-port", "0", "--ephemeral", "--tls"]
-    with subprocess.Popen([*command, "--json-ready"], stdout=subprocess.PIPE, text=True) as dev:
+    with child([*command, "--json-ready"], stdout=subprocess.PIPE) as dev:
         assert dev.stdout is not None
         try:
             ready = json.loads(dev.stdout.readline())

@@ -15,6 +15,7 @@ from orbitmq.errors import StorageError, StoreFull
 from orbitmq.storage.files import Disk, LocalDisk
 from orbitmq.storage.open_files import PAGE_BYTES, MappedFile, storage_error
 from orbitmq.storage.pages_ahead import STEP_BYTES, PagesAhead
+from tests.child import child
 from tests.storage.faulty_disk import FaultyDisk
 
 
@@ -206,11 +207,9 @@ def test_a_lock_held_by_another_process_is_refused_and_its_owner_named(disk: Dis
     path = tmp_path / "lock"
     path.write_bytes(b"lock")
     hold = "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f, fcntl.LOCK_EX, 1, 0)\nprint('ok',flush=True)\nsys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, str(path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
-    ) as other:
+    with child([sys.executable, "-c", hold, str(path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE) as other:
         assert other.stdout is not None
-        assert other.stdout.readline() == b"ok\n"
+        assert other.stdout.readline() == "ok\n"
         assert disk.lock(path, b"lock") is None
         assert disk.lock_owner(path) in (other.pid, 0, None)  # a sandbox may hide who holds it
         other.communicate()

@@ -11,6 +11,7 @@ import pytest
 from orbitmq.errors import StoreLocked
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.lock import LastExit, last_exit, mark_running, mark_stopped, take_lock
+from tests.child import child
 from tests.storage.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
@@ -36,11 +37,10 @@ def test_a_directory_in_use_is_refused_by_name_and_process(tmp_path: Path) -> No
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
-    ) as other:
+    hold = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with child(hold, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as other:
         assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
+        assert other.stdout.readline() == "held\n"
         with pytest.raises(StoreLocked, match="in use by"):
             take_lock(LocalDisk(), tmp_path)
         other.kill()

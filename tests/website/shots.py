@@ -21,6 +21,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 import orbitmq as mq
+from tests.child import child
 from tests.website.pictures import FOLDER
 
 if TYPE_CHECKING:
@@ -72,14 +73,14 @@ SHOTS: Final = (
 def development_server(folder: Path) -> Iterator[tuple[dict[str, str], str]]:
     """`orbitmq dev`, with its word that it is ready, and what it says to a person."""
     command = [sys.executable, "-m", "orbitmq", "dev", "--ephemeral", "--port", "0", "--broker-port", "0"]
-    with subprocess.Popen([*command], stdout=subprocess.PIPE, text=True, cwd=folder) as greeting:
+    with child(command, stdout=subprocess.PIPE, cwd=folder) as greeting:
         assert greeting.stdout is not None
         lines: list[str] = []
         while not lines or "Ctrl-C" not in lines[-1]:
             lines.append(greeting.stdout.readline())
             assert lines[-1], "it did not start"
         greeting.send_signal(signal.SIGINT)
-    with subprocess.Popen([*command, "--json-ready"], stdout=subprocess.PIPE, text=True, cwd=folder) as serving:
+    with child([*command, "--json-ready"], stdout=subprocess.PIPE, cwd=folder) as serving:
         assert serving.stdout is not None
         try:
             yield json.loads(serving.stdout.readline()), "".join(lines)
