@@ -14,8 +14,9 @@ from tests.client.suite import until_routed
 from tests.interop import apache, orbit
 from tests.interop.apache import Broker, BrokerPlan, NameServer
 from tests.interop.crossed import CLIENTS, CrossedClient, OrbitCluster
-from tests.interop.drivers import JavaClient
+from tests.interop.drivers import DrivenClient, JavaClient
 from tests.interop.java import RELEASES, JavaBuild, build
+from tests.interop.languages import Language
 from tests.interop.world import World, running_world
 
 # Set to "apache", Apache's own name server takes our place everywhere: that checks the tests, not us.
@@ -72,6 +73,14 @@ def crossed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield CrossedClient(release, is_binary, java)
     finally:
         java.close()
+
+
+@pytest.fixture(scope="module")
+def guest(language: Language, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrivenClient]:
+    """The client of the module's `language`, in a process of its own."""
+    guest = language.start(tmp_path_factory.mktemp(language.name) / "client")
+    yield guest
+    guest.close()
 
 
 _attempts = itertools.count(1)

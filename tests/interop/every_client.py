@@ -1,8 +1,7 @@
 """What a client in any language must be able to do on our servers, beside our own client: test modules import what theirs can.
 
-They bring the fixtures `guest`, the client under test in a process of its own, `modes`, its ways of sending, and `language`.
-Those of conftest.py are `cluster`, where retries come after a second, `name_server`, its address, `client`, ours, and `topic`, of
-four queues.
+They bring the fixture `language`. Those of conftest.py are `guest`, its client in a process of its own, `cluster`, where retries come
+after a second, `name_server`, its address, `client`, ours, and `topic`, of four queues.
 """
 
 import asyncio
@@ -25,11 +24,11 @@ LARGE = "large " * 2000  # every client compresses it, or must understand that a
 
 
 async def test_python_reads_what_it_sends(
-    name_server: str, client: Client, topic: str, guest: DrivenClient, modes: tuple[str, ...]
+    name_server: str, client: Client, topic: str, guest: DrivenClient, language: Language
 ) -> None:
     await asyncio.to_thread(guest.open_producer, topic, name_server)
     sent: dict[str, str] = {}
-    for mode in modes:
+    for mode in language.modes:
         messages = [
             {"text": f"{mode} {n} é 标签", "tag": mode, "keys": f"{mode}-{n}", "properties": {"n": str(n)}}
             for n in range(4)
@@ -248,3 +247,12 @@ def _sign_and_send(guest: DrivenClient, name_server: str, secret: str) -> None:
     for topic in ("Forbidden",) if secret == "a-secret" else ("Allowed", "Forbidden"):
         with pytest.raises((ClientError, AssertionError)):
             guest.send("p", topic, [{"text": "no"}])
+
+
+def test_its_pull_consumer_gets_everything(name_server: str, topic: str, guest: DrivenClient) -> None:
+    guest.open_producer(f"{topic}-p", name_server)
+    guest.send(f"{topic}-p", topic, [{"text": str(number)} for number in range(8)])
+    guest.open_pull_consumer(topic, name_server, topic)
+    assert texts_of(guest.poll(topic, 8, SECONDS)) == [str(number) for number in range(8)]
+    for opened in (f"{topic}-p", topic):
+        guest.close_one(opened)

@@ -38,6 +38,8 @@ class Language:
     """The command that does not; None where nothing is compiled."""
     command: Callable[[Path, Path], Sequence[str]]
     """What starts the client."""
+    modes: Sequence[str] = ("sync", "async", "oneway", "batch")
+    """Its ways of sending."""
 
     @property
     def folder(self) -> Path:
@@ -113,4 +115,5 @@ NODE: Final = Language(
     ],
     compile=None,
     command=lambda folder, build: ["node", str(folder / "client.js"), str(build)],
+    modes=("sync",),
 )  # fmt: skip

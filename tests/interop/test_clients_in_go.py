@@ -1,7 +1,6 @@
 """Apache's Go client (rocketmq-client-go 2.1.2) on our name server and our broker."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,7 +9,7 @@ from orbitmq.admin.session import Session
 from orbitmq.admin.traces import trace_events
 from tests.client.scripted import eventually
 from tests.client.suite import collecting
-from tests.interop.crossed import OrbitCluster, texts_of
+from tests.interop.crossed import OrbitCluster
 from tests.interop.drivers import DrivenClient
 from tests.interop.every_client import (  # noqa: F401 - what must hold in every language
     SECONDS,
@@ -21,6 +20,7 @@ from tests.interop.every_client import (  # noqa: F401 - what must hold in every
     test_a_sql92_filter_matches,
     test_every_member_of_a_broadcasting_group_gets_everything,
     test_it_reads_what_python_sends,
+    test_its_pull_consumer_gets_everything,
     test_its_signature_is_understood_and_a_wrong_one_refused,
     test_order_is_kept_from_sender_to_consumer,
     test_python_reads_what_it_sends,
@@ -34,27 +34,6 @@ pytestmark = OTHER_LANGUAGES
 @pytest.fixture(scope="module")
 def language() -> Language:
     return GO
-
-
-@pytest.fixture(scope="module")
-def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrivenClient]:
-    guest = GO.start(tmp_path_factory.mktemp("go") / "client")
-    yield guest
-    guest.close()
-
-
-@pytest.fixture
-def modes() -> tuple[str, ...]:
-    return ("sync", "async", "oneway", "batch")
-
-
-def test_its_pull_consumer_gets_everything(name_server: str, topic: str, guest: DrivenClient) -> None:
-    guest.open_producer(f"{topic}-p", name_server)
-    guest.send(f"{topic}-p", topic, [{"text": str(number)} for number in range(8)])
-    guest.open_pull_consumer(topic, name_server, topic)
-    assert texts_of(guest.poll(topic, 8, SECONDS)) == [str(number) for number in range(8)]
-    for opened in (f"{topic}-p", topic):
-        guest.close_one(opened)
 
 
 async def test_only_what_its_transactions_commit_is_consumed(

@@ -3,11 +3,8 @@
 It has no one-way or batch sends, orderly consumers, pull consumers, transactions, requests or administration.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.interop.drivers import DrivenClient
 from tests.interop.every_client import (  # noqa: F401 - what must hold in every language
     test_a_delay_level_is_kept,
     test_a_message_that_fails_comes_again_and_then_is_a_dead_letter,
@@ -28,15 +25,3 @@ pytestmark = OTHER_LANGUAGES
 @pytest.fixture(scope="module")
 def language() -> Language:
     return NODE
-
-
-@pytest.fixture(scope="module")
-def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrivenClient]:
-    guest = NODE.start(tmp_path_factory.mktemp("node") / "client")
-    yield guest
-    guest.close()
-
-
-@pytest.fixture
-def modes() -> tuple[str, ...]:
-    return ("sync",)
