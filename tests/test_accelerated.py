@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq import accelerated
-from orbitmq.accelerated import INTERFACE, MODULES, SWITCH, compiled
+from orbitmq.accelerated import INTERFACE, MODULES, SWITCH, compiled, ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,11 +44,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_one_that_is_installed_is_used(package: Path) -> None:
     assert isinstance(compiled("sends"), ModuleType)
+    assert ways() == "compiled"
 
 
 def test_one_that_is_switched_off_is_not(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "0")
     assert compiled("sends") is None
+    assert ways() == f"in Python ({SWITCH}=0)"
 
 
 def test_one_of_another_release_is_left_out_and_named_once(package: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -64,6 +66,7 @@ def test_one_that_cannot_be_loaded_is_left_out_and_named_once(package: Path, cap
     (package / "reads.py").unlink()
     assert compiled("sends") is None
     assert compiled("indexes") is None
+    assert ways().startswith("in Python")
     assert [record.getMessage() for record in caplog.records] == [
         "orbitmq-accelerator cannot be used: No module named 'orbitmq_accelerator.reads'; install it again with this Python"
     ]

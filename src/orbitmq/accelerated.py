@@ -39,6 +39,13 @@ def compiled(module: str) -> Any | None:
     return import_module(f"orbitmq_accelerator.{module}")
 
 
+def ways() -> str:
+    """For people: how the busiest loops run here."""
+    if os.environ.get(SWITCH) == "0":
+        return f"in Python ({SWITCH}=0)"
+    return "compiled" if _fits() else "in Python (there is no orbitmq-accelerator that fits)"
+
+
 @cache
 def _fits() -> bool:
     if find_spec("orbitmq_accelerator") is None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.accelerated import ways
 from orbitmq.access.needs import Action, topic_need
 from orbitmq.access.proxies import TrustedProxies
 from orbitmq.broker import names
@@ -84,6 +85,7 @@ class Broker:
             self.address_reason = advertised.reason
             self._settle_at(self.address, ha_port)
             logger.info("advertising %s: %s", self.address, advertised.reason)
+            logger.info("the busiest loops run %s", ways())
             await self._open_fast_port(routes, express, settings.bind_address, listening.port - _FAST_PORT_DISTANCE)
             if settings.metrics_exporter_type == "PROM":
                 await self._export_metrics(settings.metrics_prom_exporter_host or settings.bind_address)
