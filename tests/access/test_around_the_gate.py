@@ -132,8 +132,8 @@ async def test_taking_up_a_transaction_needs_the_topic_that_it_is_for(guarded: G
     right = PolicyEntry(resource=f"Topic:{MINE}", actions=["Update"], decision="Allow")
     users.create_acl(Acl(subject="User:keeper", policies=[Policy(entries=[right])]))
 
-    async def take_up(topic: str, **named: str) -> int:
-        properties = encode_properties({"REAL_TOPIC": topic, "REAL_QID": "0", "PGROUP": "P"})
+    async def take_up(goal: str, **named: str) -> int:
+        properties = encode_properties({"REAL_TOPIC": goal, "REAL_QID": "0", "PGROUP": "P"})
         given_up = store.append("TRANS_CHECK_MAX_TIME_TOPIC", 0, b"x", properties, 0, bytes(8))
         header = {"msgId": offset_message_id(bytes(8), given_up.commit_log_offset), **named}
         return (await guarded.ask(keeper, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)).code

@@ -177,9 +177,10 @@ async def test_a_way_longer_than_the_window_is_gone_in_turns(tmp_path: Path, clo
         clock.advance(seconds=1)
 
         await all_fired(broker, clock)
-        assert await client.bodies("T") == [b"far", b"gone"]
-        (far, _) = await client.messages("T")
-        assert int(far.properties["TIMER_ROLL_TIMES"]) >= 2
+        # In which order, nobody promises: each began its last turn when it could.
+        came = {message.body: message for message in await client.messages("T")}
+        assert came.keys() == {b"far", b"gone"}
+        assert int(came[b"far"].properties["TIMER_ROLL_TIMES"]) >= 2
         timers = broker.state.timers
         assert timers is not None
         assert timers.counts.total() == 0

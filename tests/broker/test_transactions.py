@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -238,7 +238,7 @@ async def test_after_enough_questions_the_message_is_put_aside(tmp_path: Path) -
 
 async def test_what_was_put_aside_is_asked_about_anew_when_an_operator_says_so(tmp_path: Path) -> None:
     clock = ManualClock()
-    once = {"transactionCheckMax": 1}
+    once: dict[str, Any] = {"transactionCheckMax": 1}
     async with running(tmp_path / "store", clock=clock, **once) as broker, wire(broker) as client:
         producer = _Asked(broker)
         await producer.join()

@@ -87,7 +87,6 @@ TIMER_DELETE_UNIQUE_KEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_DELAY_LEVEL: Final = "TIMER_DELAY_LEVEL"
 
 RECORD_CRC: Final = "__CRC32#"
-TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."  # never stored
 
 # A user property with one of these names is refused. Java: MessageConst.STRING_HASH_SET
 RESERVED: Final = frozenset({

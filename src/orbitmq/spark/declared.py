@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-SUFFIXES: Final = (".yml", ".yaml")
 _PACKAGES: Final = ("grpc", "grpc_status", "pandas", "yaml")
 _EVENT: Final = "pipeline_event_result"
 _PLAN: Final = "\n=== Streaming Query"  # what follows is for those who mend Spark

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 LakeFormat = Literal["parquet", "delta", "iceberg"]
 TABLE_FORMATS: Final = ("delta", "iceberg")
-LAKE_FORMATS: Final = ("parquet", *TABLE_FORMATS)
 WRITER: Final = "orbitmq-lake"  # of archives, exports and compactions; the directory is the table, so one name will do
 
 _PACKAGES: Final = {"delta": "deltalake", "iceberg": "pyiceberg"}

@@ -14,7 +14,8 @@ from orbitmq.message.properties import property_finder
 from orbitmq.message.record import decode_raw
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, ok
-from orbitmq.protocol.headers.transactions import COMMIT, ROLLBACK, UNKNOWN, EndTransaction, ResumeCheck
+from orbitmq.protocol.headers.admin import ResumeHalfMessage
+from orbitmq.protocol.headers.transactions import COMMIT, ROLLBACK, UNKNOWN, EndTransaction
 from orbitmq.protocol.signing import ACCESS_KEY
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ async def resume_checks(
     Only what the broker itself put aside; Java makes a half message of whatever the id leads to. With access control, the topic
     has to be the one that the message is for, or where it lies.
     """
-    header = request.read(ResumeCheck)
+    header = request.read(ResumeHalfMessage)
     _, offset = parse_offset_message_id(header.msg_id)
     record = store.record_at(offset)
     message = decode_raw(record) if record is not None else None

@@ -142,10 +142,6 @@ class GroupTable(Body):
     forbidden_table: dict[str, dict[str, int]] = {}
 
 
-class GroupConfigList(Body):
-    group_config_list: list[GroupConfig] = []
-
-
 class ClientConnection(Body):
     """Java: Connection (of ConsumerConnection and ProducerConnection)"""
 

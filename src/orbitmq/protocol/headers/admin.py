@@ -113,7 +113,9 @@ class QueryConsumeQueue(Header):
 
 
 class ResumeHalfMessage(Header):
-    msg_id: str
+    """Java: ResumeCheckHalfMessageRequestHeader"""
+
+    msg_id: str  # says where it is stored
     topic: str | None = None
 
 

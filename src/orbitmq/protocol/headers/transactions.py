@@ -1,4 +1,4 @@
-"""Transactions. Java: EndTransaction-, CheckTransactionState- and ResumeCheckHalfMessageRequestHeader"""
+"""Transactions. Java: EndTransactionRequestHeader, CheckTransactionStateRequestHeader"""
 
 from __future__ import annotations
 
@@ -32,8 +32,3 @@ class CheckTransactionState(Header):
     transaction_id: str | None = None
     offset_msg_id: str | None = None
     bname: str | None = None
-
-
-class ResumeCheck(Header):
-    msg_id: str  # where the message is stored
-    topic: str | None = None
