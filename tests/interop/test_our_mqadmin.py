@@ -6,6 +6,7 @@ of the moment) and the order in which Java's hash maps happen to give lines.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from contextlib import ExitStack
@@ -14,16 +15,19 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+import orbitmq as mq
 from orbitmq.admin.groups import GroupDetail
 from orbitmq.admin.offsets import QueueLag, TopicLag
 from orbitmq.admin.traces import MessageTrace
 from orbitmq.cli.mqadmin.verbs import INSTEAD, VERBS
 from tests.cli.kit import Command, wait_until
+from tests.cli.test_acl import ACCESS_VERBS
 from tests.interop import apache
 from tests.interop.apache import BrokerPlan
 from tests.interop.drivers import JavaClient, MqAdmin
 from tests.interop.java import build
 from tests.interop.marks import INTEROP
+from tests.interop.test_access_control import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +65,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             name="broker-a",
             cluster=CLUSTER,
             name_servers=[name_server.address],
-            settings={"traceTopicEnable": "true", "enablePropertyFilter": "true"},
+            settings={**PROVIDERS, "traceTopicEnable": "true", "enablePropertyFilter": "true"},
         )
         broker = apache.start_broker(java, folder / "broker", plan)
         stack.callback(broker.process.kill)
@@ -223,6 +227,64 @@ def test_a_permission_is_changed_as_the_original_changes_it(cluster: Cluster, wh
     back = cluster.ours.ok("mqadmin", *command, "6").out
     assert normal(cluster.ours.ok("mqadmin", *command, "4").out) == normal(theirs)
     assert normal(cluster.original.run(*command, "6", "-n", cluster.ours.name_server).out) == normal(back)
+
+
+def test_users_and_policies_are_managed_as_the_original_manages_them(cluster: Cluster) -> None:
+    """Each tool makes a user of its own; what both list is one list."""
+    broker = cluster.words["broker"]
+
+    def each(*command: str) -> None:
+        theirs = cluster.original.run(*[word.format(who="anna") for word in command], "-n", cluster.ours.name_server)
+        mine = cluster.ours.ok("mqadmin", *[word.format(who="emma") for word in command]).out
+        assert normal(mine) == normal(theirs.out.replace("anna", "emma")), theirs
+
+    policy = ("-s", "User:{who}", "-r", "Topic:Orders,Group:Readers", "-a", "Pub,Sub", "-i", "127.0.0.1", "-d")
+    each("createUser", "-b", broker, "-u", "{who}", "-p", "a-secret", "-t", "Normal")
+    each("updateUser", "-c", CLUSTER, "-u", "{who}", "-s", "disable")
+    each("getUser", "-b", broker, "-u", "{who}")
+    each("createAcl", "-c", CLUSTER, *policy, "Allow")
+    each("updateAcl", "-b", broker, *policy, "Deny")
+    each("getAcl", "-c", CLUSTER, "-s", "User:{who}")
+    each("copyUser", "-f", broker, "-t", broker, "-u", "{who}")
+    each("copyAcl", "-f", broker, "-t", broker, "-s", "User:{who}")
+    for verb in ("listUser", "listAcl"):
+        for where in (("-b", broker), ("-c", CLUSTER)):
+            theirs, mine = cluster.both(verb, *where)
+            assert sorted(normal(mine)) == sorted(normal(theirs))
+            assert "anna" in mine
+    each("deleteAcl", "-b", broker, "-s", "User:{who}")
+    each("deleteUser", "-c", CLUSTER, "-u", "{who}")
+
+
+def test_a_trace_is_told_as_the_original_tells_it(cluster: Cluster) -> None:
+    async def send() -> str:
+        async with (
+            mq.connect(cluster.ours.name_server) as client,
+            mq.Tracer(client) as tracer,
+            client.producer(group="Telling", hooks=[tracer]) as producer,
+        ):
+            receipt = await producer.send("Orders", b"told", keys=["told"])
+            return receipt.message_id
+
+    message_id = asyncio.run(send())
+    wait_until(lambda: "Telling" in cluster.ours.ok("mqadmin", "queryMsgTraceById", "-i", message_id).out)
+    theirs, mine = cluster.both("queryMsgTraceById", "-i", message_id)
+    assert normal(mine) == normal(theirs)
+
+
+def test_what_a_broker_does_about_cold_data_is_shown_as_the_original_shows_it(cluster: Cluster) -> None:
+    theirs, mine = cluster.both("getColdDataFlowCtrInfo", "-b", cluster.words["broker"])
+    assert normal(mine)[0] == normal(theirs)[0]
+    shown, wanted = (json.loads(text[text.index("{") :]) for text in (mine, theirs))
+    assert shown == wanted
+
+
+def test_every_verb_is_compared() -> None:
+    alone = {
+        "clusterList", "statsAll", "sendMessage", "checkMsgSendRT", "consumerStatus", "topicRoute", "allocateMQ",
+        "resetOffsetByTime", "skipAccumulatedMessage", "updateTopicPerm", "queryMsgTraceById", "getColdDataFlowCtrInfo",
+    }  # fmt: skip
+    assert {command[0] for command in SAME} | alone | ACCESS_VERBS == VERBS.keys()
 
 
 def test_no_verb_is_forgotten(cluster: Cluster) -> None:

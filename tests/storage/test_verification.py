@@ -23,7 +23,7 @@ from orbitmq.storage.lock import take_lock
 from orbitmq.storage.reader import StoreReader
 from orbitmq.storage.repair import apply, plan
 from orbitmq.storage.store import Store
-from orbitmq.storage.verification import ERROR, NOTE, Finding, Verification, verify
+from orbitmq.storage.verification import ERROR, NOTE, StoreFinding, Verification, verify
 from tests import golden_stores
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def records(directory: Path) -> list[tuple[int, int]]:
         return [(record.commit_log_offset, len(record.data)) for record in reader.records()]
 
 
-def only(found: Verification, severity: str = ERROR) -> Finding:
+def only(found: Verification, severity: str = ERROR) -> StoreFinding:
     chosen = [finding for finding in found.findings if finding.severity == severity]
     assert len(chosen) == 1, found.findings
     return chosen[0]

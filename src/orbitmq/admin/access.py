@@ -194,10 +194,10 @@ async def _change(session: Session, address: Address, code: RequestCode, header:
     except RequestFailed as error:
         if error.code not in (ResponseCode.SYSTEM_ERROR, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
             raise
+        is_cured = "authenticationEnabled" in error.message  # as our own servers say it
+        guess = "" if is_cured else "does it have authenticationEnabled=true and authorizationEnabled=true?"
         raise RequestFailed(
-            error.code,
-            f"{address} does not do it: {error.message}",
-            hint=error.hint or "does it have authenticationEnabled=true and authorizationEnabled=true?",
+            error.code, f"{address} does not do it: {error.message}", hint=error.hint or guess
         ) from None
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orbitmq.admin.brokers import BrokerPlace, find_brokers, reachable_brokers
+from orbitmq.admin.brokers import BrokerPlace, broker_settings, find_brokers, reachable_brokers
 from orbitmq.admin.session import gathered
 from orbitmq.admin.topics import moment
 from orbitmq.errors import RequestFailed
@@ -16,9 +16,13 @@ from orbitmq.protocol.bodies.offsets import ConsumeStats
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.headers.admin import CloneGroupOffset, TopicAndGroup
 from orbitmq.protocol.headers.admin import ConsumeStats as ConsumeStatsHeader
+from orbitmq.protocol.headers.groups import ResetOffset
 
 if TYPE_CHECKING:
     from orbitmq.admin.session import Session
+
+SERVER_SIDE_RESET: Final = "useServerSideResetOffset"  # the setting of a broker that moves groups by itself
+RESET_TO_END: Final = -1  # as the time of a reset
 
 
 class QueueLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +116,27 @@ async def clone_offsets(session: Session, source: str, target: str, topic: str) 
     header = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=True)
     for place in places:
         await session.ask(place.address, RequestCode.CLONE_GROUP_OFFSET, header)
+        await _end_earlier_reset(session, place, source, target, topic)
     return places
+
+
+async def _end_earlier_reset(session: Session, place: BrokerPlace, source: str, target: str, topic: str) -> None:
+    """Where the target was reset and no member has been there since, Apache's broker goes on to answer with that offset."""
+    there = (await consume_stats(session, place, source, topic)).offsets
+    here = (await consume_stats(session, place, target, topic)).offsets
+    elsewhere = [key for key, lag in here.items() if key in there and lag.consumer_offset != there[key].consumer_offset]
+    if not elsewhere or (await broker_settings(session, place.address)).get(SERVER_SIDE_RESET) != "true":
+        return
+    for key in elsewhere:
+        header = ResetOffset(
+            topic=topic,
+            group=target,
+            timestamp=RESET_TO_END,
+            is_force=True,
+            queue_id=key.queue_id,
+            offset=there[key].consumer_offset,
+        )
+        await session.ask(place.address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
 
 async def _delays(session: Session, place: BrokerPlace, group: str, topic: str) -> dict[tuple[str, str, int], float]:

@@ -12,13 +12,13 @@ Java: ResetOffsetByTimeCommand, DefaultMQAdminExtImpl.resetOffsetByTimestamp
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from orbitmq.admin.brokers import BrokerPlace, broker_settings, find_brokers
 from orbitmq.admin.groups import group_tables, is_online, missing_group
-from orbitmq.admin.offsets import consume_stats
+from orbitmq.admin.offsets import RESET_TO_END, SERVER_SIDE_RESET, consume_stats
 from orbitmq.admin.session import gathered
 from orbitmq.admin.topics import QueueRow, kind_of, topic_queues
 from orbitmq.client import questions
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 Way = Literal["broker", "members", "commit"]
 Goal = Literal["earliest", "latest"] | datetime | int
-
-_SERVER_SIDE: Final = "useServerSideResetOffset"
-_TO_END: Final = -1  # as a timestamp
 
 
 class ResetStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,14 +97,14 @@ async def _topics_read(session: Session, group: str, places: list[BrokerPlace]) 
 
 async def _way(session: Session, group: str, goal: Goal, place: BrokerPlace) -> Way:
     settings = await broker_settings(session, place.address)
-    if settings.get(_SERVER_SIDE) == "true":
+    if settings.get(SERVER_SIDE_RESET) == "true":
         return "broker"
     if not await is_online(session, group, place):
         return "commit"
     if isinstance(goal, int):
         raise ConfigError(
             f"broker {place.broker} can move running members by time only",
-            hint=f"stop the group's members first, give a time, or set {_SERVER_SIDE}=true on the broker",
+            hint=f"stop the group's members first, give a time, or set {SERVER_SIDE_RESET}=true on the broker",
         )
     return "members"
 
@@ -145,7 +142,7 @@ async def _goal_offset(session: Session, goal: Goal, place: BrokerPlace, row: Qu
 
 async def _reset_on_broker(session: Session, place: BrokerPlace, step: ResetStep) -> None:
     header = ResetOffset(
-        topic=step.topic, group=step.group, timestamp=_TO_END, is_force=True, queue_id=step.queue, offset=step.goal
+        topic=step.topic, group=step.group, timestamp=RESET_TO_END, is_force=True, queue_id=step.queue, offset=step.goal
     )
     await session.ask(place.address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
@@ -164,6 +161,6 @@ async def _commit(session: Session, place: BrokerPlace, step: ResetStep) -> None
 async def _tell_members(session: Session, place: BrokerPlace, step: ResetStep, goal: Goal) -> None:
     """All queues of the topic on this broker at once."""
     by_time = int(goal.timestamp() * 1000) if isinstance(goal, datetime) else 0
-    timestamp = _TO_END if goal == "latest" else by_time
+    timestamp = RESET_TO_END if goal == "latest" else by_time
     header = ResetOffset(topic=step.topic, group=step.group, timestamp=timestamp, is_force=True)
     await session.ask(place.address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
+import msgspec
 
 from orbitmq.broker import settings as broker_settings
 from orbitmq.broker.broker import Broker
@@ -145,6 +145,17 @@ def dev(
             shutil.rmtree(folder, ignore_errors=True)
 
 
+class Ready(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What runs, for the program that started it."""
+
+    name_server: str
+    broker: str  # the first one's address
+    brokers: dict[str, str]  # what each is -> its address
+    data: str  # the folder with everything
+    pid: int
+    tls_authority: str | None = None  # file of the certificate that clients trust; only with --tls
+
+
 class _Cluster(NamedTuple):
     """What runs, for the line that says so."""
 
@@ -215,16 +226,15 @@ def _welcome(cluster: _Cluster, where: str, host: str) -> str:
 
 
 def _as_json(cluster: _Cluster, folder: Path) -> str:
-    ready: dict[str, object] = {
-        "nameServer": str(cluster.name_server),
-        "broker": next(iter(cluster.brokers.values())),
-        "brokers": cluster.brokers,
-        "data": str(folder),
-        "pid": os.getpid(),
-    }
-    if cluster.tls is not None:
-        ready["tlsAuthority"] = str(cluster.tls.authority)
-    return json.dumps(ready)
+    ready = Ready(
+        name_server=str(cluster.name_server),
+        broker=next(iter(cluster.brokers.values())),
+        brokers=cluster.brokers,
+        data=str(folder),
+        pid=os.getpid(),
+        tls_authority=None if cluster.tls is None else str(cluster.tls.authority),
+    )
+    return msgspec.json.encode(ready).decode()
 
 
 def _name_server_configuration(

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from orbitmq import saved_file
 from orbitmq.cli.asking import destructive_options, may_go_on
-from orbitmq.cli.options import bundled, target_options
+from orbitmq.cli.choosing import fields_of
+from orbitmq.cli.options import bundled, output_option, target_options
 from orbitmq.cli.spark_archive import connection_settings
+from orbitmq.cli.spark_rows import (
+    DeadLetterCount,
+    HourVolume,
+    LargeMessage,
+    QueueSkew,
+    StageLatency,
+    TagVolume,
+    TopicVolume,
+    Volumes,
+    typed,
+)
 from orbitmq.cli.spark_session import SparkPlace, spark_options, status
-from orbitmq.cli.view import csv_text, table_text
+from orbitmq.cli.view import View, csv_text, rows_text, show_document, table_text, yaml_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
     from orbitmq.cli.options import Target
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-_FORMS = ("table", "csv", "json")
 _FILES = ("parquet", "csv", "json")
 _TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
-output_option = click.option("-o", "--output", type=click.Choice(_FORMS), default="table", show_default=True)
 page_option = click.option("--html", "page", type=click.Path(path_type=Path), help="Also write a page of charts.")
 
 
@@ -81,9 +93,11 @@ def sql(
             frame.write.format(form).option("header", "true").save(path)
             click.echo(f"written to {path}")
             return
+        moments = {field.name for field in frame.schema.fields if field.dataType.typeName() == "timestamp"}
         rows = [row.asDict(recursive=True) for row in frame.limit(limit + 1).collect()]
         status("")
-        print_rows(frame.columns, [[row[name] for name in frame.columns] for row in rows[:limit]], output)
+        shown = [{name: _zoned(row[name]) if name in moments else row[name] for name in row} for row in rows[:limit]]
+        print_rows(frame.columns, shown, output)
         if len(rows) > limit:
             click.echo(f"only the first {limit} rows are shown: --limit gives more, --to all of them", err=True)
 
@@ -101,21 +115,32 @@ def stats(
     """Volume by topic, tag and hour, how even queues are, and the largest messages."""
     with place.session("stats") as session:
         from orbitmq.spark.frames import Tables, all_frames
-        from orbitmq.spark.statistics import COLUMNS, TITLES, statistics, statistics_page
+        from orbitmq.spark.statistics import COLUMNS, statistics, statistics_page
 
         tables = Tables(**sources, connection=connection_settings(target))
         status("counting")
         found = statistics(all_frames(session, tables, columns=COLUMNS), top=top)
         status("")
-    parts = {name: getattr(found, name) for name in TITLES}
-    if output == "json":
-        click.echo(
-            _json({name: [dict(zip(TITLES[name], row, strict=True)) for row in rows] for name, rows in parts.items()})
-        )
+    volumes = Volumes(
+        topics=typed(TopicVolume, found.topics),
+        tags=typed(TagVolume, found.tags),
+        hours=typed(HourVolume, found.hours),
+        queues=typed(QueueSkew, found.queues),
+        largest=typed(LargeMessage, found.largest),
+    )
+    if output in ("json", "yaml"):
+        show_document(View(format=output), volumes)
     else:
-        for name, rows in parts.items():
+        parts: tuple[tuple[str, type[msgspec.Struct], Sequence[msgspec.Struct]], ...] = (
+            ("topics", TopicVolume, volumes.topics),
+            ("tags", TagVolume, volumes.tags),
+            ("hours", HourVolume, volumes.hours),
+            ("queues", QueueSkew, volumes.queues),
+            ("largest", LargeMessage, volumes.largest),
+        )
+        for name, row_type, rows in parts:
             click.echo(f"{name}:")
-            print_rows(TITLES[name], rows[:top], output)
+            _show(row_type, rows[:top], output)
             click.echo()
     _write_page(page, lambda: statistics_page(found))
 
@@ -130,7 +155,7 @@ def trace(target: Target, place: SparkPlace, trace_topic: str, output: str, page
     """How long messages take to be produced, delivered and consumed, from the trace topic."""
     with place.session("trace") as session:
         from orbitmq.spark.frames import topic_frame
-        from orbitmq.spark.trace_latency import TITLES, histogram, latencies, latency_page, summary
+        from orbitmq.spark.trace_latency import histogram, latencies, latency_page, summary
 
         status("measuring")
         traces = topic_frame(session, connection_settings(target), (trace_topic,), columns="body")
@@ -138,7 +163,7 @@ def trace(target: Target, place: SparkPlace, trace_topic: str, output: str, page
         rows = summary(found)
         buckets = histogram(found)
         status("")
-    print_rows(TITLES, rows, output)
+    _show(StageLatency, typed(StageLatency, rows), output)
     _write_page(page, lambda: latency_page(rows, buckets))
 
 
@@ -172,57 +197,58 @@ def dlq(
         from orbitmq.spark import dead_letter_rules as rules
 
         letters = rules.dead_letters(session, connection, group, rule).cache()
-        rows = rules.analysis(letters)
+        rows = typed(DeadLetterCount, rules.analysis(letters))
         status("")
-        print_rows(rules.TITLES, rows, output)
+        _show(DeadLetterCount, rows, output)
         if not resend and not to_topic:
             return
-        count = sum(row[2] for row in rows if row[0] is not None or to_topic)
+        count = sum(row.messages for row in rows if row.origin_topic is not None or to_topic)
         where = f"to {to_topic}" if to_topic else "to the topics they came from"
         if count and may_go_on(f"{count} messages go {where}", "Send them?", yes=yes, dry_run=dry_run):
             status("sending")
             rules.resend(letters, connection, to_topic=to_topic, job=f"{group} {rule} {to_topic}")
             status("")
-            click.echo(f"sent {count} messages {where}")
+            click.echo(f"sent {count} messages {where}", err=output != "table")  # what follows JSON is no JSON
 
 
-def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]], form: str) -> None:
-    if form == "json":
-        click.echo(_json([dict(zip(titles, row, strict=True)) for row in rows]))
+def _show(row_type: type[msgspec.Struct], rows: Sequence[msgspec.Struct], form: str) -> None:
+    click.echo(rows_text(View(format=form), row_type, [fields_of(row) for row in rows]), nl=False)
+
+
+def print_rows(titles: Sequence[str], rows: Sequence[Mapping[str, object]], form: str) -> None:
+    """Rows of whatever columns a query has."""
+    texts = [{title: _texts(row[title]) for title in titles} for row in rows]
+    if form in ("json", "yaml"):
+        encoded = msgspec.json.encode(texts, enc_hook=str)
+        if form == "json":
+            click.echo(msgspec.json.format(encoded, indent=2))
+        else:
+            click.echo(yaml_text(msgspec.json.decode(encoded)), nl=False)
     elif form == "csv":
-        click.echo(csv_text(titles, [dict(zip(titles, map(_shown, row), strict=True)) for row in rows]), nl=False)
+        click.echo(csv_text(titles, texts), nl=False)
     elif rows:
-        click.echo(table_text([title.upper() for title in titles], [list(map(_shown, row)) for row in rows]), nl=False)
+        click.echo(table_text([title.upper() for title in titles], [list(row.values()) for row in texts]), nl=False)
     else:
         click.echo("nothing found")
 
 
-def _shown(value: object) -> Any:
-    """Bodies are mostly text."""
-    return bytes(value).decode("utf-8", "backslashreplace") if isinstance(value, bytes | bytearray) else value
-
-
-def _json(value: object) -> str:
-    import msgspec
-
-    def plain(one: object) -> object:
-        if isinstance(one, bytearray):
-            return bytes(one).decode("utf-8", "backslashreplace")
-        return str(one)
-
-    return msgspec.json.format(msgspec.json.encode(_texts(value), enc_hook=plain), indent=2).decode()
+def _zoned(value: datetime | None) -> datetime | None:
+    """Spark gives moments in local time and does not say so."""
+    return None if value is None else value.astimezone(UTC)
 
 
 def _texts(value: object) -> object:
     """The same with bytes as text: JSON has no bytes, and bodies are mostly text."""
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode("utf-8", "backslashreplace")
     if isinstance(value, dict):
         return {key: _texts(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_texts(one) for one in value]
-    return _shown(value)
+    return value
 
 
 def _write_page(path: Path | None, make: Callable[[], str]) -> None:
     if path is not None:
         saved_file.save(path, make(), keep_old=False)
-        click.echo(f"charts are in {path}")
+        click.echo(f"charts are in {path}", err=True)

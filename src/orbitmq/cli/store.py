@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -14,13 +14,14 @@ from orbitmq.cli.asking import destructive_options, may_go_on
 from orbitmq.cli.choosing import fields_of
 from orbitmq.cli.lazy import HelpfulGroup
 from orbitmq.cli.options import output_option
-from orbitmq.cli.view import View, csv_text, line_text, local_time, printable, rows_text, table_text, yaml_text
+from orbitmq.cli.view import View, csv_text, line_text, local_time, printable, rows_text, show_document, table_text
 from orbitmq.clock import SystemClock
 from orbitmq.message.record import decode_record
 from orbitmq.storage import repair as mending
 from orbitmq.storage.files import LocalDisk
-from orbitmq.storage.listing import Listing, list_store
+from orbitmq.storage.listing import Listing, StoredQueue, list_store
 from orbitmq.storage.reader import StoreReader
+from orbitmq.storage.verification import StoreFinding
 from orbitmq.storage.verification import verify as verify_store
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def ls(directory: Path, output: str, topic: str | None) -> None:
     if output == "table":
         _print_listing(listing)
     else:
-        _print_value(output, listing, listing.queues)
+        _print_for_programs(output, listing, StoredQueue, listing.queues)
 
 
 @store.command()
@@ -78,7 +79,7 @@ def verify(directory: Path, output: str) -> None:
             f"{found.tables} tables: {len(found.errors)} errors, {len(found.findings) - len(found.errors)} notes"
         )
     else:
-        _print_value(output, found, found.findings)
+        _print_for_programs(output, found, StoreFinding, found.findings)
     if found.errors:
         sys.exit(1)
 
@@ -133,7 +134,10 @@ def repair(directory: Path, output: str, yes: bool, dry_run: bool) -> None:
             if may_go_on(preview, question, yes=yes, dry_run=dry_run):
                 kept = mending.apply(reader, disk, SystemClock(), steps)
     if output != "table":
-        _print_value(output, {"steps": steps, "kept_in": str(kept) if kept else None}, steps)
+        from orbitmq.cli.store_rows import RepairStep, repair_of
+
+        done = repair_of(steps, kept)
+        _print_for_programs(output, done, RepairStep, done.steps)
     elif not steps:
         click.echo("nothing to mend")
     elif kept is not None:
@@ -159,16 +163,14 @@ def _print_messages(output: str, messages: Iterator[StoredMessage], *, full: boo
         click.echo(text, nl=False)
 
 
-def _print_value(output: str, value: Any, rows: Sequence[Any]) -> None:
-    """All of it as JSON or YAML; as CSV what is a list in it."""
-    if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
-    elif output == "yaml":
-        click.echo(yaml_text(value), nl=False)
+def _print_for_programs(
+    output: str, found: msgspec.Struct, row_type: type[msgspec.Struct], rows: Sequence[msgspec.Struct]
+) -> None:
+    """All of it as JSON or YAML; as CSV the list in it that matters."""
+    if output == "csv":
+        click.echo(csv_text(row_type.__struct_fields__, map(fields_of, rows)), nl=False)
     else:
-        plain: list[dict[str, Any]] = [msgspec.to_builtins(row) for row in rows]
-        names = list(dict.fromkeys(name for row in plain for name in row))
-        click.echo(csv_text(names, [{name: row.get(name) for name in names} for row in plain]), nl=False)
+        show_document(View(format=output), found)
 
 
 def _print_listing(listing: Listing) -> None:
@@ -180,7 +182,7 @@ def _print_listing(listing: Listing) -> None:
     click.echo(f"log: offsets {listing.log_start} to {listing.log_end}, files of {listing.segment_bytes} bytes\n")
     _print_table(
         ("LOG FILE", "FROM", "TO", "CHANGED"),
-        [(file.path, file.start, file.end, _time(file.modified_ms)) for file in listing.log_files],
+        [(file.path, file.start, file.end, file.modified_at) for file in listing.log_files],
     )
     _print_table(
         ("TOPIC", "QUEUE", "MIN", "MAX", "MESSAGES"),
@@ -188,11 +190,9 @@ def _print_listing(listing: Listing) -> None:
     )
     _print_table(
         ("KEY INDEX", "ENTRIES", "FROM", "TO"),
-        [(file.path, file.entries, _time(file.begin_ms), _time(file.end_ms)) for file in listing.key_files],
+        [(file.path, file.entries, file.begins_at, file.ends_at) for file in listing.key_files],
     )
-    _print_table(
-        ("TABLE", "BYTES", "SAVED"), [(file.path, file.size, _time(file.modified_ms)) for file in listing.tables]
-    )
+    _print_table(("TABLE", "BYTES", "SAVED"), [(file.path, file.size, file.modified_at) for file in listing.tables])
 
 
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -14,13 +14,13 @@ from pyspark.sql import functions as sql
 
 from orbitmq.client.names import DLQ_PREFIX
 from orbitmq.message.properties import DLQ_ORIGIN_TOPIC, RETRY_TOPIC
+from orbitmq.spark.statistics import ISO_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-TITLES: Final = ("origin_topic", "tag", "messages", "first", "last", "example_id")
 COLUMNS: Final = "topic,tags,keys,body,properties,brokerName,queueId,queueOffset,msgId,bornTimestamp,storeTimestamp"
 
 
@@ -34,13 +34,13 @@ def dead_letters(spark: SparkSession, connection: Mapping[str, str], group: str,
 
 
 def analysis(letters: DataFrame) -> list[tuple[Any, ...]]:
-    """By origin and tag, the most first, in the order of `TITLES`."""
+    """By origin and tag, the most first: origin, tag, messages, the first and the last of them, an example's id."""
     counted = (
         letters.groupBy("originTopic", "tags")
         .agg(
             sql.count("*").alias("messages"),
-            sql.date_format(sql.min("storeTimestamp"), "yyyy-MM-dd HH:mm:ss"),
-            sql.date_format(sql.max("storeTimestamp"), "yyyy-MM-dd HH:mm:ss"),
+            sql.date_format(sql.min("storeTimestamp"), ISO_TIME),
+            sql.date_format(sql.max("storeTimestamp"), ISO_TIME),
             sql.min_by("msgId", "storeTimestamp"),
         )
         .orderBy(sql.desc("messages"), "originTopic", "tags")

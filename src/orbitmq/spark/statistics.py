@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sql
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COLUMNS = "topic,tags,body,brokerName,queueId,queueOffset,msgId,storeTimestamp"
+
+ISO_TIME: Final = "yyyy-MM-dd'T'HH:mm:ssXXX"
+ISO_HOUR: Final = "yyyy-MM-dd'T'HH:00:00XXX"
 
 Rows = list[tuple[Any, ...]]
 
@@ -26,13 +29,8 @@ class Statistics:
     largest: Rows  # topic, bytes, id, broker, queue, offset
 
 
-TITLES = {
-    "topics": ("topic", "messages", "bytes", "average", "first", "last"),
-    "tags": ("topic", "tag", "messages", "bytes"),
-    "hours": ("hour", "topic", "messages", "bytes"),
-    "queues": ("topic", "queues", "fewest", "most", "skew"),
-    "largest": ("topic", "bytes", "id", "broker", "queue", "offset"),
-}
+_QUEUES: Final = ("topic", "queues", "fewest", "most", "skew")
+_LARGEST: Final = ("topic", "bytes", "id", "broker", "queue", "offset")
 
 
 def statistics(frame: DataFrame, *, top: int = 20) -> Statistics:
@@ -45,8 +43,8 @@ def statistics(frame: DataFrame, *, top: int = 20) -> Statistics:
                     sql.count("*").alias("messages"),
                     sql.sum("bytes").alias("total"),
                     sql.round(sql.avg("bytes"), 1),
-                    sql.date_format(sql.min("storeTimestamp"), "yyyy-MM-dd HH:mm:ss"),
-                    sql.date_format(sql.max("storeTimestamp"), "yyyy-MM-dd HH:mm:ss"),
+                    sql.date_format(sql.min("storeTimestamp"), ISO_TIME),
+                    sql.date_format(sql.max("storeTimestamp"), ISO_TIME),
                 )
                 .orderBy(sql.desc("messages"), "topic")
             ),
@@ -57,7 +55,7 @@ def statistics(frame: DataFrame, *, top: int = 20) -> Statistics:
                 .limit(top)
             ),
             hours=_rows(
-                sized.groupBy(sql.date_format(sql.date_trunc("hour", "storeTimestamp"), "yyyy-MM-dd HH:00"), "topic")
+                sized.groupBy(sql.date_format(sql.date_trunc("hour", "storeTimestamp"), ISO_HOUR), "topic")
                 .agg(sql.count("*"), sql.sum("bytes"))
                 .orderBy(sql.col("topic"), sql.expr("1"))
             ),
@@ -95,12 +93,12 @@ def statistics_page(found: Statistics) -> str:
         "Messages in numbers",
         [
             charts.section("By topic", charts.bars([(str(row[0]), float(row[1])) for row in found.topics[:20]])),
-            charts.section("By hour (UTC)", charts.lines(hours, series)),
+            charts.section("By hour (UTC)", charts.lines([hour[:16].replace("T", " ") for hour in hours], series)),
             charts.section(
                 "By tag", charts.bars([(f"{row[0]} {row[1] or '(none)'}", float(row[2])) for row in found.tags])
             ),
-            charts.section("Queues: fullest against average", charts.table(TITLES["queues"], found.queues)),
-            charts.section("Largest", charts.table(TITLES["largest"], found.largest)),
+            charts.section("Queues: fullest against average", charts.table(_QUEUES, found.queues)),
+            charts.section("Largest", charts.table(_LARGEST, found.largest)),
         ],
     )
 

@@ -46,6 +46,8 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 class Step(msgspec.Struct, frozen=True, tag_field="do", tag=str.lower):
+    path: str  # in the store directory
+
     def __str__(self) -> str:
         raise TypeError("a step says what it does")
 
@@ -53,14 +55,11 @@ class Step(msgspec.Struct, frozen=True, tag_field="do", tag=str.lower):
 class Move(Step, frozen=True):
     """Out of the way, into the repair directory."""
 
-    path: str
-
     def __str__(self) -> str:
         return f"move {self.path} aside"
 
 
 class Resize(Step, frozen=True):
-    path: str
     old_bytes: int
     new_bytes: int
 
@@ -69,7 +68,6 @@ class Resize(Step, frozen=True):
 
 
 class AddFile(Step, frozen=True):
-    path: str
     size: int
 
     def __str__(self) -> str:
@@ -77,7 +75,6 @@ class AddFile(Step, frozen=True):
 
 
 class Cover(Step, frozen=True):
-    path: str
     position: int
     size: int
     log_offset: int
@@ -87,7 +84,6 @@ class Cover(Step, frozen=True):
 
 
 class Close(Step, frozen=True):
-    path: str
     position: int
     size: int
 
@@ -96,7 +92,6 @@ class Close(Step, frozen=True):
 
 
 class Clear(Step, frozen=True):
-    path: str
     position: int
     size: int
 
@@ -105,7 +100,6 @@ class Clear(Step, frozen=True):
 
 
 class Detach(Step, frozen=True):
-    path: str
     position: int
     size: int
 
@@ -114,15 +108,11 @@ class Detach(Step, frozen=True):
 
 
 class MarkUnclean(Step, frozen=True):
-    path: str
-
     def __str__(self) -> str:
         return f"leave {self.path}, so that the next start looks at the whole log"
 
 
 class Restore(Step, frozen=True):
-    path: str
-
     def __str__(self) -> str:
         return f"put {backup_of(Path(self.path)).name} in place of {self.path}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -60,17 +60,19 @@ _FIRST_EXTENSION_ADDRESS: Final = -(2**31) - 1  # a tag hash is never this small
 _TIMER_WHEEL_BYTES: Final = 38_707_200
 
 
-class Finding(msgspec.Struct, frozen=True):
-    severity: str
+class StoreFinding(msgspec.Struct, frozen=True):
+    """What is wrong with one file of a store."""
+
+    severity: str  # error, or note: a broker puts it right when it starts
     path: str  # in the store directory
     byte: int | None  # the first wrong one in that file
     problem: str
 
 
-class DamagedRange(NamedTuple):
+class DamagedRange(msgspec.Struct, frozen=True):
     """Bytes of one log file that are no record."""
 
-    start: int
+    start: int  # offset in the log
     end: int
     reason: str
     is_rest_of_file: bool
@@ -83,11 +85,11 @@ class Verification(msgspec.Struct):
     queue_entries: int = 0
     key_entries: int = 0
     tables: int = 0
-    findings: list[Finding] = msgspec.field(default_factory=list)
+    findings: list[StoreFinding] = msgspec.field(default_factory=list)
     damages: list[DamagedRange] = msgspec.field(default_factory=list)
 
     @property
-    def errors(self) -> list[Finding]:
+    def errors(self) -> list[StoreFinding]:
         return [finding for finding in self.findings if finding.severity == ERROR]
 
 
@@ -118,7 +120,7 @@ class _Check:
     def _report(self, severity: str, path: Path, byte: int | None, problem: str) -> None:
         root = self._reader.directory
         name = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
-        self.result.findings.append(Finding(severity, name, byte, problem))
+        self.result.findings.append(StoreFinding(severity, name, byte, problem))
 
     def log_files(self) -> None:
         log = self._reader.log

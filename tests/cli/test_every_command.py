@@ -1,0 +1,114 @@
+"""No command is without a test that runs it, as a program, against our servers; and none without one against Apache's."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+import pytest
+
+from orbitmq.cli.entry import cli
+from tests.cli import schemas
+from tests.cli.test_acl import GUARDED, ROOT
+from tests.cli.tour import (
+    AFTER,
+    BEFORE,
+    IN_THE_BACKGROUND,
+    MENDING,
+    STORY,
+    WHILE_THE_APP_RUNS,
+    Tour,
+    command_in,
+    leaves,
+)
+from tests.interop import orbit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TREE: Final = Path(__file__).parent.parent.parent
+
+# What the story does not hold, and where it is run instead.
+ON_OURS: Final = {
+    "dev": "tests/cli/test_dev.py",
+    "nameserver": "tests/interop/orbit.py",  # the story's own name server
+    "broker": "tests/interop/orbit.py",  # and its broker
+    "completion": "tests/cli/test_messages.py",
+    "pipeline init": "tests/spark/test_pipeline.py",
+    "pipeline run": "tests/spark/test_pipeline.py",
+    "spark archive": "tests/spark/test_lake.py",
+    "spark compact": "tests/spark/test_table_formats.py",
+    "spark export-store": "tests/spark/test_lake.py",
+    "spark replay": "tests/spark/test_commands.py",
+    "spark sql": "tests/spark/test_commands.py",
+    "spark dlq": "tests/spark/test_commands.py",
+    "spark trace": "tests/spark/test_commands.py",
+    "spark stats": "tests/spark/test_commands.py",
+}
+_SPARK: Final = "tests/interop/test_spark_on_apaches_servers.py"
+ON_APACHES: Final = {
+    "nameserver": "tests/interop/test_every_command.py",  # Apache's broker registers there
+    "broker": "tests/interop/test_every_command.py",  # registers with Apache's name server
+    **{name: _SPARK for name in ON_OURS if name.startswith(("spark ", "pipeline "))},
+}
+WITHOUT_APACHES: Final = {
+    "dev": "starts servers of ours",
+    "completion": "prints a script",
+}
+# What prints no JSON. A command that shows something belongs into tests/cli/field_tables.py, not here.
+CHANGES: Final = {
+    "broker", "console", "nameserver", "run", "completion", "pipeline init", "pipeline run",
+    "topic create", "topic update", "topic rm", "group create", "group update", "group rm", "group reset", "group clone",
+    "dlq resend", "acl grant", "acl revoke", "acl policy grant", "acl policy revoke",
+    "acl user create", "acl user update", "acl user rm",
+    "spark archive", "spark compact", "spark export-store", "spark replay",
+    "mqadmin",  # verb by verb in docs/mqadmin-json.md
+}  # fmt: skip
+
+
+def test_every_command_is_run_on_our_servers_and_on_apaches() -> None:
+    told = {command_in(typed.text.split()) for typed in STORY} | IN_THE_BACKGROUND
+    assert told | ON_OURS.keys() == set(leaves())
+    assert told | ON_APACHES.keys() | WITHOUT_APACHES.keys() == set(leaves())
+    assert not told & (ON_OURS.keys() | ON_APACHES.keys() | WITHOUT_APACHES.keys())
+
+
+@pytest.mark.parametrize(("name", "path"), sorted({*ON_OURS.items(), *ON_APACHES.items()}))
+def test_where_a_command_is_said_to_be_run_it_is(name: str, path: str) -> None:
+    assert f'"{name.split()[-1]}"' in (TREE / path).read_text()
+
+
+def test_every_command_that_prints_json_says_what() -> None:
+    documented = {command_in(name.split()) for name in schemas.DOCUMENTED}
+    assert documented | CHANGES == set(leaves())
+    assert not documented & CHANGES
+    for name in CHANGES:
+        command: click.Command | None = cli
+        for word in name.split():
+            assert isinstance(command, click.Group)
+            command = command.get_command(click.Context(command), word)
+        assert command is not None
+        assert not any("--output" in parameter.opts for parameter in command.params), name
+
+
+@pytest.fixture
+def tour(tmp_path: Path) -> Iterator[Tour]:
+    with ExitStack() as stack:
+        name_server = orbit.start_name_server(tmp_path / "nameserver")
+        stack.callback(name_server.process.kill)
+        broker = orbit.start_broker(tmp_path / "broker", name_server.address, settings=GUARDED)
+        stack.callback(broker.process.kill)
+        words = {"broker": broker.name, "store": str(broker.folder / "store")}
+        yield Tour(name_server.address, tmp_path, words, ROOT)
+
+
+@pytest.mark.timeout(600)
+def test_the_story_of_every_command(tour: Tour) -> None:
+    tour.tell(BEFORE)
+    tour.visit_console()
+    with tour.running_app():
+        tour.tell(WHILE_THE_APP_RUNS)
+    tour.tell(AFTER)
+    tour.tell(MENDING)
