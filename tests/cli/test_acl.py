@@ -11,6 +11,7 @@ import pytest
 from orbitmq.admin.access import AccessCheck, AccessExport, PolicyRow, UserRow
 from orbitmq.testing import Server
 from tests.cli.kit import Command
+from tests.cli.mqadmin_schemas import check_verb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,6 +93,7 @@ def test_mqadmins_verbs_about_users(guarded: Server) -> None:
     root = Command(guarded.address, ROOT)
     broker = guarded.broker_address
     bob = ("-s", "User:bob", "-r", "Topic:Bobs,Group:Bobs", "-a", "Pub,Sub", "-d")
+    tims = ("-s", "User:tim", "-r", "Topic:Tims", "-a", "Pub", "-d")
     story = (
         (
             ("createUser", "-b", broker, "-u", "bob", "-p", "bob-secret", "-t", "Normal"),
@@ -111,6 +113,11 @@ def test_mqadmins_verbs_about_users(guarded: Server) -> None:
     )
     for command, want in story:
         assert want in root.ok("mqadmin", *command).out, command
+        if not command[0].startswith(("create", "delete")):
+            check_verb(command[0], root.ok("mqadmin", *command, "--output", "json").json)
+    for verb, *more in (("createUser", "-u", "tim", "-p", "tim-secret"), ("createAcl", *tims, "Allow"),
+                        ("deleteAcl", "-s", "User:tim"), ("deleteUser", "-u", "tim")):  # fmt: skip
+        check_verb(verb, root.ok("mqadmin", verb, "-b", broker, *more, "--output", "json").json)
     assert {command[0] for command, _ in story} == ACCESS_VERBS
     assert [user["userName"] for user in root.ok("mqadmin", "listUser", "-b", broker, "-o", "json").json["users"]] == [
         "rooted"

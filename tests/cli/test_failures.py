@@ -250,6 +250,7 @@ def test_a_message_too_large_is_refused_before_it_is_sent(strict: Command, tmp_p
     [
         (("topik", "ls"), ["No such command 'topik': did you mean 'topic'?"]),
         (("broker", "-n", "127.0.0.1:1", "ls"), ["--namesrv: write options after `ls`"]),
+        (("-n", "127.0.0.1:1", "topic", "ls"), ["'-n'", "Write options after the command's name"]),
         (("topic", "list"), ["No such command 'list': did you mean 'ls'?"]),
         (("msg", "xyzzy"), ["No such command 'xyzzy': there are find, get, send, trace"]),
         (("topic", "create", "T", "--queus", "3"), ["--queus", "--queues"]),
@@ -276,6 +277,15 @@ def test_wrong_use_is_exit_code_2_and_names_the_help(
     assert outcome.code == WRONG_USE
     assert all(word in outcome.err for word in words), outcome.err
     assert "--help`" in outcome.err
+
+
+@pytest.mark.parametrize("arguments", [(), ("topic",), ("acl", "user"), ("spark",), ("mqadmin",)], ids=" ".join)
+def test_whoever_names_no_command_sees_which_there_are(orbitmq: Command, arguments: tuple[str, ...]) -> None:
+    outcome = orbitmq(*arguments)
+    assert (outcome.code, outcome.out) == (WRONG_USE, "")
+    lines = outcome.err.splitlines()
+    assert lines[0] == f"Usage: {' '.join(('orbitmq', *arguments))} [OPTIONS] COMMAND [ARGS]..."
+    assert "Commands:" in lines
 
 
 def test_tls_where_none_is_spoken_is_guessed(orbitmq: Command) -> None:

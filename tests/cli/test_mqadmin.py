@@ -5,6 +5,7 @@ That the lines are the original's is seen in tests/interop/test_our_mqadmin.py.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from orbitmq.cli.mqadmin.report import key_of
 from orbitmq.cli.mqadmin.verbs import INSTEAD, VERBS
 from orbitmq.sync import connect
 from tests.cli.kit import wait_until
+from tests.cli.mqadmin_schemas import VERB_SCHEMAS, check_verb
 from tests.cli.test_acl import ACCESS_VERBS
 
 if TYPE_CHECKING:
@@ -119,17 +121,24 @@ def test_every_verb_does_its_work_in_both_forms(
         arguments = [words.get(word, word) for word in command]
         wanted = want.replace("{broker}", server.broker_address)
         assert wanted in orbitmq.ok("mqadmin", *arguments).out, command
-        assert orbitmq.ok("mqadmin", *arguments, "--output", "json").json != {}, command
+        value = orbitmq.ok("mqadmin", *arguments, "--output", "json").json
+        assert value != {}, command
+        check_verb(command[0], value)
     one = orbitmq.ok("msg", "send", "Busy", "one", "--key", "one", "-o", "json").json[0]
     for verb, message_id in (
         ("queryMsgById", one["offset_id"]),
         ("queryMsgById", one["id"]),
         ("queryMsgByUniqueKey", one["id"]),
     ):
-        found = orbitmq.ok("mqadmin", verb, "-t", "Busy", "-i", message_id, "-o", "json").json["messages"]
-        assert [(message["body"], message["keys"]) for message in found] == [("one", ["one"])]
+        value = orbitmq.ok("mqadmin", verb, "-t", "Busy", "-i", message_id, "-o", "json").json
+        assert [(message["body"], message["keys"]) for message in value["messages"]] == [("one", ["one"])]
+        check_verb(verb, value)
     done = {command[0] for command, _ in STORY} | {"queryMsgById", "queryMsgByUniqueKey"}
     assert done | ACCESS_VERBS == VERBS.keys()
+
+
+def test_what_every_verb_prints_as_json_is_documented() -> None:
+    assert json.loads(VERB_SCHEMAS.read_text())["verbs"].keys() == VERBS.keys()
 
 
 def test_a_terminal_obeys_no_message(orbitmq: Command) -> None:

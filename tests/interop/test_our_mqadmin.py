@@ -21,6 +21,7 @@ from orbitmq.admin.offsets import QueueLag, TopicLag
 from orbitmq.admin.traces import MessageTrace
 from orbitmq.cli.mqadmin.verbs import INSTEAD, VERBS
 from tests.cli.kit import Command, wait_until
+from tests.cli.mqadmin_schemas import check_verb
 from tests.cli.test_acl import ACCESS_VERBS
 from tests.interop import apache
 from tests.interop.apache import BrokerPlan
@@ -51,6 +52,7 @@ class Cluster:
         theirs = self.original.run(*arguments, "-n", self.ours.name_server)
         assert theirs.exit_status in (None, 0), theirs
         mine = self.ours.ok("mqadmin", *arguments)
+        check_verb(command[0], self.ours.ok("mqadmin", *arguments, "--output", "json").json)
         return theirs.out, mine.out
 
 

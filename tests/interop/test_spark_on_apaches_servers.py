@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +151,7 @@ async def give_up(name_server: str, topic: str, group: str, bodies: list[bytes])
                     break
 
 
-async def test_every_command_of_spark_works_on_apaches_servers(
+def test_every_command_of_spark_works_on_apaches_servers(
     world: World, spark: SparkSession, sent: dict[str, str], tmp_path: Path
 ) -> None:
     """In the process of the test, for its Spark session; `archive` is above."""
@@ -180,7 +181,7 @@ async def test_every_command_of_spark_works_on_apaches_servers(
     run("topic", "create", name, "-c", "cluster-5", "-q", "2")
     assert "sent 40 messages" in run("spark", "replay", "--lake", lake, "--to", name)
 
-    await give_up(name_server, name, f"{name}Readers", [b"a", b"b"])
+    asyncio.run(give_up(name_server, name, f"{name}Readers", [b"a", b"b"]))
     wait_until(lambda: sum(row["messages"] for row in shown("spark", "dlq", f"{name}Readers")) == 2)
     (produced,) = shown("spark", "trace", "--trace-topic", f"{name}Traces")
     assert (produced["stage"], produced["topic"], produced["messages"]) == ("produce", name, 2)

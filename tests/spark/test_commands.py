@@ -6,9 +6,11 @@ import csv
 import io
 import json
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import orbitmq as mq
@@ -19,6 +21,7 @@ from orbitmq.spark.jobs import run_tasks
 from orbitmq.spark.property_texts import DEDUP_ID
 from orbitmq.sync import connect
 from orbitmq.testing import Server
+from tests.cli import schemas
 from tests.client.scripted import eventually
 from tests.spark.marks import SPARK
 
@@ -85,6 +88,11 @@ def test_sql_over_a_topic_in_every_form(run: Any, server: Server, tmp_path: Path
         run("sql", "SELECT body, properties FROM `Asked-1` ORDER BY keys LIMIT 1", "-t", "Asked-1", "-o", "json")
     )
     assert first[0]["body"] == "body 0"
+    moments = "SELECT max(storeTimestamp) AS at, count(*) AS messages FROM `Asked-1`"
+    for form, read in (("json", json.loads), ("yaml", yaml.safe_load)):
+        (row,) = read(run("sql", moments, "-t", "Asked-1", "-o", form))
+        assert (row["messages"], datetime.fromisoformat(row["at"]).tzinfo) == (9, UTC)
+        schemas.check("spark sql", [row])
     assert first[0]["properties"]["KEYS"] == "k0"
     run("sql", query, "-t", "Asked-1", "--to", str(tmp_path / "out"), "--as", "json")
     written = "".join(path.read_text() for path in (tmp_path / "out").glob("*.json"))
@@ -168,6 +176,7 @@ async def test_dead_letters_are_counted_and_sent_again_by_a_rule(run: Any, serve
                     break
     assert len(received(server, "%DLQ%unlucky", 6)) == 6
     listed = json.loads(run("dlq", "unlucky", "-o", "json"))
+    schemas.check("spark dlq", listed)
     assert [(row["origin_topic"], row["tag"], row["messages"]) for row in listed] == [
         ("Failing", "bad", 3),
         ("Failing", "worse", 3),
@@ -179,7 +188,8 @@ async def test_dead_letters_are_counted_and_sent_again_by_a_rule(run: Any, serve
         .invoke(cli, ["spark", "dlq", "unlucky", *rule, "--resend", "--dry-run", "-n", server.address])
         .output
     )
-    assert "sent 2 messages" in run("dlq", "unlucky", *rule, "--resend", "--yes")
+    (resent,) = json.loads(run("dlq", "unlucky", *rule, "--resend", "--yes", "-o", "json"))
+    assert resent["messages"] == 2
     again = received(server, "Failing", 8)
     assert sorted(message.body for message in again)[-1] == b"body 5"
     assert len(again) == 8
@@ -198,9 +208,8 @@ async def test_latencies_come_out_of_the_trace_topic(run: Any, server: Server, t
             "Traced", group="watching", start="earliest", handler=handler, hooks=[tracer]
         ) as consumer:
             await eventually(lambda: consumer.stats.acked == 5, seconds=60)
-    rows = json.loads(
-        run("trace", "-o", "json", "--html", str(tmp_path / "trace.html")).partition("\ncharts are in")[0]
-    )
+    rows = json.loads(run("trace", "-o", "json", "--html", str(tmp_path / "trace.html")))
+    schemas.check("spark trace", rows)
     found = {(row["stage"], row["topic"], row["group"]): row["messages"] for row in rows}
     assert found[("produce", "Traced", "traced")] == 5
     assert found[("deliver", "Traced", "watching")] == 5
@@ -213,9 +222,9 @@ def test_stats_of_a_topic_and_of_its_store_agree(run: Any, server: Server, data:
     send(server, "Counted", 12)
     with connect(server.address) as client, client.producer(group="commands") as producer:
         producer.send("Counted", b"y" * 5000, tag="large")
-    by_topic = json.loads(
-        run("stats", "-t", "Counted", "-o", "json", "--html", str(tmp_path / "s.html")).partition("\ncharts")[0]
-    )
+    by_topic = json.loads(run("stats", "-t", "Counted", "-o", "json", "--html", str(tmp_path / "s.html")))
+    schemas.check("spark stats", by_topic)
+    assert "largest:" in run("stats", "-t", "Counted")
     assert (by_topic["topics"][0]["topic"], by_topic["topics"][0]["messages"]) == ("Counted", 13)
     assert (by_topic["largest"][0]["bytes"], by_topic["tags"][0]["messages"]) == (5000, 4)
     assert sum(row["messages"] for row in by_topic["hours"]) == 13

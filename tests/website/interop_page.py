@@ -84,6 +84,7 @@ FEATURES: Final[Mapping[str, Mapping[str, str]]] = {
         "The key-value table": "admin_library_against_our_nameserver::the_key_value_table",
         "Clusters and their topics": "admin_library_against_our_nameserver::clusters_and_their_topics",
         "Our commands on clusters of both releases": "our_commands::both_releases_are_shown_side_by_side",
+        "Every command of ours, as a program": "every_command::the_story_of_every_command",
         "The doctor on old clusters": "our_commands::the_doctor_looks_at_old_clusters_too",
     },
     _SERVERS: {

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from orbitmq.cli.failures import WRONG_USE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -28,7 +30,17 @@ _LISTED_AT_MOST: Final = 20
 
 
 class HelpfulGroup(click.Group):
-    """Whoever mistypes a command is told which was probably meant."""
+    """Whoever mistypes a command is told which was probably meant; whoever names none sees what there is."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            # Releases of click differ in what they do here: some raise an error whose message is the whole page.
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(WRONG_USE)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(f"{error.format_message()} Write options after the command's name.", ctx) from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
