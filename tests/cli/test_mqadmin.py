@@ -124,6 +124,8 @@ def test_every_verb_does_its_work_in_both_forms(
         value = orbitmq.ok("mqadmin", *arguments, "--output", "json").json
         assert value != {}, command
         check_verb(command[0], value)
+    nothing = orbitmq.ok("mqadmin", "printMsg", "-t", "Busy", "-s", "NoSuchTag", "--output", "json").json
+    assert nothing == {"messages": []}
     one = orbitmq.ok("msg", "send", "Busy", "one", "--key", "one", "-o", "json").json[0]
     for verb, message_id in (
         ("queryMsgById", one["offset_id"]),

@@ -22,6 +22,7 @@ import click
 from orbitmq.cli.entry import cli
 from tests import golden_stores
 from tests.cli import schemas
+from tests.cli.field_tables import STREAMS
 from tests.console.visitor import Visitor
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class Tour:
             may_repeat = schema is not None and schema not in _CHANGES and time.monotonic() < deadline
             assert may_repeat, f"orbitmq {shlex.join(words)}: wanted {wanted!r} and {typed.code}; got {done}"
             time.sleep(_PAUSE_SECONDS)
-        if schema is not None and ("json" in words or schema in schemas.STREAMS):
+        if schema is not None and ("json" in words or schema in STREAMS):
             value = schemas.printed_value(schema, done.stdout)
             schemas.check(schema, value)
             if schema == "msg send":

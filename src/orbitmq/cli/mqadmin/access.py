@@ -111,6 +111,7 @@ async def delete_user_(session: Session, report: Report, cluster: str | None, br
 @verb("getUser", *_where("get user for"), flag("u", "username", "name", "the username of user to get", required=True))
 async def get_user(session: Session, report: Report, cluster: str | None, broker: str | None, name: str) -> None:
     """Get user from cluster."""
+    report.items("users")
     for address in await _servers(session, cluster, broker, masters_only=True):
         user = await user_of(session, address, name)
         if user is not None:
@@ -123,6 +124,7 @@ async def list_user(
     session: Session, report: Report, cluster: str | None, broker: str | None, text: str | None
 ) -> None:
     """List user from cluster."""
+    report.items("users")
     for address in await _servers(session, cluster, broker, masters_only=True):
         users = await users_of(session, address, text)
         if users:
@@ -208,6 +210,7 @@ async def delete_acl_(
 @verb("getAcl", *_where("get acl for"), flag("s", "subject", "subject", "the subject of acl to get", required=True))
 async def get_acl(session: Session, report: Report, cluster: str | None, broker: str | None, subject: str) -> None:
     """Get acl from cluster."""
+    report.items("acls")
     for address in await _servers(session, cluster, broker, masters_only=True):
         acl = await acl_of(session, address, subject)
         if acl is not None:
@@ -229,6 +232,7 @@ async def list_acl(
     resource: str | None,
 ) -> None:
     """List acl from cluster."""
+    report.items("acls")
     for address in await _servers(session, cluster, broker, masters_only=True):
         acls = await acls_of(session, address, subject, resource)
         if acls:
@@ -263,7 +267,7 @@ def _print_acls(report: Report, acls: list[Acl]) -> None:
                 report.line(_ACL_FORM % row)
         if not acl.policies:
             report.line(_ACL_FORM % (acl.subject, "", "", "", "", ""))
-    report.data.setdefault("acls", []).extend(msgspec.to_builtins(acls))
+    report.items("acls").extend(msgspec.to_builtins(acls))
 
 
 def _java_list(texts: list[str]) -> str:

@@ -58,7 +58,7 @@ def print_message(report: Report, stored: StoredMessage, *, with_offset_id: bool
     for name, value in rows:
         label = f"{name}:"
         report.line(f"{label:<20} {value}")
-    report.data.setdefault("messages", []).append(
+    report.items("messages").append(
         {
             "offsetMsgId": stored.offset_id,
             "msgId": stored.message_id,

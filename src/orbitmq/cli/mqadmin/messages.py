@@ -179,6 +179,7 @@ async def print_messages(
     """Print Message Detail."""
     begin_ms, end_ms = _timestamp("-b", begin), _timestamp("-e", end)
     reader = TopicReader(session)
+    messages = report.items("messages")
     for queue in await reader.queues(topic):
         low, high = await _bounds(session, queue, begin_ms, end_ms)
         report.line(f"minOffset={low}, maxOffset={high}, {queue_text(queue)}")
@@ -195,7 +196,7 @@ async def print_messages(
                         stored, queue.broker_name, charset or "UTF-8", with_body=with_body is None or is_true(with_body)
                     )
                 )
-                report.data.setdefault("messages", []).append(_summary(stored, queue))
+                messages.append(_summary(stored, queue))
             if not fetched.messages:
                 report.line(f"{queue_text(queue)} no matched msg. status=NO_MATCHED_MSG, offset={offset}")
         report.line("--------------------------------------------------------")
@@ -218,6 +219,7 @@ async def print_queue(session: Session, report: Report, topic: str, broker: str,
     """Print Message Detail by queueId."""
     begin_ms, end_ms = _timestamp("-b", given["begin"]), _timestamp("-e", given["end"])
     reader = TopicReader(session)
+    messages = report.items("messages")
     await reader.queues(topic)  # learns where the broker is
     queue = QueueRef(topic, broker, whole_number("-i", given["queue_id"], 0))
     offset, end = await _bounds(session, queue, begin_ms, end_ms)
@@ -230,12 +232,12 @@ async def print_queue(session: Session, report: Report, topic: str, broker: str,
         for message in fetched.messages:
             counts[message.tag or "null"] += 1
             stored = with_bounds(message.stored, fetched.min_offset, fetched.max_offset)
-            report.data.setdefault("messages", []).append(_summary(stored, queue))
+            messages.append(_summary(stored, queue))
             if is_true(given["printed"]):
                 charset = given["charset"] or "UTF-8"
                 report.line(pulled_line(stored, broker, charset, with_body=is_true(given["with_body"])))
+    report.data["tags"] = dict(counts)
     if is_true(given["by_tag"]):
-        report.data["tags"] = dict(counts)
         for tag, count in counts.most_common():
             report.line(f"Tag: {tag:<30} Count: {count}")
 
@@ -262,6 +264,7 @@ async def consume_message(session: Session, report: Report, topic: str, **given:
         raise click.UsageError("Please set queueId before offset!")
     begin_ms, end_ms = _timestamp("-s", given["begin"]), _timestamp("-e", given["end"])
     reader = TopicReader(session)
+    messages = report.items("messages")
     for queue in await reader.queues(topic):
         if given["queue_id"] is not None and (queue.broker_name, str(queue.queue_id)) != (
             given["broker"],
@@ -283,7 +286,7 @@ async def consume_message(session: Session, report: Report, topic: str, **given:
             for message in fetched.messages:
                 stored = with_bounds(message.stored, fetched.min_offset, fetched.max_offset)
                 report.line(pulled_line(stored, queue.broker_name, "UTF-8", with_body=True))
-                report.data.setdefault("messages", []).append(_summary(stored, queue))
+                messages.append(_summary(stored, queue))
         if left <= 0:
             return
 

@@ -28,6 +28,11 @@ class Report:
         self.line(text)
         self.data.update(data)
 
+    def items(self, name: str) -> list[Any]:
+        """A list of the data, to be filled: it is there also when nothing is found."""
+        found: list[Any] = self.data.setdefault(name, [])
+        return found
+
     def table(
         self, titles_form: str, titles: Sequence[str], form: str, rows: Sequence[Sequence[object]], name: str = "rows"
     ) -> None:
