@@ -132,12 +132,21 @@ class Load:
         self._command = [*before, str(program)]
 
     def run(
-        self, mode: str, address: Address, *arguments: object, behind: tuple[str, ...] = (), settle: float = 0.0
+        self,
+        mode: str,
+        address: Address,
+        *arguments: object,
+        behind: tuple[str, ...] = (),
+        settle: float = 0.0,
+        distinct: int = 0,
     ) -> dict[str, float]:
-        """What it printed: msgs, errors, rate, p50, p99 and more. A busy broker may refuse some messages."""
+        """What it printed: msgs, errors, rate, p50, p99 and more. A busy broker may refuse some messages.
+
+        `distinct`: how many messages there are, sent over and over; 0 for as many as are sent.
+        """
         words = (address.port, *arguments)
         command = [*self._command, mode, address.host, *map(str, words), BROKER_NAME, *behind]
-        environment = {**os.environ, "SETTLE": str(settle)}
+        environment = {**os.environ, "SETTLE": str(settle), "DISTINCT": str(distinct)}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         printed = {key: float(value) for key, value in re.findall(r"(\w+)=([0-9.]+)", done.stdout)}
         if not printed.get("msgs"):

@@ -37,6 +37,8 @@ cdef struct Send:
     Py_ssize_t properties_bytes
     uint32_t seen  # a bit for each field
     bint is_batch
+    const uint8_t *body  # behind the header
+    Py_ssize_t body_bytes
 
 
 cdef inline bint keep(Send *send, int field, const uint8_t *value, Py_ssize_t length) noexcept nogil:

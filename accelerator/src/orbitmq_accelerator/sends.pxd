@@ -6,8 +6,17 @@ from orbitmq_accelerator.command_header cimport Text
 from orbitmq_accelerator.ends cimport SwiftEnds
 from orbitmq_accelerator.record cimport Record
 from orbitmq_accelerator.send_header cimport Send
-from orbitmq_accelerator.signatures cimport KeyStates
+from orbitmq_accelerator.signatures cimport SHA1_LANES, Claims, KeyStates
 from orbitmq_accelerator.waiting cimport Wish
+
+
+cdef struct Frame:
+    Py_ssize_t size  # all of it
+    uint32_t codec
+    const uint8_t *header
+    Py_ssize_t header_bytes
+    const uint8_t *body
+    Py_ssize_t body_bytes
 
 
 cdef class Key:
@@ -70,10 +79,14 @@ cdef class SwiftSends:
     cdef uint8_t *answers
     cdef Py_ssize_t answers_room, answered
 
-    cdef uint32_t body_crc  # of a signed request's body, known when its signature is
-    cdef uint8_t *properties  # of the request that is being read
-    cdef Py_ssize_t properties_room
+    # Of the requests that were read: one where nothing has to be signed, several where signatures are checked.
+    cdef Send sends_ahead[SHA1_LANES]
+    cdef int ahead, next_ahead  # how many of them are rightly signed, and which of those is to be taken next
+    cdef bint is_end_ahead  # behind them is one that is not
+    cdef uint8_t *properties
+    cdef Py_ssize_t properties_room, properties_used
     cdef uint8_t *content  # that is signed
+    cdef Claims claims
 
     cdef bint open_run(self) except -1
     cdef bint has_room(self) except -1
@@ -82,13 +95,14 @@ cdef class SwiftSends:
     cdef bytes receipts_so_far(self)
     cdef int pay_later(self, connection) except -1
 
-    cdef bint take(
-        self, const uint8_t *header, Py_ssize_t header_bytes, uint32_t codec, Py_ssize_t body_bytes
-    ) except -1
+    cdef Send *next_send(self, const Frame *frame, const uint8_t *end) except? NULL
+    cdef int look_ahead(self, Frame frame, const uint8_t *end) except -1
+    cdef bint read_send(self, const Frame *frame, Send *send) noexcept
+    cdef bint may_send(self, Send *send) except -1
+    cdef bint take(self, Send *send) except -1
     cdef bint choose_topic(self, Send *send) except -1
     cdef int count_topic(self) except -1
     cdef bint ask_door(self) except -1
-    cdef bint is_rightly_signed(self, Send *send, const uint8_t *body, Py_ssize_t body_bytes) except -1
     cdef bint choose_key(self, Text user) except -1
     cdef bint take_waiting(
         self, Send *send, Record *record, const uint8_t *unique_key, Py_ssize_t key_bytes
@@ -104,9 +118,7 @@ cdef class SwiftSends:
     cdef int count_place(self, Place place) except -1
     cdef bint take_end(self, connection, const uint8_t *header, Py_ssize_t header_bytes) except -1
     cdef int take_log_back(self) except -1
-    cdef bint take_batch(
-        self, Send *send, const uint8_t *body, Py_ssize_t body_bytes, const uint8_t *unique_key, Py_ssize_t key_bytes
-    ) except -1
+    cdef bint take_batch(self, Send *send, const uint8_t *unique_key, Py_ssize_t key_bytes) except -1
     cdef Py_ssize_t check_members(self, const Send *send, const uint8_t *at, Py_ssize_t length, Py_ssize_t *total) except -1
     cdef void begin_record(self, Record *record, const Send *send) noexcept
     cdef bint place_record(self, Record *record, const Send *send, bytes field, int64_t magic) noexcept

@@ -27,7 +27,7 @@ from orbitmq_accelerator.send_header cimport (
     has_plain_signature, memmem, read_binary, read_json,
 )
 from orbitmq_accelerator.signatures cimport (
-    BLOCK_BYTES, SIGNATURE_CHARACTERS, finish, is_same, prepare, sha1_add, sha1_choose, sha1_end, sha1_go_on, sha1_pieces, sha1_whole
+    SHA1_LANES, SHA1_ROOM_BEHIND, SIGNATURE_CHARACTERS, add_claim, count_right, prepare, sha1_choose, sha1_choose_lanes,
 )
 from orbitmq_accelerator.text cimport write_base64, write_hex, write_number, write_text
 from orbitmq_accelerator.waiting cimport (
@@ -51,9 +51,6 @@ cdef enum:
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     TOPIC = 1  # the letter b
-    PROPERTIES = 8  # the letter i
-    SHORT_BODY = 256  # is worth a copy
-    SMALL_VALUE = 16
     # The letters a to h: what a send must say.
     NEEDED = 0xFF
     SIGNED = (1 << ACCESS_KEY) | (1 << SIGNATURE)
@@ -87,11 +84,15 @@ cdef void make_crc_tables() noexcept:
 
 make_crc_tables()
 sha1_choose(True)
+sha1_choose_lanes(~0)
 
 
-def use_instructions_for_signatures(bint allow):
-    """Whether the processor's own are used now. They are where there are any; tests compare both."""
-    return sha1_choose(allow)
+def use_instructions_for_signatures(bint alone, int together):
+    """What is used now: whether the processor's own for one message, and which vectors for several (1 AVX2, 2 AVX-512, 0 none).
+
+    All that there are, unless a test compares them.
+    """
+    return sha1_choose(alone), sha1_choose_lanes(together)
 
 
 def use_instructions_for_checksums(bint allow):
@@ -133,6 +134,21 @@ cdef uint32_t crc_behind(uint32_t value, const uint8_t *data, Py_ssize_t length)
     return value
 
 
+cdef inline bint read_frame(const uint8_t *at, Py_ssize_t length, Frame *frame) noexcept nogil:
+    """False if it is not whole."""
+    cdef uint32_t word
+    if length < PREFIX_BYTES:
+        return False
+    word = load32(at + 4)
+    frame.size = <Py_ssize_t>load32(at) + 4
+    frame.codec = word >> 24
+    frame.header = at + PREFIX_BYTES
+    frame.header_bytes = word & 0xFFFFFF
+    frame.body = frame.header + frame.header_bytes
+    frame.body_bytes = frame.size - PREFIX_BYTES - frame.header_bytes
+    return frame.size <= length and frame.body_bytes >= 0
+
+
 cdef class Key:
     """What one user signs sends to one topic with, from an address where that is allowed."""
 
@@ -161,8 +177,8 @@ cdef class SwiftSends:
         self.answers = <uint8_t *>malloc(self.answers_room)
         self.properties_room = 1 << 17
         self.properties = <uint8_t *>malloc(self.properties_room)
-        # The values of a header, a short body, and what SHA-1 puts behind them.
-        self.content = <uint8_t *>malloc(self.properties_room + SHORT_BODY + 3 * BLOCK_BYTES)
+        # The values of a header, and what else is hashed with them.
+        self.content = <uint8_t *>malloc(self.properties_room + SHA1_ROOM_BEHIND)
         if self.answers == NULL or self.properties == NULL or self.content == NULL:
             raise MemoryError
 
@@ -250,33 +266,28 @@ cdef class SwiftSends:
 
     cdef Py_ssize_t take_frames(self, connection, bytes born_host, const uint8_t *start, Py_ssize_t length) except -1:
         """How many bytes at the front were usual sends; `frames` of them, whose receipts are in `answers`."""
-        cdef Py_ssize_t taken = 0, frame_bytes, header_bytes
-        cdef uint32_t word
-        cdef const uint8_t *frame
+        cdef Py_ssize_t taken = 0
+        cdef Frame frame
+        cdef Send *send
         self.born_host = born_host
         self.answered = self.frames = self.first_code = 0
+        self.ahead = self.next_ahead = 0
+        self.is_end_ahead = False
         if self.door is not None:
             source = connection.peer.host
             if source is not self.source and source != self.source:
                 self.source = source
                 self.key = None
-        while length - taken >= PREFIX_BYTES:
-            frame = start + taken
-            frame_bytes = <Py_ssize_t>load32(frame) + 4
-            word = load32(frame + 4)
-            header_bytes = word & 0xFFFFFF
-            if frame_bytes > length - taken or header_bytes + PREFIX_BYTES > frame_bytes:
-                break
-            if is_end_of_transaction(frame, frame_bytes):
-                if not self.take_end(connection, frame + PREFIX_BYTES, header_bytes):
+        while read_frame(start + taken, length - taken, &frame):
+            if is_end_of_transaction(start + taken, frame.size):
+                if not self.take_end(connection, frame.header, frame.header_bytes):
                     break
-                taken += frame_bytes
+                taken += frame.size
                 continue
-            if not self.take(
-                frame + PREFIX_BYTES, header_bytes, word >> 24, frame_bytes - PREFIX_BYTES - header_bytes
-            ):
+            send = self.next_send(&frame, start + length)
+            if send == NULL or not self.take(send):
                 break
-            taken += frame_bytes
+            taken += frame.size
             self.frames += 1
             self.appended += 1
             self.batches += self.code == SEND_BATCH_MESSAGE
@@ -310,63 +321,112 @@ cdef class SwiftSends:
         pay_run(connection, self.durability, self.at, self.receipts_so_far(), self.frames, self.first_code)
         return 0
 
-    cdef bint take(
-        self, const uint8_t *header, Py_ssize_t header_bytes, uint32_t codec, Py_ssize_t body_bytes
-    ) except -1:
-        """One request: false, and nothing done, if it is unusual."""
-        cdef Send send
-        cdef Record record
-        cdef Py_ssize_t key_bytes = 0
-        cdef const uint8_t *unique_key
-        cdef tuple queue
-        if not 0 < body_bytes or header_bytes + PyBytes_GET_SIZE(self.suffix) + MOST_ADDED >= self.properties_room:
+    # ---- what a frame says
+
+    cdef Send *next_send(self, const Frame *frame, const uint8_t *end) except? NULL:
+        """What this frame asks for, by somebody who may; NULL if it is unusual. `end`: of what was read."""
+        if self.door is None:
+            self.properties_used = 0
+            return self.sends_ahead if self.read_send(frame, self.sends_ahead) else NULL
+        if self.next_ahead == self.ahead:
+            if self.is_end_ahead:
+                return NULL
+            self.look_ahead(frame[0], end)
+            if not self.ahead:
+                return NULL
+        self.next_ahead += 1
+        return &self.sends_ahead[self.next_ahead - 1]
+
+    cdef int look_ahead(self, Frame frame, const uint8_t *end) except -1:
+        """Read this and what follows, up to what is unusual or not rightly signed: several signatures cost little more than one."""
+        cdef uint8_t *room = self.content
+        cdef const uint8_t *at
+        cdef Send *send = self.sends_ahead
+        self.properties_used = self.claims.count = self.next_ahead = 0
+        while self.read_send(&frame, send) and frame.header_bytes <= self.content + self.properties_room - room and self.may_send(send):
+            room = add_claim(&self.claims, &self.key.states, send, room)
+            at = send.body + send.body_bytes
+            if (
+                self.claims.count == SHA1_LANES
+                or not read_frame(at, end - at, &frame)
+                or is_end_of_transaction(at, frame.size)  # which is not for us, whatever else it says
+            ):
+                break
+            send += 1
+        self.ahead = count_right(&self.claims)
+        self.is_end_ahead = self.ahead < self.claims.count
+        return 0
+
+    cdef bint read_send(self, const Frame *frame, Send *send) noexcept:
+        """False if it is unusual, whoever sent it, or if there is no room for its properties behind those that were read ahead."""
+        cdef Py_ssize_t room = frame.header_bytes + PyBytes_GET_SIZE(self.suffix) + MOST_ADDED + 1
+        if not 0 < frame.body_bytes or room > self.properties_room - self.properties_used:
             return False
-        self.properties[0] = SEPARATOR
-        send.properties = self.properties + 1
+        send.properties = self.properties + self.properties_used
+        send.properties[0] = SEPARATOR
+        send.properties += 1
         send.properties_bytes = send.seen = 0
         send.reconsume_times = 0
         send.is_batch = False
+        send.body = frame.body
+        send.body_bytes = frame.body_bytes
         if not (
-            read_json(&send, header, header_bytes) if codec == 0
-            else codec == 1 and read_binary(&send, header, header_bytes)
+            read_json(send, frame.header, frame.header_bytes) if frame.codec == 0
+            else frame.codec == 1 and read_binary(send, frame.header, frame.header_bytes)
         ):
             return False
         if not (send.envelope.code == SEND_MESSAGE_V2 or send.envelope.code == SEND_BATCH_MESSAGE):
             return False
         if send.envelope.flag != 0 or send.seen & NEEDED != NEEDED:
             return False
-        if not self.immediate and self.first_code and self.first_code != send.envelope.code:
-            return False  # receipts that wait are paid together, as those of one code
-        self.code = send.envelope.code
         if send.properties_bytes and send.properties[send.properties_bytes - 1] != SEPARATOR:
             send.properties[send.properties_bytes] = SEPARATOR
             send.properties_bytes += 1
-        if not self.immediate and may_not_wait(&send):
+        self.properties_used += room
+        return True
+
+    cdef bint may_send(self, Send *send) except -1:
+        """Whether who it says it is may do this, as far as is known; not whether it is them."""
+        return (
+            send.envelope.code == SEND_MESSAGE_V2
+            and send.seen & SIGNED == SIGNED
+            and send.values[SIGNATURE].length == SIGNATURE_CHARACTERS
+            and self.choose_topic(send)
+            and self.choose_key(send.values[ACCESS_KEY])
+        )
+
+    cdef bint take(self, Send *send) except -1:
+        """One request: false, and nothing done, if it is unusual."""
+        cdef Record record
+        cdef Py_ssize_t key_bytes = 0
+        cdef const uint8_t *unique_key
+        cdef tuple queue
+        if not self.immediate and self.first_code and self.first_code != send.envelope.code:
+            return False  # receipts that wait are paid together, as those of one code
+        self.code = send.envelope.code
+        if not self.immediate and may_not_wait(send):
             return False
-        unique_key = find_unique_key(&send, &key_bytes)
-        if unique_key == NULL or not self.choose_topic(&send) or send.queue_id >= len(self.queue_keys):
+        unique_key = find_unique_key(send, &key_bytes)
+        if unique_key == NULL or not self.choose_topic(send) or send.queue_id >= len(self.queue_keys):
             return False
-        if self.door is None:
-            if send.seen >> LETTERS and not has_plain_signature(&send):
-                return False
-        elif not self.is_rightly_signed(&send, header + header_bytes, body_bytes):
+        if self.door is None and send.seen >> LETTERS and not has_plain_signature(send):
             return False
         write_text(send.properties + send.properties_bytes, self.suffix)
         send.properties_bytes += PyBytes_GET_SIZE(self.suffix)
         if send.is_batch:
-            return self.topic_field is not None and self.take_batch(&send, header + header_bytes, body_bytes, unique_key, key_bytes)
-        if body_bytes > self.most_body:
+            return self.topic_field is not None and self.take_batch(send, unique_key, key_bytes)
+        if send.body_bytes > self.most_body:
             return False
-        self.begin_record(&record, &send)
-        record.body = header + header_bytes
-        record.body_bytes = body_bytes
-        if send.sys_flag & PREPARED_FLAG or has_meaning(&send):
-            return self.take_waiting(&send, &record, unique_key, key_bytes)
-        if self.topic_field is None or not self.place_record(&record, &send, self.topic_field, self.topic_magic):
+        self.begin_record(&record, send)
+        record.body = send.body
+        record.body_bytes = send.body_bytes
+        if send.sys_flag & PREPARED_FLAG or has_meaning(send):
+            return self.take_waiting(send, &record, unique_key, key_bytes)
+        if self.topic_field is None or not self.place_record(&record, send, self.topic_field, self.topic_magic):
             return False
         queue = <tuple>self.queue_keys[send.queue_id]
         record.queue_offset = self.next_offset(queue)
-        self.write_receipt(&send, &record, unique_key, key_bytes, NULL, 0)
+        self.write_receipt(send, &record, unique_key, key_bytes, NULL, 0)
         self.add_record(&record, queue)
         self.topic_records += 1
         self.topic_record_bytes += record.size
@@ -543,25 +603,23 @@ cdef class SwiftSends:
 
     # ---- many in one request
 
-    cdef bint take_batch(
-        self, Send *send, const uint8_t *body, Py_ssize_t body_bytes, const uint8_t *unique_key, Py_ssize_t key_bytes
-    ) except -1:
+    cdef bint take_batch(self, Send *send, const uint8_t *unique_key, Py_ssize_t key_bytes) except -1:
         """`send._put_members`: each member as a record of its own, or none of them."""
         cdef Record record
         cdef Py_ssize_t members, total = 0
-        cdef const uint8_t *at = body
-        cdef const uint8_t *end = body + body_bytes
+        cdef const uint8_t *at = send.body
+        cdef const uint8_t *end = send.body + send.body_bytes
         cdef const uint8_t *properties
         cdef tuple queue
         cdef int64_t first, start = self.at
-        if body_bytes > self.most_body or send.sys_flag & (PREPARED_FLAG | COMMITTED_FLAG) or has_meaning(send):
+        if send.body_bytes > self.most_body or send.sys_flag & (PREPARED_FLAG | COMMITTED_FLAG) or has_meaning(send):
             return False
-        members = self.check_members(send, body, body_bytes, &total)
+        members = self.check_members(send, send.body, send.body_bytes, &total)
         if not members or total > MOST_BATCH_GROWTH * self.most_body or self.at + total + BLANK_BYTES > self.prepared_to:
             return False
         queue = <tuple>self.queue_keys[send.queue_id]
         first = self.next_offset(queue)
-        self.write_batch_receipt(send, first, members, body, body_bytes, unique_key, key_bytes)
+        self.write_batch_receipt(send, first, members, send.body, send.body_bytes, unique_key, key_bytes)
         self.begin_record(&record, send)
         record.topic = <const uint8_t *>PyBytes_AS_STRING(self.topic_field)
         record.topic_bytes = PyBytes_GET_SIZE(self.topic_field)
@@ -627,7 +685,7 @@ cdef class SwiftSends:
         record.properties_bytes = send.properties_bytes
         record.offset = self.at
         record.size = record_bytes(record)
-        record.body_crc = crc31(record.body, record.body_bytes) if self.door is None else self.body_crc
+        record.body_crc = crc31(record.body, record.body_bytes)
         return record.properties_bytes <= MOST_PROPERTIES and self.at + record.size + BLANK_BYTES <= self.prepared_to
 
     cdef int64_t next_offset(self, tuple queue) except -1:
@@ -683,42 +741,6 @@ cdef class SwiftSends:
             self.generation = generation
             self.key = None
         return True
-
-    cdef bint is_rightly_signed(self, Send *send, const uint8_t *body, Py_ssize_t body_bytes) except -1:
-        cdef sha1_pieces pieces
-        cdef uint8_t wanted[SIGNATURE_CHARACTERS]
-        cdef Text *value = send.values
-        cdef uint8_t *out = self.content
-        cdef const uint8_t *end = body + body_bytes
-        cdef int letter
-        if (
-            send.envelope.code != SEND_MESSAGE_V2
-            or send.seen & SIGNED != SIGNED
-            or value[SIGNATURE].length != SIGNATURE_CHARACTERS
-            or not self.choose_key(value[ACCESS_KEY])
-        ):
-            return False
-        # In the order of their names: capitals come first.
-        out = put_value(out, value[ACCESS_KEY], end)
-        if send.seen & (1u << SECURITY_TOKEN):
-            out = put_value(out, value[SECURITY_TOKEN], end)
-        for letter in range(LETTERS):
-            if letter == PROPERTIES:
-                memcpy(out, send.properties, value[letter].length if send.seen & (1u << letter) else 0)
-                out += value[letter].length if send.seen & (1u << letter) else 0
-            elif send.seen & (1u << letter):
-                out = put_value(out, value[letter], end)
-        sha1_go_on(&pieces, self.key.states.inner)
-        if body_bytes <= SHORT_BODY:
-            memcpy(out, body, body_bytes)
-            sha1_whole(pieces.state, self.content, out + body_bytes - self.content)
-        else:
-            sha1_add(&pieces, self.content, out - self.content)
-            sha1_add(&pieces, body, body_bytes)
-            sha1_end(&pieces)
-        self.body_crc = crc31(body, body_bytes)
-        finish(&self.key.states, pieces.state, wanted)
-        return is_same(wanted, value[SIGNATURE].start)
 
     cdef bint choose_key(self, Text user) except -1:
         """Nearly always that of the message before. False if this user may not send to the topic, as far as is known."""
@@ -816,15 +838,6 @@ cdef class SwiftSends:
             self.answers = larger
             self.answers_room = 2 * (self.answered + more)
         return 0
-
-
-cdef inline uint8_t *put_value(uint8_t *out, Text value, const uint8_t *end) noexcept nogil:
-    """`end`: of what can be read. Most values are a few characters, and a copy of so many bytes costs no call."""
-    if value.length <= SMALL_VALUE and end - value.start >= SMALL_VALUE:
-        memcpy(out, value.start, SMALL_VALUE)
-    else:
-        memcpy(out, value.start, value.length)
-    return out + value.length
 
 
 cdef inline bint is_text_of(Text text, bytes known) noexcept:

@@ -1,6 +1,6 @@
-/* SHA-1 of pieces, one behind the other: with the processor's own instructions where it has them.
+/* SHA-1 of whole blocks, one behind the other: with the processor's own instructions where it has them.
  *
- * For signatures alone (HMAC-SHA1 is RocketMQ's), so it starts from the state behind a first block and not from nothing.
+ * For signatures alone: HMAC-SHA1 is RocketMQ's.
  */
 #ifndef ORBITMQ_SHA1_H
 #define ORBITMQ_SHA1_H
@@ -12,44 +12,43 @@
 #define SHA1_BLOCK_BYTES 64
 #define SHA1_DIGEST_BYTES 20
 
-struct sha1_pieces {
-    uint32_t state[5];
-    uint64_t size;
-    size_t kept; /* bytes that do not fill a block yet */
-    uint8_t block[SHA1_BLOCK_BYTES];
-};
-
 static const uint32_t sha1_first_state[5] = {0x67452301u, 0xEFCDAB89u, 0x98BADCFEu, 0x10325476u, 0xC3D2E1F0u};
 
-static inline uint32_t sha1_rotated(uint32_t word, int bits) { return word << bits | word >> (32 - bits); }
+#define SHA1_ROTATED(word, bits) ((word) << (bits) | (word) >> (32 - (bits)))
 
 static inline uint32_t sha1_word(const uint8_t *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-/* Twenty rounds; the last sixteen words of the schedule are enough for each. */
-#define SHA1_TWENTY_ROUNDS(from, choice, constant)                                                              \
-    for (int round = (from); round < (from) + 20; round++) {                                                    \
-        if (round >= 16)                                                                                        \
-            words[round & 15] = sha1_rotated(                                                                   \
-                words[(round + 13) & 15] ^ words[(round + 8) & 15] ^ words[(round + 2) & 15] ^ words[round & 15], 1); \
-        uint32_t next = sha1_rotated(a, 5) + (choice) + e + (constant) + words[round & 15];                     \
-        e = d;                                                                                                  \
-        d = c;                                                                                                  \
-        c = sha1_rotated(b, 30);                                                                                \
-        b = a;                                                                                                  \
-        a = next;                                                                                               \
+/* Twenty rounds, of numbers or of vectors of them; the last sixteen words of the schedule are enough for each. */
+#define SHA1_TWENTY_ROUNDS(from, choice, constant)                                                               \
+    _Pragma("GCC unroll 20") for (int round = (from); round < (from) + 20; round++) {                            \
+        if (round >= 16) {                                                                                       \
+            __typeof__(a) mixed =                                                                                \
+                words[(round + 13) & 15] ^ words[(round + 8) & 15] ^ words[(round + 2) & 15] ^ words[round & 15]; \
+            words[round & 15] = SHA1_ROTATED(mixed, 1);                                                          \
+        }                                                                                                        \
+        /* What the round before was about comes last: the rest need not wait for it. */                         \
+        __typeof__(a) next = SHA1_ROTATED(a, 5) + ((choice) + (words[round & 15] + e + (constant)));             \
+        e = d;                                                                                                   \
+        d = c;                                                                                                   \
+        c = SHA1_ROTATED(b, 30);                                                                                 \
+        b = a;                                                                                                   \
+        a = next;                                                                                                \
     }
+
+#define SHA1_EIGHTY_ROUNDS                                        \
+    SHA1_TWENTY_ROUNDS(0, d ^ (b & (c ^ d)), 0x5A827999u)         \
+    SHA1_TWENTY_ROUNDS(20, b ^ c ^ d, 0x6ED9EBA1u)                \
+    SHA1_TWENTY_ROUNDS(40, (b & c) | (d & (b | c)), 0x8F1BBCDCu)  \
+    SHA1_TWENTY_ROUNDS(60, b ^ c ^ d, 0xCA62C1D6u)
 
 static void sha1_blocks_portable(uint32_t *state, const uint8_t *data, size_t count) {
     for (; count; count--, data += SHA1_BLOCK_BYTES) {
         uint32_t words[16], a = state[0], b = state[1], c = state[2], d = state[3], e = state[4];
         for (int index = 0; index < 16; index++)
             words[index] = sha1_word(data + 4 * index);
-        SHA1_TWENTY_ROUNDS(0, d ^ (b & (c ^ d)), 0x5A827999u)
-        SHA1_TWENTY_ROUNDS(20, b ^ c ^ d, 0x6ED9EBA1u)
-        SHA1_TWENTY_ROUNDS(40, (b & c) | (d & (b | c)), 0x8F1BBCDCu)
-        SHA1_TWENTY_ROUNDS(60, b ^ c ^ d, 0xCA62C1D6u)
+        SHA1_EIGHTY_ROUNDS
         state[0] += a;
         state[1] += b;
         state[2] += c;
@@ -110,8 +109,7 @@ static inline int sha1_has_instructions(void) {
 static inline int sha1_has_instructions(void) { return 0; }
 #endif
 
-typedef void (*sha1_blocks_function)(uint32_t *state, const uint8_t *data, size_t count);
-static sha1_blocks_function sha1_blocks = sha1_blocks_portable;
+static void (*sha1_blocks)(uint32_t *state, const uint8_t *data, size_t count) = sha1_blocks_portable;
 
 /* Once, before anything is hashed. Whether the processor's own instructions are used. */
 static inline int sha1_choose(int allow_instructions) {
@@ -123,64 +121,6 @@ static inline int sha1_choose(int allow_instructions) {
 #endif
     sha1_blocks = sha1_blocks_portable;
     return 0;
-}
-
-/* Behind one block, whose state this is. */
-static inline void sha1_go_on(struct sha1_pieces *pieces, const uint32_t *state) {
-    memcpy(pieces->state, state, sizeof pieces->state);
-    pieces->size = SHA1_BLOCK_BYTES;
-    pieces->kept = 0;
-}
-
-static inline void sha1_add(struct sha1_pieces *pieces, const uint8_t *data, size_t length) {
-    pieces->size += length;
-    if (pieces->kept + length < SHA1_BLOCK_BYTES) {
-        memcpy(pieces->block + pieces->kept, data, length);
-        pieces->kept += length;
-        return;
-    }
-    if (pieces->kept) {
-        size_t part = SHA1_BLOCK_BYTES - pieces->kept;
-        memcpy(pieces->block + pieces->kept, data, part);
-        sha1_blocks(pieces->state, pieces->block, 1);
-        data += part;
-        length -= part;
-    }
-    sha1_blocks(pieces->state, data, length / SHA1_BLOCK_BYTES);
-    pieces->kept = length % SHA1_BLOCK_BYTES;
-    memcpy(pieces->block, data + length - pieces->kept, pieces->kept);
-}
-
-/* What a message of so many bytes ends with, block of the key included: `data` has room for two blocks behind it. */
-static inline size_t sha1_pad(uint8_t *data, size_t length, uint64_t size) {
-    size_t padded = (length + 9 + SHA1_BLOCK_BYTES - 1) / SHA1_BLOCK_BYTES * SHA1_BLOCK_BYTES;
-    data[length] = 0x80;
-    memset(data + length + 1, 0, padded - length - 9);
-    size = __builtin_bswap64(size * 8);
-    memcpy(data + padded - 8, &size, 8);
-    return padded / SHA1_BLOCK_BYTES;
-}
-
-/* The last of it: `pieces->state` is the hash. */
-static inline void sha1_end(struct sha1_pieces *pieces) {
-    uint8_t tail[3 * SHA1_BLOCK_BYTES];
-    memcpy(tail, pieces->block, pieces->kept);
-    sha1_blocks(pieces->state, tail, sha1_pad(tail, pieces->kept, pieces->size));
-}
-
-/* All of it at once, behind one block: `data` has room for two blocks more. */
-static inline void sha1_whole(uint32_t *state, uint8_t *data, size_t length) {
-    sha1_blocks(state, data, sha1_pad(data, length, SHA1_BLOCK_BYTES + length));
-}
-
-/* The second hash of HMAC, over the first one. */
-static inline void sha1_of_hash(uint32_t *state, const uint32_t *hash) {
-    uint8_t block[3 * SHA1_BLOCK_BYTES];
-    for (int index = 0; index < 5; index++) {
-        uint32_t word = __builtin_bswap32(hash[index]);
-        memcpy(block + 4 * index, &word, 4);
-    }
-    sha1_whole(state, block, SHA1_DIGEST_BYTES);
 }
 
 #endif
