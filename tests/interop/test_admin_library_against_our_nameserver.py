@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.interop import wire
 from tests.interop.conftest import STAND_IN
 from tests.interop.drivers import ClientError, JavaClient
 from tests.interop.marks import INTEROP
@@ -59,6 +60,12 @@ def test_the_key_value_table(ask_both: Callable[..., object]) -> None:
     ask_both("getKVListByNamespace", space)
     ask_both("deleteKvConfig", space, "a=b")
     assert ask_both("getKVListByNamespace", space) == {"table": {}}
+
+
+def test_no_request_code_is_forgotten(world: World) -> None:
+    apaches, ours = wire.served(world.apache["5.3.3"].address), wire.served(world.orbit.address)
+    assert len(apaches) > 20
+    assert apaches - ours == set()
 
 
 @pytest.mark.parametrize(("key", "value"), [("", "no key"), ("no value", "")])

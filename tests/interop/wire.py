@@ -9,9 +9,11 @@ from typing import Any, Final
 
 UPDATE_BROKER_CONFIG: Final = 25
 GET_ROUTEINFO_BY_TOPIC: Final = 105
+REQUEST_CODE_NOT_SUPPORTED: Final = 3
 TOPIC_NOT_EXIST: Final = 17
 _SECONDS: Final = 5.0
 _BINARY: Final = 1
+_CODES: Final = (*range(1, 1020), *range(2000, 2020), *range(3000, 3020), *range(200_000, 200_200))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,12 @@ def ask(address: str, code: int, fields: Mapping[str, str] | None = None, body: 
     if frame is None:
         raise ConnectionError("closed without an answer")
     return decode(frame)
+
+
+def served(address: str) -> set[int]:
+    """The request codes that a server knows. Each is sent bare: who serves it finds something wrong with it, but does not say that
+    there is no such code. (4.9's name server says nothing at all to codes it does not know.)"""
+    return {code for code in _CODES if ask(address, code).code != REQUEST_CODE_NOT_SUPPORTED}
 
 
 def read_frame(connection: socket.socket) -> bytes | None:

@@ -224,8 +224,6 @@ def build_routes(state: State) -> Routes:
             admin_store.register_filter_server, s.filter_servers, s.configuration
         ),
     }
-    if s.acting is not None:
-        table[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = partial(slaves.members_changed, s.acting)
     table |= {**_leases(state), **_topics_groups_and_clients(state), **_figures_and_care(state)}
     table |= plain_routes(s.gate, s.configuration.settings, lambda: s.registration.address, s.clock)
     table |= access_routes(s.users, enabled=s.configuration.settings.is_guarded)
@@ -360,6 +358,7 @@ def _figures_and_care(state: State) -> dict[int, Handler]:
         RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: partial(admin_store.cold_data_info, s.cold_data, s.configuration),
         RequestCode.SET_COMMITLOG_READ_MODE: partial(admin_store.set_read_ahead, s.store),
         RequestCode.EXCHANGE_BROKER_HA_INFO: partial(slaves.ha_addresses, s.registration, s.store, s.copying, s.acting),
+        RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: partial(slaves.members_changed, s.acting),
         RequestCode.RESET_MASTER_FLUSH_OFFSET: slaves.reset_master_flush_offset,
         RequestCode.GET_BROKER_HA_STATUS: partial(slaves.ha_status, s.store, s.slaves, s.copying),
     }

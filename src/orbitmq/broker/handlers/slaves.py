@@ -101,9 +101,10 @@ async def _refuse(refusal: RequestFailed, request: Command, connection: Connecti
     raise RequestFailed(ResponseCode(refusal.code), refusal.message, hint=refusal.hint)
 
 
-async def members_changed(acting: ActingMaster, request: Command, connection: Connection) -> Command:
-    """A name server's notice that another broker of this name is the one with the smallest id."""
-    acting.members_changed()
+async def members_changed(acting: ActingMaster | None, request: Command, connection: Connection) -> Command:
+    """A name server's notice that another broker of this name is the one with the smallest id; nothing to one that never acts."""
+    if acting is not None:
+        acting.members_changed()
     return ok()
 
 
