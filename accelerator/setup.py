@@ -6,31 +6,22 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = (
-    "sends",
-    "acks",
-    "ends",
-    "pulls",
-    "indexes",
-    "reads",
-    "copies",
-    "timers",
-    "columns",
-    *(("sockets",) if sys.platform == "linux" else ()),  # epoll
-)
+SOURCES = Path("src/orbitmq_accelerator")
+NEEDS_EPOLL = {"sockets"}
+MODULES = {file.stem for file in SOURCES.glob("*.pyx")} - (set() if sys.platform == "linux" else NEEDS_EPOLL)
 
 setup(
     ext_modules=cythonize(
         [
             Extension(
                 f"orbitmq_accelerator.{name}",
-                [f"src/orbitmq_accelerator/{name}.pyx"],
-                depends=[str(file) for file in Path("src/orbitmq_accelerator").glob("*.[hp]*")],
-                include_dirs=["src/orbitmq_accelerator"],
+                [str(SOURCES / f"{name}.pyx")],
+                depends=[str(file) for file in SOURCES.glob("*.[hp]*")],
+                include_dirs=[str(SOURCES)],
                 define_macros=[("_GNU_SOURCE", "1")],
                 extra_compile_args=["-O3"],
             )
-            for name in MODULES
+            for name in sorted(MODULES)
         ],
         language_level=3,
         compiler_directives={"boundscheck": False, "wraparound": False, "cdivision": True, "initializedcheck": False},

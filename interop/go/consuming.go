@@ -133,14 +133,7 @@ func openPullConsumer(s *session, args arguments) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := opened.Subscribe(args.Topic, selector(args)); err != nil {
-		return nil, err
-	}
-	if err := opened.Start(); err != nil {
-		return nil, err
-	}
-	s.add(args.Name, opened)
-	return nil, nil
+	return start(s, args.Name, opened, opened.Subscribe(args.Topic, selector(args)))
 }
 
 func poll(s *session, args arguments) (any, error) {

@@ -79,6 +79,21 @@ func (s *session) add(name string, opened interface{ Shutdown() error }) {
 	s.open[name] = opened
 }
 
+// start begins with what was made, if it was, and keeps it under its name.
+func start[T interface {
+	Start() error
+	Shutdown() error
+}](s *session, name string, made T, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	if err := made.Start(); err != nil {
+		return nil, err
+	}
+	s.add(name, made)
+	return nil, nil
+}
+
 // get answers what `name` was opened as.
 func get[T any](s *session, name string) (T, error) {
 	s.lock.Lock()

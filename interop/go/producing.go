@@ -51,24 +51,23 @@ func tracing(args arguments) *primitive.TraceConfig {
 }
 
 func openProducer(s *session, args arguments) (any, error) {
-	opened, err := rocketmq.NewProducer(producerOptions(args)...)
+	made, err := rocketmq.NewProducer(producerOptions(args)...)
+	return start(s, args.Name, made, err)
+}
+
+// sending answers what args.Name sends with, and the messages to send.
+func sending[T any](s *session, args arguments) (T, []*primitive.Message, error) {
+	sender, err := get[T](s, args.Name)
 	if err != nil {
-		return nil, err
+		return sender, nil, err
 	}
-	if err := opened.Start(); err != nil {
-		return nil, err
-	}
-	s.add(args.Name, opened)
-	return nil, nil
+	messages, err := messagesOf(args)
+	return sender, messages, err
 }
 
 // send answers one receipt, or {"error": ...}, per message; none for one-way sends, one for a batch.
 func send(s *session, args arguments) (any, error) {
-	sender, err := get[rocketmq.Producer](s, args.Name)
-	if err != nil {
-		return nil, err
-	}
-	messages, err := messagesOf(args)
+	sender, messages, err := sending[rocketmq.Producer](s, args)
 	if err != nil {
 		return nil, err
 	}
@@ -141,23 +140,12 @@ func (asWritten) CheckLocalTransaction(message *primitive.MessageExt) primitive.
 }
 
 func openTransactionProducer(s *session, args arguments) (any, error) {
-	opened, err := rocketmq.NewTransactionProducer(asWritten{}, producerOptions(args)...)
-	if err != nil {
-		return nil, err
-	}
-	if err := opened.Start(); err != nil {
-		return nil, err
-	}
-	s.add(args.Name, opened)
-	return nil, nil
+	made, err := rocketmq.NewTransactionProducer(asWritten{}, producerOptions(args)...)
+	return start(s, args.Name, made, err)
 }
 
 func sendInTransaction(s *session, args arguments) (any, error) {
-	sender, err := get[rocketmq.TransactionProducer](s, args.Name)
-	if err != nil {
-		return nil, err
-	}
-	messages, err := messagesOf(args)
+	sender, messages, err := sending[rocketmq.TransactionProducer](s, args)
 	if err != nil {
 		return nil, err
 	}
@@ -174,11 +162,7 @@ func sendInTransaction(s *session, args arguments) (any, error) {
 
 // request asks with each message and answers the texts of the replies.
 func request(s *session, args arguments) (any, error) {
-	asker, err := get[rocketmq.Producer](s, args.Name)
-	if err != nil {
-		return nil, err
-	}
-	messages, err := messagesOf(args)
+	asker, messages, err := sending[rocketmq.Producer](s, args)
 	if err != nil {
 		return nil, err
 	}
