@@ -267,15 +267,19 @@ def test_a_message_too_large_is_refused_before_it_is_sent(strict: Command, tmp_p
         (("msg", "send", "T", "x", "--file", "no-such-file"), ["no-such-file"]),
         (("topic", "tail", "T", "--filter", "a", "--sql", "b"), ["exclude each other"]),
         (("store", "ls", "no-such-folder"), ["no-such-folder"]),
+        (("store", "verify", "{tmp}"), ["is no store, it has no folder commitlog", "storePathRootDir"]),
+        (("store", "repair", "{tmp}/data"), ["did you mean {tmp}/data/store?"]),
+        (("help", "topic"), ["No such command 'help': did you mean '--help'?"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 def test_wrong_use_is_exit_code_2_and_names_the_help(
-    orbitmq: Command, arguments: tuple[str, ...], words: list[str]
+    orbitmq: Command, tmp_path: Path, arguments: tuple[str, ...], words: list[str]
 ) -> None:
-    outcome = orbitmq.failure(*arguments)
+    (tmp_path / "data" / "store" / "commitlog").mkdir(parents=True)
+    outcome = orbitmq.failure(*(word.replace("{tmp}", str(tmp_path)) for word in arguments))
     assert outcome.code == WRONG_USE
-    assert all(word in outcome.err for word in words), outcome.err
+    assert all(word.replace("{tmp}", str(tmp_path)) in outcome.err for word in words), outcome.err
     assert "--help`" in outcome.err
 
 

@@ -48,6 +48,8 @@ class HelpfulGroup(click.Group):
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             known = self.list_commands(ctx)
+            if name in ("help", "version"):
+                ctx.fail(f"No such command {name!r}: did you mean '--{name}'?")
             synonym = _SYNONYMS.get(name, "")
             near = [synonym] if synonym in known else difflib.get_close_matches(name, known, n=1)
             if near:
