@@ -158,6 +158,7 @@ async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> N
     title("8. A streaming archive, on Spark")
     from orbitmq.clock import SystemClock
     from orbitmq.spark.archive import Archive
+    from orbitmq.spark.chart_page import html_page
     from orbitmq.spark.frames import lake_frame
     from orbitmq.spark.registration import register
     from orbitmq.spark.session import start_session
@@ -204,7 +205,7 @@ async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> N
         say(f"counted with Spark SQL from {archive.summary.files} Parquet files, by tag:")
         for _, tag, count, _ in found.tags:
             say(f"   {tag:10} {count:>6,} messages  {'#' * (count // 15)}")
-        (keep / "payments.html").write_text(statistics_page(found))
+        (keep / "payments.html").write_text(html_page(statistics_page(found)))
         FIGURES["messages archived, each once"] = f"{archive.summary.rows:,}"
         FIGURES["the picture"] = str(keep / "payments.html")
         say(f"the archive is in {lake}, its charts in {keep / 'payments.html'}")

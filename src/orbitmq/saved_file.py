@@ -1,4 +1,4 @@
-"""Small text files that must survive a crash whole: the new content replaces the old at once, the old is kept as `.bak`.
+"""Small files that must survive a crash whole: the new content replaces the old at once, the old is kept as `.bak`.
 
 Java: MixAll.string2File
 """
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def save(path: Path, text: str, *, keep_old: bool = True, private: bool = False) -> None:
+def save(path: Path, content: str | bytes, *, keep_old: bool = True, private: bool = False) -> None:
     """OSError when it cannot be written; the file is then as it was. A private one is its owner's alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if keep_old and path.exists():
         _replace(path.with_name(path.name + ".bak"), path.read_bytes(), private=private)
-    _replace(path, text.encode(), private=private)
+    _replace(path, content.encode() if isinstance(content, str) else content, private=private)
 
 
 def _replace(path: Path, content: bytes, *, private: bool) -> None:

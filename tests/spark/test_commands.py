@@ -18,6 +18,7 @@ from orbitmq.cli.entry import cli
 from orbitmq.client.trace import Tracer
 from orbitmq.spark import replay as replaying
 from orbitmq.spark.jobs import run_tasks
+from orbitmq.spark.lake import Lake
 from orbitmq.spark.property_texts import DEDUP_ID
 from orbitmq.sync import connect
 from orbitmq.testing import Server
@@ -160,6 +161,19 @@ def test_a_replay_that_was_interrupted_goes_on_and_repeats_carry_the_same_ids(
     assert "belongs to another replay" in other
 
 
+def test_a_replay_of_files_that_a_compaction_took_away_says_so(run: Any, server: Server, tmp_path: Path) -> None:
+    send(server, "Compacted", 8)
+    lake, state = str(tmp_path / "lake"), str(tmp_path / "state")
+    run("archive", "Compacted", "--to", lake, "--batch", "4")
+    units = [replaying.Unit(path=path) for path in sorted(Lake(lake).state().files)]
+    said = f"lake {lake} () () None None to Compacted2"  # as a replay that was planned and did not get far leaves it
+    Lake(state).write("replay.json", replaying.ReplayState(job="job", source=said, units=units))
+    CliRunner().invoke(cli, ["spark", "compact", lake])
+    told = run("replay", "--lake", lake, "--to", "Compacted2", "--state", state, code=1)
+    assert "was compacted since this replay was planned" in told
+    assert "another --state" in told
+
+
 async def test_dead_letters_are_counted_and_sent_again_by_a_rule(run: Any, server: Server) -> None:
     async with mq.connect(server.address) as client:
         async with client.producer(group="commands") as producer:
@@ -193,6 +207,10 @@ async def test_dead_letters_are_counted_and_sent_again_by_a_rule(run: Any, serve
     again = received(server, "Failing", 8)
     assert sorted(message.body for message in again)[-1] == b"body 5"
     assert len(again) == 8
+    assert "sent 3 messages" in run("dlq", "unlucky", "--where", "tags = 'bad'", "--resend", "--yes")
+    ids = Counter(message.properties.get(DEDUP_ID) for message in received(server, "Failing", 11))
+    del ids[None]  # as they were sent at first
+    assert sorted(ids.values()) == [1, 2, 2], "a letter has its own id, whatever it was chosen with"
 
 
 async def test_latencies_come_out_of_the_trace_topic(run: Any, server: Server, tmp_path: Path) -> None:
@@ -208,7 +226,8 @@ async def test_latencies_come_out_of_the_trace_topic(run: Any, server: Server, t
             "Traced", group="watching", start="earliest", handler=handler, hooks=[tracer]
         ) as consumer:
             await eventually(lambda: consumer.stats.acked == 5, seconds=60)
-    rows = json.loads(run("trace", "-o", "json", "--html", str(tmp_path / "trace.html")))
+    pictures = ("--html", str(tmp_path / "trace.html"), "--png", str(tmp_path / "trace.png"))
+    rows = json.loads(run("trace", "-o", "json", *pictures))
     schemas.check("spark trace", rows)
     found = {(row["stage"], row["topic"], row["group"]): row["messages"] for row in rows}
     assert found[("produce", "Traced", "traced")] == 5
@@ -216,6 +235,7 @@ async def test_latencies_come_out_of_the_trace_topic(run: Any, server: Server, t
     assert found[("consume", "Traced", "watching")] == 5
     assert all(0 <= row["p50_ms"] <= row["p99_ms"] <= row["max_ms"] for row in rows)
     assert "<svg" in (tmp_path / "trace.html").read_text()
+    assert (tmp_path / "trace.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_stats_of_a_topic_and_of_its_store_agree(run: Any, server: Server, data: Path, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from orbitmq.spark.source_options import source_options, source_schema
 from orbitmq.sync import connect
 from orbitmq.testing import Server
 from tests.golden_stores import unpack
+from tests.spark.direct import wait_for_topic
 from tests.spark.marks import SPARK
 from tests.storage.store_kit import open_store, put
 
@@ -92,6 +93,49 @@ def test_an_archive_holds_each_message_once_and_goes_on_where_it_was(
     assert all("topic=Grows/date=" in path and "/hour=" in path for path in Lake(str(tmp_path)).live_files())
     by_tag = spark.read.parquet(str(tmp_path)).groupBy("tags").count().collect()
     assert {row.tags: row["count"] for row in by_tag} == {"even": 28, "odd": 27}
+
+
+def test_an_archive_from_the_latest_begins_when_it_is_made_and_reads_later_queues_whole(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    send(server, "Late1", 0, 5)
+    options = {"nameServer": server.address, "subscribePattern": "Late.*", "startingOffsets": "latest"}
+    made: Any = {"layout": "topic", "compression": "snappy", "clock": SystemClock()}
+
+    def archive() -> Archive:
+        return Archive(spark, source_options(options, streaming=True), source_schema(options), str(tmp_path), **made)
+
+    continuous = archive()
+    assert continuous.step(), "a batch of nothing notes the beginning"
+    assert (continuous.summary.batches, continuous.summary.rows) == (0, 0)
+    assert not continuous.step()
+    send(server, "Late1", 5, 3)
+    send(server, "Late2", 8, 2)
+    wait_for_topic(server, "Late2")
+    after_crash = archive()
+    assert after_crash.run_once().rows == 5
+    assert bodies(tmp_path) == numbers(10) - numbers(5)
+
+
+def test_a_compaction_leaves_alone_what_an_archive_begins_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(str(tmp_path))
+    state = lake.publish(Manifest(number=0, kind="archive", source="tests", written_at_ms=0), lake.state())
+    (tmp_path / "00000000-00009.parquet").write_bytes(b"of a batch that never counted")
+    look = Lake.has
+
+    def has(self: Lake, path: str) -> bool:
+        """Right behind the look for a plan, an archive makes one and its first file."""
+        found = look(self, path)
+        if path.endswith(".plan.json") and not found:
+            lake.keep_text(path, "{}")
+            (tmp_path / "00000001-00000.parquet").write_bytes(b"of a batch under way")
+        return found
+
+    monkeypatch.setattr(Lake, "has", has)
+    assert lake.leftovers(state) == ["00000000-00009.parquet"]
+    assert lake.leftovers(state) == [], "a batch is under way"
 
 
 def test_topics_that_appear_while_an_archive_runs_are_for_the_next_run(

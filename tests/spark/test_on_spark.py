@@ -164,6 +164,27 @@ def test_frames_are_written_repeats_dropped_and_streams_copied(
     assert run_ids == {str(query.id)}, "ids are of the query that wrote last"
 
 
+def test_frames_that_one_micro_batch_writes_have_ids_of_their_own(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    send(server, "Forked", [f"{number}" for number in range(6)])
+
+    def write(frame: DataFrame, _batch: int) -> None:
+        for topic, job in (("ForkA", ""), ("ForkB", ""), ("ForkB", "second")):
+            options = {"nameServer": server.address, "topic": topic, "jobId": job}
+            frame.select("body").write.format("rocketmq").options(**options).mode("append").save()
+
+    writing = stream(spark, server, subscribe="Forked").writeStream.foreachBatch(write)
+    query = writing.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    for topic in ("ForkA", "ForkB"):
+        wait_for_topic(server, topic)
+    rows = [row for topic in ("ForkA", "ForkB") for row in read(server, subscribe=topic)]
+    ids = {dict(row["properties"])[DEDUP_ID] for row in rows}
+    assert len(ids) == len(rows) == 18
+    assert {one.split(":")[0] for one in ids} == {f"{query.id}-{name}" for name in ("ForkA", "ForkB", "second")}
+
+
 def test_old_jobs_move_over(spark: SparkSession, server: Server) -> None:
     send(server, "Old", ["x"], tag="t", properties={"colour": "blå"})
     register(spark)

@@ -134,6 +134,20 @@ def test_a_task_that_is_run_again_repeats_its_ids(server: Server) -> None:
     assert all(DEDUP_ID not in dict(row["properties"]) for row in read(server, subscribe="Unnamed"))
 
 
+def test_a_row_may_bring_the_id_that_its_repeats_share(server: Server) -> None:
+    batch = frame(body=[b"own", b"none", b"empty"], dedupId=["order-7", None, ""])
+    write(server, batch, topic="Named")
+    rows = read(server, subscribe="Named")
+    ids = {row["body"]: dict(row["properties"])[DEDUP_ID] for row in rows}
+    assert ids == {b"own": "order-7", b"none": "query:7:3:1", b"empty": "query:7:3:2"}
+    alone = frame(body=[b"own", b"none"], dedupId=["order-8", None])
+    write(server, alone, topic="NamedAlone", dedupIds="false")
+    found = {row["body"]: dict(row["properties"]).get(DEDUP_ID) for row in read(server, subscribe="NamedAlone")}
+    assert found == {b"own": "order-8", b"none": None}
+    with pytest.raises(MessageError, match="its dedupId holds a character that separates"):
+        write(server, frame(body=[b"x"], dedupId=["a\x01b"]), topic="Named")
+
+
 def test_delays_become_levels_where_there_is_one_and_timers_elsewhere() -> None:
     def properties(**columns: Any) -> list[dict[str, str]]:
         batch = frame(body=[b"x"] * len(next(iter(columns.values()))), **columns)

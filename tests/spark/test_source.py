@@ -28,6 +28,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from orbitmq.admin.session import open_session
 from orbitmq.admin.topics import TopicPlan, update_topic
 from orbitmq.errors import ConfigError, MessageError, RequestFailed, StorageError, TransportError
+from orbitmq.protocol.codes import ResponseCode
 from orbitmq.spark.access import link
 from orbitmq.spark.planning import RangesPartition
 from orbitmq.spark.queue_offsets import from_json
@@ -236,6 +237,8 @@ def pushed(server: Server) -> None:
         ([EqualTo(("queueId",), 99)], 0, []),
         ([EqualTo(("keys",), "k"), IsNotNull(("tags",))], 2, ["0", "1", "2", "3", "x"]),
         ([EqualTo(("tags",), "a||b")], 1, ["0", "1", "2", "3", "x"]),
+        ([EqualTo(("tags",), "*")], 1, ["0", "1", "2", "3", "x"]),
+        ([In(("tags",), ("*", "Aa"))], 1, ["0", "1", "2", "3", "x"]),
         ("later", 1, ["x"]),
         ("before", 1, ["0", "1", "2", "3"]),
     ],
@@ -300,6 +303,53 @@ def test_a_first_micro_batch_that_is_run_again_begins_where_it_began(server: Ser
     assert rows_of(after_crash, after_crash.partitions(moved, noted)) == []
     _, got = step(after_crash, noted)
     assert got == ["between"], "nothing is skipped"
+
+
+def test_a_stream_from_a_time_that_is_not_yet_notes_where_it_began(server: Server) -> None:
+    send(server, "Future", ["before"], order_key="k")
+    options = {"startingTimestamp": "2099-01-01", "startingOffsetsByTimestampStrategy": "latest"}
+    reader = stream_reader(server, subscribe="Future", **options)
+    first = reader.initialOffset()
+    send(server, "Future", ["between"], order_key="k")
+    noted, got = step(reader, first)
+    assert (noted, got) == (first, []), "an empty micro-batch, as from the latest"
+    after_crash = stream_reader(server, subscribe="Future", **options)
+    assert after_crash.initialOffset() != noted
+    assert step(after_crash, noted)[1] == ["between"]
+
+
+def test_a_checkpoint_of_other_topics_is_told(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    for topic in ("Former", "Present"):
+        send(server, topic, [topic], order_key="k")
+    reader = stream_reader(server, subscribe="Former", startingOffsets="earliest")
+    end, _ = step(reader, reader.initialOffset())
+    for wanted in ({"subscribe": "Present"}, {"subscribePattern": "Pres.*"}, {"assign": '{"Present":{"test":[0]}}'}):
+        with pytest.raises(StorageError, match=r"also of queue 0 of Former.*no longer name.*checkpoint of its own"):
+            stream_reader(server, **wanted).latestOffset(end, ALL)
+    lenient = stream_reader(server, subscribe="Present", failOnDataLoss="false")
+    after, got = step(lenient, end)
+    assert got == ["Present"], "a topic that the checkpoint does not know is new, and read from its beginning"
+    assert after["Former"] == end["Former"]
+    assert "no longer name" in caplog.text
+
+
+def test_a_name_server_that_does_not_know_the_topic_yet_is_no_reason_to_fail(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that has just been started hears of topics when brokers next register."""
+    send(server, "Unheard", ["1"])
+    reader = stream_reader(server, subscribe="Unheard", startingOffsets="earliest")
+    end, _ = step(reader, reader.initialOffset())
+    send(server, "Unheard", ["2"])
+
+    async def unknown(*_: object, **__: object) -> None:
+        raise RequestFailed(ResponseCode.TOPIC_NOT_EXIST, "topic 'Unheard' does not exist")
+
+    monkeypatch.setattr("orbitmq.spark.stream_reader.find_queues", unknown)
+    assert step(reader, end)[1] == ["2"]
+    assert "no look for new queues: topic 'Unheard' does not exist" in caplog.text
+    with pytest.raises(RequestFailed, match="does not exist"):
+        stream_reader(server, subscribe="Unheard").initialOffset()
 
 
 def change_queues(server: Server, topic: str, count: int) -> None:
@@ -392,7 +442,7 @@ def test_limits_hold_and_available_now_ends_where_it_began(server: Server) -> No
     assert sizes == [8, 8, 4]
 
 
-def test_bytes_limit_a_micro_batch_about(server: Server) -> None:
+def test_bytes_limit_a_micro_batch_about(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = random.Random(1)
     send(server, "Heavy", [noise.randbytes(5_000).hex() for _ in range(40)], order_key="k")
     reader = stream_reader(server, subscribe="Heavy", startingOffsets="earliest", maxBytesPerTrigger="60kb")
@@ -400,6 +450,13 @@ def test_bytes_limit_a_micro_batch_about(server: Server) -> None:
     assert 5 <= len(got) <= 15
     _, everything = step(reader, reader.initialOffset(), ALL)
     assert len(everything) == 40, "a trigger that ignores limits says so"
+
+    async def busy(*_: object) -> None:
+        raise RequestFailed(ResponseCode.SYSTEM_BUSY, "too much to do")
+
+    monkeypatch.setattr("orbitmq.spark.stream_reader.pull_once", busy)
+    _, got = step(reader, reader.initialOffset(), reader.getDefaultReadLimit())
+    assert len(got) == 40, "without a sample there is no limit, and no failure"
 
 
 def test_too_little_waits_for_more(server: Server) -> None:
@@ -479,6 +536,10 @@ def test_a_topic_that_was_made_anew_fails_or_is_read_from_its_beginning(server: 
         stream_reader(server, **options).latestOffset(ahead, ALL)
     reader = stream_reader(server, **options, failOnDataLoss="false")
     assert step(reader, ahead) == (end, ["1", "2"])
+    in_one_go = stream_reader(server, **options, failOnDataLoss="false")
+    in_one_go.prepareForTriggerAvailableNow()
+    assert step(in_one_go, ahead) == (end, ["1", "2"]), "with availableNow, too"
+    assert step(in_one_go, end) == (end, [])
 
 
 def test_a_broken_record_is_an_error_or_left_out(server: Server) -> None:

@@ -40,7 +40,11 @@ def options(**more: str) -> Any:
         ({"topic": "Other"}, "topic.*mean the same and say different things|mean the same"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss is 'maybe'.*true or false"),
         ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
+        ({"maxOffsetsPerTrigger": "--5"}, "maxOffsetsPerTrigger is '--5'.*at least 1"),
+        ({"maxOffsetsPerTrigger": "²"}, "at least 1"),
         ({"maxTriggerDelay": "soon"}, "a duration such as"),
+        ({"startingOffsets": '{"Orders":{"a":{"²":1}}}'}, "startingOffsets is"),
+        ({"startingTimestamp": "²"}, "which is no time"),
         ({"maxBytesPerTrigger": "lots"}, "a size such as"),
         ({"startingOffsets": "middle"}, r"startingOffsets is 'middle'.*-1 is the latest"),
         ({"startingOffsets": '{"Orders":{"a":{"0":-3}}}'}, "startingOffsets is"),
@@ -70,6 +74,28 @@ def test_old_names_of_options_are_understood() -> None:
     made = source_options(old, streaming=True)
     assert (made.access.name_servers, made.topics, made.tags, made.group) == ("n:1", ("T",), "a || b", "g")
     assert made.pull_batch == 64
+
+
+def test_a_stream_may_begin_at_the_latest_of_one_queue_and_a_batch_may_not() -> None:
+    given = {**NEEDED, "startingOffsets": '{"Orders":{"a":{"0":-1}}}'}
+    assert source_schema(given).fieldNames()[0] == "topic", "it is asked for before Spark knows which of the two it is"
+    assert source_options(given, streaming=True).starting.moves
+    with pytest.raises(ConfigError, match="cannot start at the latest"):
+        source_options(given, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "moves"),
+    [
+        ({"startingOffsets": "earliest"}, False),
+        ({"startingOffsets": "latest"}, True),
+        ({"startingOffsets": '{"Orders":{"a":{"0":5,"1":-2}}}'}, False),
+        ({"startingTimestamp": "2026-01-01"}, False),
+        ({"startingTimestamp": "2026-01-01", "startingOffsetsByTimestampStrategy": "latest"}, True),
+    ],
+)
+def test_a_beginning_that_lies_elsewhere_when_it_is_sought_again_is_known(given: dict[str, str], moves: bool) -> None:
+    assert options(**given).starting.moves is moves
 
 
 def test_a_stream_begins_with_the_latest_and_a_batch_with_the_earliest() -> None:

@@ -25,7 +25,7 @@ from orbitmq.errors import ConfigError, StorageError
 from orbitmq.spark import table_formats
 from orbitmq.spark.archive import Archive, archived_source
 from orbitmq.spark.compaction import CompactionSummary, compact
-from orbitmq.spark.lake import Lake, LakeState, Manifest
+from orbitmq.spark.lake import DataFile, Lake, LakeState, Manifest
 from orbitmq.spark.lake_writer import LakeWriter
 from orbitmq.spark.source_options import source_options, source_schema
 from orbitmq.spark.table_formats import TableChange, begun_table, open_table, publish_batch
@@ -361,6 +361,64 @@ def test_of_several_who_take_a_number_at_once_one_has_it(tmp_path: Path) -> None
     with ThreadPoolExecutor(8) as threads:
         assert sum(threads.map(publish, range(8))) == 1
     assert [path.name for path in (tmp_path / "_manifests").iterdir()] == ["00000000.json"]
+
+
+def written_file(where: Path, text: str) -> tuple[pa.Schema, list[DataFile]]:
+    """One file of one row, which no table names yet: its schema, and what a commit says of it."""
+    schema = pa.schema([("body", pa.string())])
+    writer = LakeWriter(Lake(str(where)), text, schema, layout="none", compression="none")
+    writer.write(pa.RecordBatch.from_pylist([{"body": text}], schema=schema))
+    return schema, writer.close()
+
+
+def test_writers_of_one_delta_table_who_commit_at_one_moment_all_count(tmp_path: Path) -> None:
+    """Streams of several queries into one table, which none of them finds there at first."""
+    pytest.importorskip("deltalake")
+    together = Barrier(4, timeout=60)
+
+    def write(writer: str) -> list[StorageError]:
+        refused = []
+        for number in range(3):
+            schema, files = written_file(tmp_path, f"{writer}{number}")
+            change = TableChange(writer=writer, number=number, added=files, at_ms=0)
+            table = open_table(Lake(str(tmp_path)), "delta")
+            together.wait()
+            table.create(schema, "none")
+            together.wait()
+            try:
+                table.commit(change)
+            except StorageError as error:
+                refused.append(error)
+        return refused
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(write, "abcd")) == [[], [], [], []]
+    found = Counter(table_rows("delta", tmp_path)["body"].to_pylist())
+    assert found == Counter(f"{writer}{number}" for writer in "abcd" for number in range(3))
+    assert [open_table(Lake(str(tmp_path)), "delta").committed(writer) for writer in "abcd"] == [2, 2, 2, 2]
+
+
+def test_of_two_drivers_of_one_query_who_commit_a_batch_at_one_moment_one_counts(tmp_path: Path) -> None:
+    """The first was given up, and is not dead."""
+    pytest.importorskip("deltalake")
+    schema, first = written_file(tmp_path, "first")
+    _, second = written_file(tmp_path, "second")
+    open_table(Lake(str(tmp_path)), "delta").create(schema, "none")
+    together = Barrier(2, timeout=60)
+
+    def commit(files: Any) -> bool:
+        table = open_table(Lake(str(tmp_path)), "delta")
+        assert table.committed("query") < 0, "neither knows of the other"
+        together.wait()
+        try:
+            table.commit(TableChange(writer="query", number=0, added=files, at_ms=0))
+        except StorageError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as threads:
+        assert sum(threads.map(commit, (first, second))) == 1
+    assert table_rows("delta", tmp_path).num_rows == 1
 
 
 def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,11 @@ def lake_options(default_layout: str) -> Callable[[F], F]:
 @click.option("--tags", help="Only messages with one of these tags: 'new || paid'.")
 @click.option("--filter-sql", help="Only messages for which it holds, where brokers have enablePropertyFilter.")
 @click.option(
-    "--from", "start", default="earliest", show_default=True, help="Where new queues begin: earliest or latest."
+    "--from",
+    "start",
+    default="earliest",
+    show_default=True,
+    help="Where a new archive begins: earliest or latest. Queues that come later are read whole.",
 )
 @click.option(
     "--continuous", is_flag=True, help="Go on until interrupted, instead of ending with the messages there are."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from orbitmq.cli.spark_rows import (
     Volumes,
     typed,
 )
-from orbitmq.cli.spark_session import SparkPlace, spark_options, status
+from orbitmq.cli.spark_session import SparkPlace, require_spark, spark_options, status
 from orbitmq.cli.view import View, csv_text, rows_text, show_document, table_text, yaml_text
 
 if TYPE_CHECKING:
@@ -33,13 +34,49 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from orbitmq.cli.options import Target
+    from orbitmq.spark.charts import Page
 
     F = TypeVar("F", bound=Callable[..., Any])
 
 _FILES = ("parquet", "csv", "json")
 _TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
-page_option = click.option("--html", "page", type=click.Path(path_type=Path), help="Also write a page of charts.")
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """Where charts go, if anywhere."""
+
+    page: Path | None
+    image: Path | None
+
+    def check(self) -> None:
+        """What is missing is told before Spark starts."""
+        if self.image is not None:
+            require_spark()
+            from orbitmq.spark.chart_image import check_pictures
+
+            check_pictures()
+
+    def write(self, charts: Page) -> None:
+        if self.page is not None:
+            from orbitmq.spark.chart_page import html_page
+
+            saved_file.save(self.page, html_page(charts), keep_old=False)
+        if self.image is not None:
+            from orbitmq.spark.chart_image import png_image
+
+            saved_file.save(self.image, png_image(charts), keep_old=False)
+        for path in filter(None, (self.page, self.image)):
+            click.echo(f"charts are in {path}", err=True)
+
+
+def chart_options(function: F) -> F:
+    """Gives the command `pictures`: the page and the picture to make, where they are wanted."""
+    options = (
+        click.option("--html", "page", type=click.Path(path_type=Path), help="Also write a page of charts."),
+        click.option("--png", "image", type=click.Path(path_type=Path), help="Also draw the charts as a picture."),
+    )
+    return bundled(function, "pictures", options, lambda page, image: Pictures(page, image))
 
 
 def table_options(function: F) -> F:
@@ -105,14 +142,15 @@ def sql(
 @click.command()
 @table_options
 @output_option
-@page_option
+@chart_options
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows of the longer lists.")
 @spark_options
 @target_options
 def stats(
-    target: Target, place: SparkPlace, sources: dict[str, tuple[str, ...]], output: str, page: Path | None, top: int
+    target: Target, place: SparkPlace, sources: dict[str, tuple[str, ...]], output: str, pictures: Pictures, top: int
 ) -> None:
     """Volume by topic, tag and hour, how even queues are, and the largest messages."""
+    pictures.check()
     with place.session("stats") as session:
         from orbitmq.spark.frames import Tables, all_frames
         from orbitmq.spark.statistics import COLUMNS, statistics, statistics_page
@@ -142,17 +180,18 @@ def stats(
             click.echo(f"{name}:")
             _show(row_type, rows[:top], output)
             click.echo()
-    _write_page(page, lambda: statistics_page(found))
+    pictures.write(statistics_page(found))
 
 
 @click.command()
 @click.option("--trace-topic", default=_TRACE_TOPIC, show_default=True)
 @output_option
-@page_option
+@chart_options
 @spark_options
 @target_options
-def trace(target: Target, place: SparkPlace, trace_topic: str, output: str, page: Path | None) -> None:
+def trace(target: Target, place: SparkPlace, trace_topic: str, output: str, pictures: Pictures) -> None:
     """How long messages take to be produced, delivered and consumed, from the trace topic."""
+    pictures.check()
     with place.session("trace") as session:
         from orbitmq.spark.frames import topic_frame
         from orbitmq.spark.trace_latency import histogram, latencies, latency_page, summary
@@ -164,7 +203,7 @@ def trace(target: Target, place: SparkPlace, trace_topic: str, output: str, page
         buckets = histogram(found)
         status("")
     _show(StageLatency, typed(StageLatency, rows), output)
-    _write_page(page, lambda: latency_page(rows, buckets))
+    pictures.write(latency_page(rows, buckets))
 
 
 @click.command()
@@ -206,7 +245,7 @@ def dlq(
         where = f"to {to_topic}" if to_topic else "to the topics they came from"
         if count and may_go_on(f"{count} messages go {where}", "Send them?", yes=yes, dry_run=dry_run):
             status("sending")
-            rules.resend(letters, connection, to_topic=to_topic, job=f"{group} {rule} {to_topic}")
+            rules.resend(letters, connection, to_topic=to_topic)
             status("")
             click.echo(f"sent {count} messages {where}", err=output != "table")  # what follows JSON is no JSON
 
@@ -246,9 +285,3 @@ def _texts(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_texts(one) for one in value]
     return value
-
-
-def _write_page(path: Path | None, make: Callable[[], str]) -> None:
-    if path is not None:
-        saved_file.save(path, make(), keep_old=False)
-        click.echo(f"charts are in {path}", err=True)

@@ -15,6 +15,7 @@ import msgspec
 
 from orbitmq.errors import ConfigError
 from orbitmq.message import QueueRef
+from orbitmq.protocol.codes import ResponseCode
 from orbitmq.spark.access import link
 from orbitmq.spark.bounds import ending_offsets, starting_offsets, within
 from orbitmq.spark.discovery import extents, find_queues
@@ -145,21 +146,30 @@ class Archive:
             self._run(pending)
         return pending is not None
 
+    @property
+    def _has_begun(self) -> bool:
+        return self.state.next_number > 0
+
     def _ask(self) -> tuple[Offsets, Offsets]:
         """Where every queue is to be read from, and where it ends."""
         cluster, seconds = self._link.cluster, self._options.retry_ms / 1000
-        return self._link.run(patiently(cluster, self._options.topics, seconds, lambda: self._bounds(cluster)))
+        # A topic that was there may be unknown to a name server that has just been started.
+        also = (ResponseCode.TOPIC_NOT_EXIST,) if self.state.offsets else ()
+        return self._link.run(patiently(cluster, self._options.topics, seconds, lambda: self._bounds(cluster), also))
 
     async def _bounds(self, cluster: Cluster) -> tuple[Offsets, Offsets]:
         options = self._options
         found = await find_queues(cluster, options, may_be_none=True)
         held = await extents(cluster, found.queues)
         done = from_json(self.state.offsets)
-        new = {queue: extent for queue, extent in held.items() if queue not in done}
-        start = await starting_offsets(cluster, options, new) if new else {}
+        start: Offsets = {}
+        if not self._has_begun:
+            start = await starting_offsets(cluster, options, held)
         for queue, extent in held.items():
             if queue in done:
                 start[queue] = within(options, queue, done[queue], extent, "the archive")
+            elif self._has_begun:  # it came since
+                start[queue] = extent.low
         latest = await ending_offsets(cluster, options, held)
         return start, {queue: max(latest[queue], start[queue]) for queue in held}
 
@@ -168,7 +178,9 @@ class Archive:
         end = self._pace.end(start, latest, now_ms, _NO_SIZE)
         ranges = ranges_between(start, end) if end is not None else []
         if not ranges:
-            return None
+            if self._has_begun or not self._options.starting.moves:
+                return None
+            end = start  # a batch of nothing: it notes where the archive begins, which is elsewhere when it is sought again
         self._pace.triggered(now_ms)
         parallel = self._spark.sparkContext.defaultParallelism
         tasks = plan(ranges, self._options.min_partitions, self._options.max_partitions or 4 * parallel)
@@ -229,7 +241,7 @@ class Archive:
         )
 
     def _count(self, batch: BatchPlan, files: list[DataFile]) -> None:
-        self.summary.batches += 1
+        self.summary.batches += bool(batch.tasks)
         self.summary.rows += sum(file.rows for file in files)
         self.summary.bytes += sum(file.bytes for file in files)
         self.summary.files += len(files)

@@ -1,100 +1,127 @@
-"""Small charts as SVG inside one HTML page: nothing to install, nothing fetched when it is looked at."""
+"""Small charts: bars, lines and tables, laid out here and drawn by whoever shows them.
+
+    what was found ─> Page of Sections ─┬─> chart_page.py   one HTML page with SVG inside
+                                        └─> chart_image.py  a PNG picture
+
+A drawing is `WIDTH` wide; its y grows downwards, and a text stands on its y.
+"""
 
 from __future__ import annotations
 
-from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_WIDTH: Final = 860
+WIDTH: Final = 860
+INK: Final = "#1c2733"
+GRID: Final = "#e3e8ee"
 _BAR: Final = 22
 _LABELS: Final = 220
 _PLOT_HEIGHT: Final = 220
 _COLOURS: Final = ("#2f6db5", "#d1495b", "#3b8f5a", "#b5832f", "#6b4fa0")
-_STYLE: Final = """
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:900px;color:#1c2733;padding:0 1rem}
-h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}
-table{border-collapse:collapse;font-size:13px}td,th{padding:.25rem .8rem .25rem 0;text-align:left;border-bottom:1px solid #e3e8ee}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}svg text{font:12px system-ui,sans-serif;fill:#1c2733}
-"""
+
+Anchor = Literal["start", "middle", "end"]
 
 
-def page(title: str, parts: Sequence[str]) -> str:
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>{''.join(parts)}</body></html>\n"
-    )
+class Text(NamedTuple):
+    x: float
+    y: float
+    text: str
+    anchor: Anchor = "start"
+    colour: str = INK
+    whole: str = ""  # what it stands for, if it was cut
 
 
-def section(title: str, *parts: str) -> str:
-    return f"<h2>{escape(title)}</h2>{''.join(parts)}"
+class Box(NamedTuple):
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
 
 
-def bars(rows: Sequence[tuple[str, float]], unit: str = "") -> str:
+class Line(NamedTuple):
+    points: tuple[tuple[float, float], ...]
+    colour: str
+    width: int
+
+
+class Drawing(NamedTuple):
+    height: int
+    shapes: tuple[Text | Box | Line, ...]
+
+
+class Cell(NamedTuple):
+    text: str
+    is_number: bool
+
+
+class Table(NamedTuple):
+    titles: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+class Section(NamedTuple):
+    title: str
+    part: Drawing | Table
+
+
+class Page(NamedTuple):
+    title: str
+    sections: tuple[Section, ...]
+
+
+def bars(rows: Sequence[tuple[str, float]], unit: str = "") -> Drawing:
     """One bar a row, the longest as wide as there is room."""
     most = max((value for _, value in rows), default=0) or 1
-    room = _WIDTH - _LABELS - 120
-    parts = []
+    room = WIDTH - _LABELS - 120
+    shapes: list[Text | Box | Line] = []
     for index, (label, value) in enumerate(rows):
         y = index * _BAR
         width = max(1.0, value / most * room)
-        parts.append(
-            f'<text x="{_LABELS - 8}" y="{y + 15}" text-anchor="end">{escape(_short(label))}<title>{escape(label)}</title></text>'
-            f'<rect x="{_LABELS}" y="{y + 3}" width="{width:.1f}" height="{_BAR - 6}" fill="{_COLOURS[0]}"/>'
-            f'<text x="{_LABELS + width + 6:.1f}" y="{y + 15}">{figure(value)}{escape(unit)}</text>'
-        )
-    return _svg(len(rows) * _BAR, parts)
+        shapes.append(Text(_LABELS - 8, y + 15, _short(label), "end", whole=label))
+        shapes.append(Box(_LABELS, y + 3, width, _BAR - 6, _COLOURS[0]))
+        shapes.append(Text(_LABELS + width + 6, y + 15, f"{figure(value)}{unit}"))
+    return Drawing(len(rows) * _BAR, tuple(shapes))
 
 
-def lines(labels: Sequence[str], series: Mapping[str, Sequence[float]], unit: str = "") -> str:
+def lines(labels: Sequence[str], series: Mapping[str, Sequence[float]], unit: str = "") -> Drawing:
     """One line a series over the same labels."""
     most = max((value for values in series.values() for value in values), default=0) or 1
     left, right, top = 70, 20, 10
-    room = _WIDTH - left - right
+    room = WIDTH - left - right
     steps = max(1, len(labels) - 1)
-    parts = [
-        f'<line x1="{left}" x2="{_WIDTH - right}" y1="{y:.0f}" y2="{y:.0f}" stroke="#e3e8ee"/>'
-        f'<text x="{left - 8}" y="{y + 4:.0f}" text-anchor="end">{figure(most * share)}{escape(unit)}</text>'
-        for share in (0, 0.5, 1)
-        for y in [top + _PLOT_HEIGHT * (1 - share)]
-    ]
+    shapes: list[Text | Box | Line] = []
+    for share in (0, 0.5, 1):
+        y = top + _PLOT_HEIGHT * (1 - share)
+        shapes.append(Line(((left, y), (WIDTH - right, y)), GRID, 1))
+        shapes.append(Text(left - 8, y + 4, f"{figure(most * share)}{unit}", "end"))
     for index, (name, values) in enumerate(series.items()):
         colour = _COLOURS[index % len(_COLOURS)]
-        points = " ".join(
-            f"{left + at * room / steps:.1f},{top + _PLOT_HEIGHT * (1 - value / most):.1f}"
-            for at, value in enumerate(values)
+        points = tuple(
+            (left + at * room / steps, top + _PLOT_HEIGHT * (1 - value / most)) for at, value in enumerate(values)
         )
-        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{points}"/>')
-        parts.append(
-            f'<text x="{left + 8 + 150 * index}" y="{top + _PLOT_HEIGHT + 40}" style="fill:{colour}">{escape(name)}</text>'
-        )
+        shapes.append(Line(points, colour, 2))
+        shapes.append(Text(left + 8 + 150 * index, top + _PLOT_HEIGHT + 40, name, colour=colour))
     for at in sorted({0, len(labels) // 2, len(labels) - 1} & set(range(len(labels)))):
-        anchor = "start" if at == 0 else "end" if at == len(labels) - 1 else "middle"
-        parts.append(
-            f'<text x="{left + at * room / steps:.1f}" y="{top + _PLOT_HEIGHT + 18}" text-anchor="{anchor}">{escape(labels[at])}</text>'
-        )
-    return _svg(_PLOT_HEIGHT + 60, parts)
+        anchor: Anchor = "start" if at == 0 else "end" if at == len(labels) - 1 else "middle"
+        shapes.append(Text(left + at * room / steps, top + _PLOT_HEIGHT + 18, labels[at], anchor))
+    return Drawing(_PLOT_HEIGHT + 60, tuple(shapes))
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    def cell(value: object, tag: str) -> str:
-        is_number = isinstance(value, int | float)
-        text = figure(value) if isinstance(value, int | float) else "-" if value is None else str(value)
-        return f"<{tag}{' class=n' if is_number else ''}>{escape(text)}</{tag}>"
-
-    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
-    body = "".join(f"<tr>{''.join(cell(value, 'td') for value in row)}</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    return Table(tuple(titles), tuple(tuple(map(_cell, row)) for row in rows))
 
 
 def figure(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.2f}"
 
 
-def _svg(height: float, parts: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" height="{height:.0f}">{"".join(parts)}</svg>'
+def _cell(value: object) -> Cell:
+    if isinstance(value, int | float):
+        return Cell(figure(value), is_number=True)
+    return Cell("-" if value is None else str(value), is_number=False)
 
 
 def _short(label: str) -> str:

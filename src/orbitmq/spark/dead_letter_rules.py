@@ -7,7 +7,6 @@ A rule is a condition in SQL over the columns of a message and `originTopic`:
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sql
@@ -48,13 +47,13 @@ def analysis(letters: DataFrame) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in counted.collect()]
 
 
-def resend(letters: DataFrame, connection: Mapping[str, str], *, to_topic: str = "", job: str) -> None:
-    """Each to the topic it came from, or all to `to_topic`. Run again with the same job, repeats carry the same ids."""
+def resend(letters: DataFrame, connection: Mapping[str, str], *, to_topic: str = "") -> None:
+    """Each to the topic it came from, or all to `to_topic`. A letter that is sent again has the same dedup id, whatever was chosen."""
     topic = sql.lit(to_topic) if to_topic else sql.col("originTopic")
-    chosen = letters.where(topic.isNotNull()).withColumn("topic", topic)
-    # In one order, whatever Spark made of the read: the ids follow from it.
+    place = sql.concat_ws(":", sql.col("topic"), "brokerName", "queueId", "queueOffset")
+    chosen = letters.withColumn("dedupId", place).withColumn("topic", topic).where("topic IS NOT NULL")
     ordered = chosen.orderBy("brokerName", "queueId", "queueOffset").select(
-        "topic", "tags", "keys", "body", "properties"
+        "topic", "tags", "keys", "body", "properties", "dedupId"
     )
-    options = {"jobId": sha256(job.encode()).hexdigest()[:32], "producerGroup": "orbitmq-spark-dlq"}
+    options = {"producerGroup": "orbitmq-spark-dlq"}
     ordered.coalesce(1).write.format("rocketmq").options(**connection, **options).mode("append").save()

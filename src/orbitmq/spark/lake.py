@@ -31,7 +31,7 @@ from orbitmq.errors import ConfigError, StorageError
 from orbitmq.spark.queue_offsets import OffsetsJson
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -161,11 +161,11 @@ class Lake:
 
         A table's older versions may name files that no longer count: they are left to what its format has for that.
         """
+        names = self._names()  # before the look for a plan: files of a batch that begins meanwhile are not among them
         if self.has(self._plan_path(state.next_number)):
             return []
         if state.format != "parquet":
-            return self.abandoned(state)
-        names = self._names()
+            return _abandoned(names, state)
         ours = [path for path, name in names.items() if _OUR_FILE.fullmatch(name) or _is_unfinished(name)]
         return [path for path in ours if path not in state.files]
 
@@ -174,12 +174,7 @@ class Lake:
 
         To be asked once a batch that is listed has been finished: then it is not the next.
         """
-        paths = []
-        for path, name in self._names().items():
-            tried = _TRY.fullmatch(name)
-            if _is_unfinished(name) or (tried and int(tried[1]) == state.next_number):
-                paths.append(path)
-        return paths
+        return _abandoned(self._names(), state)
 
     def remove(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -257,6 +252,15 @@ class Lake:
         where = fs.FileSelector(f"{self.root}/{MANIFESTS}", allow_not_found=True)
         names = [info.base_name for info in self.files.get_file_info(where)]
         return sorted(int(found[1]) for name in names if (found := _MANIFEST_NAME.fullmatch(name)))
+
+
+def _abandoned(names: Mapping[str, str], state: LakeState) -> list[str]:
+    paths = []
+    for path, name in names.items():
+        tried = _TRY.fullmatch(name)
+        if _is_unfinished(name) or (tried and int(tried[1]) == state.next_number):
+            paths.append(path)
+    return paths
 
 
 def _is_unfinished(name: str) -> bool:

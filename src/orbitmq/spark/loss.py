@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 _HINT: Final = "retention overtook the query, or the topic was made anew; failOnDataLoss=false goes on without them"
 
 
-def report_loss(options: SourceOptions, what: str) -> None:
+def report_loss(options: SourceOptions, what: str, hint: str = _HINT) -> None:
     if options.fail_on_data_loss:
-        raise StorageError(what, hint=_HINT)
+        raise StorageError(what, hint=hint)
     logger.warning("%s; going on without them", what)

@@ -61,7 +61,7 @@ class Options:
         text = self.text(name).replace("_", "")
         if not text:
             return default
-        if not text.lstrip("-").isdigit() or int(text) < at_least:
+        if not text.isdecimal() or int(text) < at_least:
             raise self.wrong(name, f"a whole number of at least {at_least}")
         return int(text)
 
@@ -72,7 +72,7 @@ class Options:
             return default
         digits = text.rstrip("abcdefghijklmnopqrstuvwxyz")
         unit = _UNITS_MS.get(text[len(digits) :] or "ms")
-        if not digits.isdigit() or unit is None:
+        if not digits.isdecimal() or unit is None:
             raise self.wrong(name, "a duration such as 500ms, 30s or 15m")
         return int(digits) * unit
 
@@ -83,7 +83,7 @@ class Options:
             return None
         digits = text.rstrip("abcdefghijklmnopqrstuvwxyz")
         unit = _SIZES.get(text[len(digits) :])
-        if not digits.isdigit() or unit is None or int(digits) < 1:
+        if not digits.isdecimal() or unit is None or int(digits) < 1:
             raise self.wrong(name, "a size such as 65536, 64mb or 1g")
         return int(digits) * unit
 
@@ -107,7 +107,7 @@ class Options:
 
 
 def moment_ms(text: str, what: str) -> int:
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

@@ -10,7 +10,7 @@ from orbitmq.errors import OrbitError, RequestFailed, TransportError
 from orbitmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from orbitmq.client.cluster import Cluster
 
@@ -25,12 +25,20 @@ _PASSING: Final = frozenset({
 })  # fmt: skip
 
 
-def may_pass(error: OrbitError) -> bool:
-    """Whether the same question can get an answer a little later."""
-    return isinstance(error, TransportError) or (isinstance(error, RequestFailed) and error.code in _PASSING)
+def may_pass(error: OrbitError, also: Collection[int] = ()) -> bool:
+    """Whether the same question can get an answer a little later. `also`: refusals that pass where it is asked."""
+    if isinstance(error, RequestFailed):
+        return error.code in _PASSING or error.code in also
+    return isinstance(error, TransportError)
 
 
-async def patiently(cluster: Cluster, topics: Iterable[str], seconds: float, question: Callable[[], Awaitable[T]]) -> T:
+async def patiently(
+    cluster: Cluster,
+    topics: Iterable[str],
+    seconds: float,
+    question: Callable[[], Awaitable[T]],
+    also: Collection[int] = (),
+) -> T:
     """The answer; the last failure when none came within `seconds`. Between attempts the topics' routes are fetched."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
@@ -40,7 +48,7 @@ async def patiently(cluster: Cluster, topics: Iterable[str], seconds: float, que
         try:
             return await question()
         except OrbitError as error:
-            if not may_pass(error) or loop.time() + pause >= deadline:
+            if not may_pass(error, also) or loop.time() + pause >= deadline:
                 raise
             if not complained:
                 logger.warning("%s; asking again for up to %.0f s", error, seconds)

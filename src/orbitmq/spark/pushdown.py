@@ -77,7 +77,7 @@ class FilteringBatchReader(BatchReader):
             return len(values) == 1
         if column == "tags" and not self.options.sql and self.options.tags in ("", "*"):
             tags = [tag for tag in values if isinstance(tag, str)]
-            if len(tags) == len(values) and all(tag and tag.strip() == tag and "|" not in tag for tag in tags):
+            if len(tags) == len(values) and all(_is_one_tag(tag) for tag in tags):
                 self.options = replace(self.options, tags=" || ".join(sorted(tags)))
                 return True
         return False
@@ -132,6 +132,11 @@ class FilteringBatchReader(BatchReader):
             if start < until:
                 narrowed.append(QueueRange(range_.queue, start, until))
         return narrowed
+
+
+def _is_one_tag(tag: str) -> bool:
+    """Whether a subscription to it means this tag and nothing else: "*" means all, "a || b" two of them."""
+    return tag not in ("", "*") and tag.strip() == tag and "|" not in tag
 
 
 def _column(one: Any) -> str:

@@ -55,7 +55,7 @@ def from_progress(text: str | None) -> Offsets | None:
         if not isinstance(brokers, dict) or not all(isinstance(queues, dict) for queues in brokers.values()):
             return None
         for queues in brokers.values():
-            if not all(queue_id.isdigit() and type(offset) is int for queue_id, offset in queues.items()):
+            if not all(queue_id.isdecimal() and type(offset) is int for queue_id, offset in queues.items()):
                 return None
     return from_json(value)
 
@@ -111,7 +111,7 @@ def _leaves(text: str, option: str, form: str) -> Iterable[tuple[QueueRef, Any]]
         if not isinstance(brokers, dict):
             raise _not_in_form(option, text, form)
         for broker_name, queues in brokers.items():
-            if not isinstance(queues, dict) or not all(queue_id.isdigit() for queue_id in queues):
+            if not isinstance(queues, dict) or not all(queue_id.isdecimal() for queue_id in queues):
                 raise _not_in_form(option, text, form)
             for queue_id, value in queues.items():
                 yield QueueRef(topic, broker_name, int(queue_id)), value

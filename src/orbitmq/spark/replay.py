@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from orbitmq.errors import ConfigError
+from orbitmq.errors import ConfigError, StorageError
 from orbitmq.message import QueueRef
 from orbitmq.message.properties import SHARDING_KEY
 from orbitmq.spark.access import link
@@ -200,7 +200,14 @@ def _batches(task: ReplayTask) -> Iterator[pa.RecordBatch]:
         yield from RangeReader(link(task.source.access), task.source, wanted).batches(ranges)
         return
     lake = Lake(task.lake)
-    with lake.files.open_input_file(f"{lake.root}/{unit.path}") as stream:
+    try:
+        opened = lake.files.open_input_file(f"{lake.root}/{unit.path}")
+    except FileNotFoundError:
+        raise StorageError(
+            f"{lake.address_of(unit.path)} is gone: the archive was compacted since this replay was planned",
+            hint="begin anew with another --state; what was sent has the same REPLAY_MSG_ID then, and other dedup ids",
+        ) from None
+    with opened as stream:
         file = parquet.ParquetFile(stream)
         missing = [name for name in _COLUMNS.split(",") if name not in file.schema_arrow.names]
         if missing:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,7 +109,10 @@ class RowWriter:
 class BatchWriter(DataSourceArrowWriter, RowWriter):
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return self.write_rows(iterator, _current_task(self.job_id))
+        task = _current_task(self.job_id)
+        if task.run != self.job_id:  # inside foreachBatch, where one micro-batch may write several frames
+            task = replace(task, run=f"{task.run}-{self.options.job_id or self.options.topic or 'rows'}")
+        return self.write_rows(iterator, task)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _report(messages, "the job")

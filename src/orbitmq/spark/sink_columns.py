@@ -9,6 +9,7 @@
     delay            interval, or seconds as a number
     deliverAt        timestamp
     delayLevel       int, one of the broker's levels, counted from 1
+    dedupId          string: what repeats of the row share, where the sink's own id (its task and number) would not do
 
 Columns that the source makes and the sink has no use for (queueId, storeTimestamp, ...) are left out, so that what was read can
 be written as it is.
@@ -72,6 +73,7 @@ _COLUMNS: Final[dict[str, tuple[tuple[str, ...], Callable[[DataType], bool], str
     "delay": ((), _is_delay, "an interval, or a number of seconds"),
     "deliverAt": (("deliver_at",), lambda kind: isinstance(kind, TimestampType), "timestamp"),
     "delayLevel": (("delay_level",), lambda kind: isinstance(kind, IntegralType), "int"),
+    "dedupId": (("dedup_id",), _is_text, "string"),
 }
 _BY_NAME: Final = {alias: name for name, (aliases, _, _) in _COLUMNS.items() for alias in (name, *aliases)}
 _IGNORED: Final = frozenset(SOURCE_COLUMNS) - _BY_NAME.keys()

@@ -72,7 +72,9 @@ def encode_rows(
     bodies = _bodies(given["body"], options.max_message_bytes, verdicts)
     topics = _topics(given.get("topic"), batch.num_rows, options.topic, verdicts)
     entries = [entry(names.UNIQUE_KEY, pa.array(ids, pa.string()))]
-    if dedup_ids is not None:
+    if "dedupId" in given:
+        entries.append(entry(DEDUP_ID, _given_dedup_ids(given["dedupId"], dedup_ids, verdicts)))
+    elif dedup_ids is not None:
         entries.append(entry(DEDUP_ID, dedup_ids))
     entries += _user_entries(given, verdicts)
     delays, travels_alone = _delay_entries(given, verdicts)
@@ -141,6 +143,13 @@ def _topics(given: pa.Array | None, count: int, option: str, verdicts: _Verdicts
             is_it = pc.fill_null(pc.equal(topics, topic), False).to_numpy(zero_copy_only=False)
             verdicts.refuse(is_it, str(error))
     return topics
+
+
+def _given_dedup_ids(given: pa.Array, made: pa.Array | None, verdicts: _Verdicts) -> pa.Array:
+    """Those of the rows; rows without one have what the sink made for them."""
+    verdicts.refuse(holds_separator(given), "its dedupId holds a character that separates properties")
+    own = pc.if_else(pc.equal(pc.binary_length(given), 0), pa.scalar(None, pa.string()), given)
+    return own if made is None else pc.coalesce(own, made)
 
 
 def _user_entries(given: dict[str, pa.Array], verdicts: _Verdicts) -> list[pa.Array]:

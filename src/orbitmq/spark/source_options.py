@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from orbitmq.client.filters import Sql, Subscription, subscription
 from orbitmq.client.names import check_group, check_topic
-from orbitmq.client.namespaces import wrapped
+from orbitmq.client.namespaces import unwrapped, wrapped
 from orbitmq.errors import ConfigError, MessageError
 from orbitmq.message import QueueRef
 from orbitmq.spark import access as access_options
@@ -76,6 +76,13 @@ class Bound:
     times: Offsets = field(default_factory=dict)
     when_none: WhenNone = "error"  # by "time", for a queue without a message that late
 
+    @property
+    def moves(self) -> bool:
+        """Whether who asks again later finds it elsewhere."""
+        if self.anchor == "time":
+            return self.when_none == "latest"
+        return self.anchor in ("latest", "group") or LATEST in self.offsets.values()
+
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
@@ -110,6 +117,16 @@ class SourceOptions:
     from_slaves: bool
     push_filters: bool
 
+    def names(self, queue: QueueRef) -> bool:
+        """Whether a queue is among those that are to be read, should it be there."""
+        if self.assigned:
+            return queue in self.assigned
+        if self.topics:
+            return queue.topic in self.topics
+        namespace = self.access.namespace
+        is_inside = wrapped(namespace, queue.topic) == queue.topic
+        return is_inside and re.fullmatch(self.pattern, unwrapped(namespace, queue.topic)) is not None
+
     def subscription(self, topic: str) -> Subscription:
         return subscription(topic, Sql(self.sql) if self.sql else self.tags or None, 0)
 
@@ -139,7 +156,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool, checking: bool 
     if group:
         check_group(group)
     commit = options.flag("commitOffsets", False)
-    starting = _starting(options, streaming=streaming)
+    starting = _starting(options, streaming=streaming, checking=checking)
     if not group and (commit or starting.anchor == "group"):
         raise ConfigError(
             "commitOffsets=true and startingOffsets=group need a group", hint='.option("groupId", "my-group")'
@@ -221,7 +238,7 @@ def _queues_wanted(options: Options) -> tuple[tuple[str, ...], str, tuple[QueueR
     return topics, pattern, assigned
 
 
-def _starting(options: Options, *, streaming: bool) -> Bound:
+def _starting(options: Options, *, streaming: bool, checking: bool) -> Bound:
     when_none = options.choice("startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
     by_time = _by_time(options, "starting", cast("WhenNone", when_none))
     if by_time is not None:
@@ -230,7 +247,7 @@ def _starting(options: Options, *, streaming: bool) -> Bound:
     if text.lower() in ("earliest", "latest", "group"):
         return Bound(cast("Anchor", text.lower()))
     offsets = parse_offsets(text, "startingOffsets")
-    if not streaming and LATEST in offsets.values():
+    if not streaming and not checking and LATEST in offsets.values():
         raise ConfigError("a batch read cannot start at the latest offset (-1)", hint="-2 is the earliest")
     return Bound("offsets", offsets)
 

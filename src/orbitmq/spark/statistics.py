@@ -84,22 +84,22 @@ def _skew(sized: DataFrame) -> DataFrame:
     )
 
 
-def statistics_page(found: Statistics) -> str:
+def statistics_page(found: Statistics) -> charts.Page:
     hours = sorted({str(row[0]) for row in found.hours})
     busiest = [str(row[0]) for row in found.topics[:5]]
     by_place = {(str(row[0]), str(row[1])): float(row[2]) for row in found.hours}
     series = {topic: [by_place.get((hour, topic), 0.0) for hour in hours] for topic in busiest}
-    return charts.page(
+    by_topic = [(str(row[0]), float(row[1])) for row in found.topics[:20]]
+    by_tag = [(f"{row[0]} {row[1] or '(none)'}", float(row[2])) for row in found.tags]
+    return charts.Page(
         "Messages in numbers",
-        [
-            charts.section("By topic", charts.bars([(str(row[0]), float(row[1])) for row in found.topics[:20]])),
-            charts.section("By hour (UTC)", charts.lines([hour[:16].replace("T", " ") for hour in hours], series)),
-            charts.section(
-                "By tag", charts.bars([(f"{row[0]} {row[1] or '(none)'}", float(row[2])) for row in found.tags])
-            ),
-            charts.section("Queues: fullest against average", charts.table(_QUEUES, found.queues)),
-            charts.section("Largest", charts.table(_LARGEST, found.largest)),
-        ],
+        (
+            charts.Section("By topic", charts.bars(by_topic)),
+            charts.Section("By hour (UTC)", charts.lines([hour[:16].replace("T", " ") for hour in hours], series)),
+            charts.Section("By tag", charts.bars(by_tag)),
+            charts.Section("Queues: fullest against average", charts.table(_QUEUES, found.queues)),
+            charts.Section("Largest", charts.table(_LARGEST, found.largest)),
+        ),
     )
 
 

@@ -25,7 +25,8 @@ from pyspark.sql.streaming.datasource import (
 
 from orbitmq.client import questions
 from orbitmq.client.filters import subscription
-from orbitmq.errors import OrbitError, TransportError
+from orbitmq.errors import OrbitError
+from orbitmq.protocol.codes import ResponseCode
 from orbitmq.spark.access import link
 from orbitmq.spark.bounds import starting_offsets
 from orbitmq.spark.discovery import Found, extents, find_queues, min_offsets
@@ -35,7 +36,7 @@ from orbitmq.spark.loss import report_loss
 from orbitmq.spark.patience import may_pass, patiently
 from orbitmq.spark.planning import RangesPartition, plan, ranges_between
 from orbitmq.spark.pulling import pull_once
-from orbitmq.spark.queue_offsets import LATEST, Offsets, OffsetsJson, from_json, listed, named, to_json
+from orbitmq.spark.queue_offsets import Offsets, OffsetsJson, from_json, listed, named, to_json
 from orbitmq.spark.range_reading import RangeReader
 from orbitmq.spark.rate_limits import TriggerPace
 
@@ -55,6 +56,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _NO_LIMIT: Final = 2**62
+_UNKNOWN_FOR_NOW: Final = (ResponseCode.TOPIC_NOT_EXIST,)
+_OTHER_QUEUES: Final = (
+    "name them again, begin with a checkpoint of its own, or let failOnDataLoss=false leave them unread"
+)
 _SAMPLED_QUEUES: Final = 3
 _SAMPLED_MESSAGES: Final = 16
 
@@ -95,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> OffsetsJson:  # noqa: N802
         here = self._link()
         begin = from_json(start)
-        if begin == self._initial and not self._initial_is_logged and self._beginning_moves():
+        if begin == self._initial and not self._initial_is_logged and self.options.starting.moves:
             self._initial_is_logged = True
             return to_json(begin)
         latest = self._patiently(here, lambda: self._latest_offsets(here.cluster, begin))
@@ -125,7 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         backwards = [queue for queue in until if until[queue] < from_here[queue]]
         if begin == self._initial:  # the first micro-batch, run again from a beginning that has moved beyond its end
             self._initial_is_logged = True
-            if backwards and not self._beginning_moves():
+            if backwards and not self.options.starting.moves:
                 report_loss(self.options, f"what the first micro-batch read is gone from {listed(backwards)}")
         elif backwards:  # made anew, and allowed by failOnDataLoss=false, else `latestOffset` would have failed
             from_here.update(self._patiently(here, lambda: min_offsets(here.cluster, backwards)))
@@ -163,7 +168,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return await starting_offsets(cluster, self.options, await extents(cluster, found.queues))
 
     async def _queues(self, cluster: Cluster) -> Found:
-        """Looked for from time to time. While no name server answers, those that are known have to do."""
+        """Looked for from time to time. While no name server answers, or one that has just been started does not know the topic
+        yet, those that are known have to do. Of a topic that is gone for good, the brokers say that it ends at 0: a loss."""
         now = time.monotonic()
         before = self._found
         if before is not None and now - self._found_at < self.options.discovery_ms / 1000:
@@ -171,8 +177,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._found_at = now
         try:
             self._found = await find_queues(cluster, self.options, may_be_none=True)
-        except TransportError as error:
-            if before is None:
+        except OrbitError as error:
+            if before is None or not may_pass(error, _UNKNOWN_FOR_NOW):
                 raise
             logger.warning("no look for new queues: %s", error)
             return before
@@ -212,7 +218,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """They stay where they are: were they forgotten, they would be read from their beginning when they come back."""
         away = begin.keys() - latest.keys()
         new = away - self._unreachable
-        for queue in sorted(new):
+        dropped = [queue for queue in new if not self.options.names(queue)]
+        if dropped:
+            what = f"the checkpoint is also of {listed(dropped)}, which the options no longer name"
+            report_loss(self.options, what, hint=_OTHER_QUEUES)
+        for queue in sorted(new.difference(dropped)):
             if queue.broker_name in found.brokers and queue not in failures:
                 report_loss(self.options, f"{named(queue)} is no longer there; what was not read of it is lost")
         if new:
@@ -235,15 +245,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounded: Offsets = {}
         for queue, offset in latest.items():
             if queue in self._target:
-                bounded[queue] = max(min(offset, self._target[queue]), begin.get(queue, 0))
+                end, read = min(offset, self._target[queue]), begin.get(queue, 0)
+                bounded[queue] = end if offset < read else max(end, read)  # before `read`: it was made anew
             elif queue in begin:
                 bounded[queue] = begin[queue]
         return bounded
-
-    def _beginning_moves(self) -> bool:
-        """Whether asking again later finds another beginning."""
-        starting = self.options.starting
-        return starting.anchor in ("latest", "group") or LATEST in starting.offsets.values()
 
     def _paced(self, here: Link, begin: Offsets, from_here: Offsets, latest: Offsets) -> Offsets:
         now_ms = int(time.monotonic() * 1000)
@@ -268,7 +274,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 everything = subscription(queue.topic, None, 0)
                 pulled = await pull_once(cluster, self.options, everything, queue, from_here[queue], _SAMPLED_MESSAGES)
-            except TransportError as error:
+            except OrbitError as error:
+                if not may_pass(error):
+                    raise
                 logger.debug("no sample of %s: %s", named(queue), error)
                 continue
             if pulled.found:

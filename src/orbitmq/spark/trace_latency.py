@@ -80,7 +80,6 @@ def histogram(found: DataFrame) -> dict[str, list[tuple[str, float]]]:
     }
 
 
-def latency_page(rows: Sequence[Sequence[object]], buckets: dict[str, list[tuple[str, float]]]) -> str:
-    parts = [charts.section("Percentiles", charts.table(TITLES, rows))]
-    parts += [charts.section(f"{stage}: messages by duration", charts.bars(shape)) for stage, shape in buckets.items()]
-    return charts.page("How long messages take", parts)
+def latency_page(rows: Sequence[Sequence[object]], buckets: dict[str, list[tuple[str, float]]]) -> charts.Page:
+    shapes = [charts.Section(f"{stage}: messages by duration", charts.bars(shape)) for stage, shape in buckets.items()]
+    return charts.Page("How long messages take", (charts.Section("Percentiles", charts.table(TITLES, rows)), *shapes))
