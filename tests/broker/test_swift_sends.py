@@ -96,7 +96,7 @@ def waiting(number: int, chance: random.Random) -> bytes:
 def batch(number: int, chance: random.Random) -> bytes:
     members = [
         BatchMember(
-            chance.randbytes(chance.choice((0, 1, 300))),
+            chance.randbytes(chance.choice((0, 1, 300)) if chance.random() < 0.98 else 140_000),
             encode_properties({"UNIQ_KEY": f"{number:X}B{index}", "TAGS": chance.choice("ab")}),
             chance.randrange(-2, 2),
         )
@@ -109,7 +109,9 @@ def batch(number: int, chance: random.Random) -> bytes:
         members[-1].properties = chance.choice((b"", b"INNER_NUM\x012\x02", b"K\x01" + b"x" * 32_700))
     outer = {"UNIQ_KEY": f"7F0000010009{number:020X}"} | chance.choice(({}, {}, {}, {"DELAY": "1"}))
     changes = {"batch": True, "sys_flag": chance.choice((0, 0, 0, 4, 8))}
-    header = send_header(chance.choice(TOPICS), chance.randrange(4), outer if odd < 0.95 else {}, changes)
+    if odd > 0.4:  # as Python's client: the members have ids, and the batch has none
+        outer = {} if odd > 0.5 else {"WAIT": "true"} if odd > 0.45 else {"UNIQ_KEY": "", "a": "b"}
+    header = send_header(chance.choice(TOPICS), chance.randrange(4), outer, changes)
     body = encode_batch(members)
     if 0.2 < odd < 0.25:
         body = body[: chance.randrange(1, len(body))]

@@ -52,6 +52,20 @@ def test_decodes_cut_in_two_at_every_byte() -> None:
         assert decode(STREAM[:at], STREAM[at:]) == FRAMES, at
 
 
+def test_an_unfinished_frame_is_joined_with_what_ends_it_large_or_small() -> None:
+    for body in (b"small", bytes(range(256)) * 1200):
+        first = frame_bytes(b'{"code":1}', body, CODEC_BINARY)
+        stream = first + frame_bytes(b"{}", b"behind")
+        for at in {8, 12, 18, 19, len(first) // 2, len(first) - 1}:
+            decoder = FrameDecoder()
+            assert decoder.feed(stream[:at]) == []
+            assert decoder.joined(stream[at : len(first) - 1]) == b""
+            whole = decoder.joined(stream[len(first) - 1 :])
+            assert whole == stream
+            assert not decoder.is_waiting
+            assert [frame.body for frame in decoder.feed(whole)] == [body, b"behind"]
+
+
 def test_decodes_cut_in_three_around_every_frame_border() -> None:
     borders = [0]
     for frame in FRAMES:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 

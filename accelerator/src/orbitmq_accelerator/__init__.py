@@ -15,4 +15,4 @@ Each does what a function of `orbitmq`, or the event loop, does, byte for byte, 
 whether they are used.
 """
 
-INTERFACE = 11  # as in `orbitmq.accelerated`
+INTERFACE = 12  # as in `orbitmq.accelerated`

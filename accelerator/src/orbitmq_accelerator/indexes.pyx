@@ -21,6 +21,7 @@ cdef enum:
     NO_QUEUE_ENTRY = 0x4  # in a record's system flag
     VALUE_END = 2
     MAX_INT = 0x7FFFFFFF
+    BLANK = 32  # between keys
     LEAST_BYTES = 91  # of a record: its head, and the lengths of topic and properties
     HOSTS_MASK = 0x30  # in a record's system flag: its hosts are longer
     MOST_TOPIC_BYTES = 127
@@ -325,58 +326,109 @@ cdef bint is_ascii(const uint8_t *text, Py_ssize_t length) noexcept nogil:
     return any_bit < 0x80
 
 
-def put_keys(memory, int64_t slots, int64_t first, int64_t last, int64_t begin_ms, list records, topic_hash):
-    """Enter records with one key each, from entry `first` on; how many slots are used for the first time, or -1.
+cdef Py_ssize_t keys_in(object texts) except -1:
+    """How many keys a property KEYS names: they stand between blanks."""
+    cdef const uint8_t *text
+    cdef Py_ssize_t at, count = 0
+    if texts is None:
+        return 0
+    text = <const uint8_t *>PyBytes_AS_STRING(<bytes>texts)
+    for at in range(PyBytes_GET_SIZE(<bytes>texts)):
+        count += text[at] != BLANK and (at == 0 or text[at - 1] == BLANK)
+    return count
 
-    -1, and nothing entered, if one is not usual: it has no unique key or more keys, is not ASCII, its time is before `begin_ms`; or if
-    entry `last` would be reached. `topic_hash` tells the hash of a topic, with which those of its keys go on.
+
+def count_keys(list records):
+    """How many entries `put_keys` would make; -1 if it would take none."""
+    cdef tuple record
+    cdef Py_ssize_t own, count = 0
+    for item in records:
+        record = <tuple>item
+        own = (1 if record[3] else 0) + keys_in(record[4])
+        if not own:
+            return -1
+        count += own
+        for text in record[3:5]:
+            if text is not None and not is_ascii(<const uint8_t *>PyBytes_AS_STRING(<bytes>text), PyBytes_GET_SIZE(<bytes>text)):
+                return -1
+    return count
+
+
+cdef class KeyWriter:
+    """Enters keys into one file of the index, one after the other."""
+
+    cdef uint8_t *data
+    cdef int64_t slots, number, newly_used
+
+    cdef void put(self, uint32_t before, const uint8_t *key, Py_ssize_t length, int64_t offset, uint32_t seconds) noexcept:
+        cdef uint32_t value = hashed(before, key, length)
+        cdef int64_t slot_at = KEY_HEADER_BYTES + 4 * (value % self.slots)
+        cdef int64_t older = load32(self.data + slot_at)
+        cdef uint8_t *entry = self.data + KEY_HEADER_BYTES + 4 * self.slots + KEY_ENTRY_BYTES * self.number
+        if not 0 < older < self.number:
+            older = 0
+            self.newly_used += 1
+        store32(entry, value)
+        store64(entry + 4, offset)
+        store32(entry + 12, seconds)
+        store32(entry + 16, <uint32_t>older)
+        store32(self.data + slot_at, <uint32_t>self.number)
+        self.number += 1
+
+
+def put_keys(memory, int64_t slots, int64_t first, int64_t last, int64_t begin_ms, list records, topic_hash):
+    """Enter the unique key of each record and those of its KEYS, from entry `first` on: how many slots are used for the first time, or -1.
+
+    -1, and nothing entered, if one is not usual: it has no key at all, is not ASCII, its time is before `begin_ms`; or if entry `last`
+    would be reached. `topic_hash` tells the hash of a topic, with which those of its keys go on.
     """
     cdef Py_buffer view
     cdef tuple record
-    cdef bytes key
-    cdef int64_t number = first, stored_at_ms, newly_used = 0, slot_at, older
-    cdef uint32_t value, before = 0
+    cdef bytes texts
+    cdef KeyWriter writer = KeyWriter()
+    cdef int64_t stored_at_ms, offset
+    cdef uint32_t before = 0, seconds
     cdef dict known = {}
-    cdef uint8_t *data
-    cdef uint8_t *entry
+    cdef const uint8_t *text
+    cdef Py_ssize_t at, begin, length
+    cdef Py_ssize_t count = count_keys(records)
     topic = None
-    if begin_ms <= 0 or first <= 1 or first + len(records) > last:
+    if begin_ms <= 0 or first <= 1 or count < 0 or first + count > last:
         return -1
     for item in records:
         record = <tuple>item
         stored_at_ms = record[1]
-        if not record[3] or record[4]:
-            return -1
-        key = <bytes>record[3]
         if stored_at_ms < begin_ms or (stored_at_ms - begin_ms) // 1000 > MAX_INT:
             return -1
-        if not is_ascii(<const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)):
-            return -1
     PyObject_GetBuffer(memory, &view, PyBUF_CONTIG)
-    data = <uint8_t *>view.buf
     try:
+        writer.data = <uint8_t *>view.buf
+        writer.slots = slots
+        writer.number = first
+        writer.newly_used = 0
         for item in records:
             record = <tuple>item
-            key = <bytes>record[3]
-            stored_at_ms = record[1]
+            offset, stored_at_ms = record[0], record[1]
+            seconds = <uint32_t>((stored_at_ms - begin_ms) // 1000)
             if record[2] is not topic:
                 topic = record[2]
                 if topic not in known:
                     known[topic] = topic_hash(topic)
                 before = <uint32_t><int64_t>known[topic]
-            value = hashed(before, <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
-            slot_at = KEY_HEADER_BYTES + 4 * (value % slots)
-            older = load32(data + slot_at)
-            if not 0 < older < number:
-                older = 0
-                newly_used += 1
-            entry = data + KEY_HEADER_BYTES + 4 * slots + KEY_ENTRY_BYTES * number
-            store32(entry, value)
-            store64(entry + 4, <int64_t>record[0])
-            store32(entry + 12, <uint32_t>((stored_at_ms - begin_ms) // 1000))
-            store32(entry + 16, <uint32_t>older)
-            store32(data + slot_at, <uint32_t>number)
-            number += 1
+            if record[3]:
+                texts = <bytes>record[3]
+                writer.put(before, <const uint8_t *>PyBytes_AS_STRING(texts), PyBytes_GET_SIZE(texts), offset, seconds)
+            if record[4] is None:
+                continue
+            texts = <bytes>record[4]
+            text = <const uint8_t *>PyBytes_AS_STRING(texts)
+            length = PyBytes_GET_SIZE(texts)
+            begin = 0
+            for at in range(length + 1):
+                if at == length or text[at] == BLANK:
+                    if at > begin:
+                        writer.put(before, text + begin, at - begin, offset, seconds)
+                    begin = at + 1
     finally:
         PyBuffer_Release(&view)
-    return newly_used
+    return writer.newly_used

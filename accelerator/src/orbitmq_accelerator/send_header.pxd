@@ -93,9 +93,12 @@ cdef inline bint has_plain_signature(const Send *send) noexcept nogil:
 
 
 cdef inline bint take_properties(Send *send, Py_ssize_t length) noexcept nogil:
-    """They are in their buffer. None, or a second time, is unusual."""
+    """They are in their buffer. Batches mostly have none; a second time is unusual."""
     send.properties_bytes = length
-    return keep(send, c"i" - c"a", send.properties, length)
+    send.seen |= 1u << (c"i" - c"a")  # who calls has looked that it is the first
+    send.values[c"i" - c"a"].start = send.properties
+    send.values[c"i" - c"a"].length = length
+    return True
 
 
 cdef inline int hex_digit(uint8_t character) noexcept nogil:

@@ -407,7 +407,9 @@ cdef class SwiftSends:
         if not self.immediate and may_not_wait(send):
             return False
         unique_key = find_unique_key(send, &key_bytes)
-        if unique_key == NULL or not self.choose_topic(send) or send.queue_id >= len(self.queue_keys):
+        if unique_key == NULL and not (send.is_batch and not contains(send, b"UNIQ_KEY\x01", 9)):
+            return False  # a batch has its members' ids, and few clients give it one of its own
+        if not self.choose_topic(send) or send.queue_id >= len(self.queue_keys):
             return False
         if self.door is None and send.seen >> LETTERS and not has_plain_signature(send):
             return False
@@ -815,9 +817,10 @@ cdef class SwiftSends:
     ) except -1:
         out = write_number(write_text(out, b'","queueId":"'), send.queue_id)
         out = write_number(write_text(out, b'","queueOffset":"'), queue_offset)
-        out = write_text(out, b'","transactionId":"')
-        memcpy(out, unique_key, key_bytes)
-        out += key_bytes
+        if unique_key != NULL:
+            out = write_text(out, b'","transactionId":"')
+            memcpy(out, unique_key, key_bytes)
+            out += key_bytes
         if handle_bytes:
             out = write_text(out, b'","recallHandle":"')
             memcpy(out, handle, handle_bytes)

@@ -90,11 +90,18 @@ class FrameDecoder:
 
     @property
     def can_join(self) -> bool:
-        """Whether what comes next may be looked at as a whole (`joined`), before it is fed."""
+        """Whether what comes next may be looked at with `held` before it, before it is fed: no large frame is on its way."""
         return self._large is None and self.failure is None
 
     def joined(self, data: bytes) -> bytes:
         """`data` with the unfinished frame before it, for who looks at whole reads; nothing while it stays unfinished."""
+        if self._large is not None:
+            rest = self._large.add(data)
+            if rest is None:
+                return b""
+            data = self._large.whole(rest)
+            self._large = None
+            return data
         if not self.held:
             return data
         self.held += data
@@ -188,6 +195,11 @@ class _LargeFrame:
 
     def frame(self) -> Frame:
         return Frame(self._codec, self._header, b"".join(self._pieces))
+
+    def whole(self, rest: bytes) -> bytes:
+        """As it came, and what follows it."""
+        prefix = lengths(4 + len(self._header) + self.held_bytes, self._codec << 24 | len(self._header))
+        return b"".join((prefix, self._header, *self._pieces, rest))
 
 
 def whole_frames(data: bytes) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orbitmq.message.tags import java_hash
 
@@ -192,14 +192,14 @@ class IndexFile:
         self.end_offset, self.end_ms = offsets[-1], stored_at_ms[-1]
         self._write_header()
 
-    def put_compiled(
-        self, put_keys: Callable[..., int], records: list[KeyedRecord], topic_hash: Callable[[str], int]
-    ) -> bool:
-        """`put` for records with one key each, by the accelerator's loop. False, and nothing entered, if they are unusual."""
-        first, count = self.next_entry, len(records)
+    def put_compiled(self, loops: Any, records: list[KeyedRecord], topic_hash: Callable[[str], int]) -> bool:
+        """`put` for many records, by the accelerator's loops. False, and nothing entered, if they are unusual."""
+        first, count = self.next_entry, loops.count_keys(records)
+        if count < 0 or first + count > self.capacity:
+            return False
         if first + count > self._reserved:
             self._reserve(first + count)
-        used = put_keys(self.memory, self.slots, first, self.capacity, self.begin_ms, records, topic_hash)
+        used = loops.put_keys(self.memory, self.slots, first, self.capacity, self.begin_ms, records, topic_hash)
         if used < 0:
             return False
         self.next_entry = first + count

@@ -127,7 +127,7 @@ class KeyIndex:
             self._loops is not None
             and last.end_offset < records[0][0]
             and len(records) <= last.room
-            and last.put_compiled(self._loops.put_keys, records, self._topic_hash)
+            and last.put_compiled(self._loops, records, self._topic_hash)
         ):
             return
         offsets, times, topics, keys = _one_key_each(records)

@@ -384,9 +384,9 @@ class Connection(asyncio.Protocol):
     def _without_run(self, swift: SwiftHandler, data: bytes) -> bytes:
         """What is left of a read when the swift handler has answered what it could."""
         decoder = self._decoder
-        if not decoder.can_join or self._late.is_full():
+        if decoder.failure is not None or self._late.is_full():
             return data
-        if decoder.held:
+        if decoder.is_waiting:
             data = decoder.joined(data)
         taken, answers = swift(self, data)
         if answers:
