@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
 from orbitmq.errors import StorageError
@@ -50,7 +50,11 @@ class DeltaLakeTable:
     def create(self, schema: pa.Schema, layout: Layout) -> None:
         partitions = list(partition_columns(layout)) or None
         with _plain(self._lake.address):
-            DeltaTable.create(self._lake.address, _columns(schema, layout), mode="ignore", partition_by=partitions)
+            try:
+                DeltaTable.create(self._lake.address, _columns(schema, layout), mode="ignore", partition_by=partitions)
+            except CommitFailedError:  # somebody made it at the same moment: then it is checked, too
+                if not DeltaTable.is_deltatable(self._lake.address):
+                    raise
         self.check(schema, layout)
 
     def committed(self, writer: str) -> int:
