@@ -3,7 +3,9 @@
     python -m fuzz.servers --frames 1000000 --seed 1        [--guarded: with access control]
 
 Requests are recorded ones and one of each code that the two serve, with both header codecs. On each connection come forty whose
-fields, codes, flags and bodies are damaged, and behind them one whose bytes are, lengths included. At the end:
+fields, codes, flags and bodies are damaged, and behind them one whose bytes are, lengths included. On every second connection most of
+the forty are sends as every client sends them, so that the loops for many sends in one read meet the damaged ones. With access control
+most requests are signed after they were damaged: what is behind the gate is attacked as well as the gate. At the end:
 
     alive       both answer, and neither log has a traceback
     answers     no request was answered twice, and nobody who asked for no answer got one
@@ -39,6 +41,7 @@ from orbitmq.protocol import command as commands
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
+from orbitmq.protocol.signing import Credentials, sign
 from orbitmq.transport.address import Address, parse_address
 
 if TYPE_CHECKING:
@@ -47,6 +50,9 @@ if TYPE_CHECKING:
     from tests.interop.processes import Process
 
 _VOLLEY: Final = 40
+_USUAL_SHARE: Final = 0.85  # of the sends, where they are many
+_SIGNED_SHARE: Final = 0.9
+_ROOT: Final = Credentials("root", "root-secret")
 _AT_ONCE: Final = 8
 _PATIENCE_SECONDS: Final = 120.0
 _MOST_GROWTH_MB: Final = 64.0
@@ -121,9 +127,32 @@ def parsed(frames: list[bytes]) -> list[Request]:
     return found
 
 
-def volley(requests: list[Request], frames: list[bytes], chance: random.Random) -> tuple[int, bytes]:
+def usual_send(chance: random.Random) -> Request:
+    fields = {
+        **{letter: _FIELDS[letter] for letter in "abcdfgh"},
+        "e": str(chance.randrange(4)),
+        "i": f"UNIQ_KEY\x01{chance.randbytes(16).hex().upper()}\x02WAIT\x01true\x02TAGS\x01t\x02",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+        "n": "b",
+    }
+    body = chance.randbytes(chance.choice((1, 60, 100, 300, 2000)))
+    return Request(
+        RequestCode.SEND_MESSAGE_V2, fields, body, opaque=chance.randrange(1, 1 << 31), codec=chance.choice((0, 1))
+    )
+
+
+def volley(
+    requests: list[Request], frames: list[bytes], chance: random.Random, who: Credentials | None = None
+) -> tuple[int, bytes]:
     """How many requests, and their bytes. The last is damaged anywhere; a server need not read on behind that."""
-    well_formed = [encoded(damaged(chance.choice(requests), chance)) for _ in range(_VOLLEY)]
+    if chance.random() < 0.5:
+        asked = [damaged(chance.choice(requests), chance) for _ in range(_VOLLEY)]
+    else:
+        sends = [usual_send(chance) for _ in range(_VOLLEY)]
+        asked = [send if chance.random() < _USUAL_SHARE else damaged(send, chance) for send in sends]
+    well_formed = [encoded(request, who if chance.random() < _SIGNED_SHARE else None) for request in asked]
     if chance.random() < 0.5:
         last = damaged_inside(chance.choice(frames), chance)
     else:
@@ -153,7 +182,7 @@ def damaged(request: Request, chance: random.Random) -> Request:
     return Request(code, fields, body, flag, version, chance.randrange(1, 1 << 31), chance.choice((0, 1)))
 
 
-def encoded(request: Request) -> bytes:
+def encoded(request: Request, who: Credentials | None = None) -> bytes:
     command = Command(
         request.code,
         flag=request.flag,
@@ -163,6 +192,8 @@ def encoded(request: Request) -> bytes:
         version=request.version,
         language="JAVA",
     )
+    if who is not None:
+        sign(command, who)
     try:
         return commands.encode(command, request.codec)
     except HeaderError:  # what the binary header has no room for
@@ -203,7 +234,9 @@ async def attack(address: Address, stream: bytes, hold_seconds: float = 0.0) -> 
     return answers
 
 
-async def run(servers: dict[str, tuple[Address, Process]], frames: int, seed: int) -> Report:
+async def run(
+    servers: dict[str, tuple[Address, Process]], frames: int, seed: int, who: Credentials | None = None
+) -> Report:
     report, sources, numbers = Report(), corpus(), iter(range(frames))
     requests = parsed(sources)
     addresses = [address for address, _ in servers.values()]
@@ -215,7 +248,7 @@ async def run(servers: dict[str, tuple[Address, Process]], frames: int, seed: in
             if report.frames >= frames or len(report.faults) > 10:
                 return
             chance = random.Random(f"{seed}/{number}")  # so that one volley can be repeated
-            count, stream = volley(requests, sources, chance)
+            count, stream = volley(requests, sources, chance, who)
             report.frames += count
             address = addresses[number % len(addresses)]
             try:
@@ -280,8 +313,8 @@ def hunt(frames: int, seed: int, *, guarded: bool = False) -> Report:
         settings = {
             "authenticationEnabled": "true",
             "authorizationEnabled": "true",
-            "initAuthenticationUser": '{"username":"root","password":"root-secret"}',
-            "innerClientAuthenticationCredentials": '{"accessKey":"root","secretKey":"root-secret"}',
+            "initAuthenticationUser": f'{{"username":"{_ROOT.access_key}","password":"{_ROOT.secret_key}"}}',
+            "innerClientAuthenticationCredentials": f'{{"accessKey":"{_ROOT.access_key}","secretKey":"{_ROOT.secret_key}"}}',
         }
     bounded = {"orbitmq.topicsCreatedPerMinute": 60, "orbitmq.groupsCreatedPerMinute": 60}
     small = {"mappedFileSizeConsumeQueue": 20_000, "maxHashSlotNum": 10_000, "maxIndexNum": 40_000}
@@ -297,7 +330,7 @@ def hunt(frames: int, seed: int, *, guarded: bool = False) -> Report:
                     "name server": (parse_address(names.address), names.process),
                     "broker": (parse_address(broker.address), broker.process),
                 }
-                report = asyncio.run(run(servers, frames, seed))
+                report = asyncio.run(run(servers, frames, seed, _ROOT if guarded else None))
                 for name, (address, process) in servers.items():
                     code = RequestCode.GET_ROUTEINFO_BY_TOPIC if name != "broker" else RequestCode.GET_MAX_OFFSET
                     if not asyncio.run(is_alive(address, code)):

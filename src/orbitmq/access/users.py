@@ -35,8 +35,10 @@ class Users:
     def __init__(self, folder: Path) -> None:
         self._users_file = folder / "users.json"
         self._acls_file = folder / "acls.json"
-        self._users = {user.username: user for user in _load(self._users_file, list[User])}
-        self._acls = {acl.subject: acl for acl in _load(self._acls_file, list[Acl])}
+        users, acls = _load(self._users_file, list[User]), _load(self._acls_file, list[Acl])
+        _check_files(self._users_file, users, self._acls_file, acls)
+        self._users = {user.username: user for user in users}
+        self._acls = {acl.subject: acl for acl in acls}
         self._entries: dict[str, tuple[list[Entry], list[Entry]]] = {}  # by user: custom, default; a new one per change
         self.generation = (
             0  # of users and policies; raised after each change, so that what is kept under it is not older
@@ -176,6 +178,24 @@ def _load(path: Path, shape: type[list[T]]) -> list[T]:
         return msgspec.json.decode(path.read_bytes(), type=shape)
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(f"cannot read {path}: {error}", hint="restore it from its .bak") from None
+
+
+def _check_files(users_file: Path, users: list[User], acls_file: Path, acls: list[Acl]) -> None:
+    """They may have been edited: without a password anybody could sign, a status that is mistyped would leave a user enabled."""
+    for user in users:
+        try:
+            _checked(user, User())
+        except RequestFailed as error:
+            raise ConfigError(
+                f"{users_file}, user {user.username!r}: {error.message}", hint="mend it, or restore it from its .bak"
+            ) from None
+    if len({user.username for user in users}) != len(users):
+        raise ConfigError(f"{users_file} has a user twice", hint="leave one of the two")
+    for acl in acls:
+        try:
+            check_acl(acl)
+        except ConfigError as error:
+            raise ConfigError(f"{acls_file}: {error.message}", hint=error.hint) from None
 
 
 def _save(path: Path, content: list[User] | list[Acl]) -> None:
