@@ -381,7 +381,6 @@ def test_a_terminal_does_not_obey_a_message(tmp_path: Path) -> None:
 
 
 def test_options_that_need_a_topic_say_so(tmp_path: Path) -> None:
-    (tmp_path / "commitlog").mkdir()
     result = CliRunner().invoke(store_command, ["dump", str(tmp_path), "--key", "k"])
     assert result.exit_code == 2
     assert "--topic" in result.output

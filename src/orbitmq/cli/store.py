@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -31,22 +31,7 @@ if TYPE_CHECKING:
 
 _BODY_CHARACTERS = 60
 
-_LOG: Final = "commitlog"
-
-
-def _checked(context: click.Context, parameter: click.Parameter, directory: Path) -> Path:
-    """Of a folder that is no store, nothing would be found wrong."""
-    disk = LocalDisk()
-    if disk.stat(directory / _LOG) is None:
-        inner = directory / "store"
-        meant = f"did you mean {inner}?" if disk.stat(inner / _LOG) is not None else "name a broker's storePathRootDir"
-        raise click.BadParameter(f"{directory} is no store, it has no folder {_LOG}: {meant}", context, parameter)
-    return directory
-
-
-directory_argument = click.argument(
-    "directory", type=click.Path(path_type=Path, exists=True, file_okay=False), callback=_checked
-)
+directory_argument = click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 
 
 @click.group(cls=HelpfulGroup)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=JavaObject)
 
+_OF_EVERY_STORE: Final = ("commitlog", "consumequeue", "checkpoint", "abort")  # one of them at least, also of a new one
 _FOREVER_MS: Final = 2**63 - 1
 _QUEUES_TO_ASK: Final = 16  # the busiest ones, for where log and queues agree
 _QUEUE_DIRECTORIES: Final = (("consumequeue", False), ("batchconsumequeue", True))
@@ -79,14 +80,21 @@ class StoreReader:
     def __init__(self, directory: Path, *, commit_log_directory: Path | None = None, disk: Disk | None = None) -> None:
         self.directory = directory
         self._disk: Disk = disk or LocalDisk()
-        if not self._disk.list(directory):
-            raise StorageError(f"there is no store in {directory}", hint="name the broker's storePathRootDir")
+        if commit_log_directory is None and not self._is_store(
+            directory
+        ):  # of any folder at all nothing would be wrong
+            inner = directory / "store"
+            hint = f"did you mean {inner}?" if self._is_store(inner) else "name the broker's storePathRootDir"
+            raise StorageError(f"there is no store in {directory}", hint=hint)
         self._log_directory = commit_log_directory or directory / "commitlog"
         self.log = self._open_log()
         self._views: dict[tuple[str, int], QueueView] = {}
         self._unindexed: dict[tuple[str, int], list[Place]] = {}
         self._log_end = 0
         self._look()
+
+    def _is_store(self, directory: Path) -> bool:
+        return any(self._disk.stat(directory / name) is not None for name in _OF_EVERY_STORE)
 
     def refresh(self) -> None:
         """See what the broker wrote and deleted since."""
