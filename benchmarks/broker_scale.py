@@ -237,9 +237,5 @@ def run(argv: list[str]) -> None:
         RESULTS.write_text(json.dumps({"machine": about, "scale": asdict(scale), "figures": figures}, indent=2) + "\n")
 
 
-def vars_of(scale: Scale) -> dict[str, int]:
-    return {name: getattr(scale, name) for name in scale.__slots__}
-
-
 if __name__ == "__main__":
     run(sys.argv[1:])

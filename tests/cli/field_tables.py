@@ -91,11 +91,6 @@ _PARTS: Final = (
 _FIELD: Final = re.compile(r"    (\w+): (.+?)(?: = .+?)?(?:  # (.+))?")
 
 
-def commands_of(struct: type[msgspec.Struct]) -> list[str]:
-    many = [name for name, one in ROWS.items() if one is struct]
-    return [*many, *(name for name, one in DOCUMENTS.items() if one is struct)]
-
-
 def tables() -> str:
     """The page: a section a struct."""
     sections = [_section(struct) for struct in _structs()]

@@ -46,7 +46,3 @@ class Timeline:
             self.latencies_ms.append(taken_ms)
         else:
             second.failed += 1
-
-    def percentile_ms(self, percent: float) -> float:
-        ordered = sorted(self.latencies_ms)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0.0

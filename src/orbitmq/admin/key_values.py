@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orbitmq.errors import RequestFailed
-from orbitmq.protocol.bodies.route import KvTable
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.headers.nameserver import (
     BrokerName,
     KvConfigKey,
     KvConfigValue,
-    KvNamespace,
     PutKvConfig,
     WritePermissionAdded,
     WritePermissionWiped,
@@ -43,16 +41,6 @@ async def key_value(session: Session, namespace: str, key: str) -> str | None:
             return None
         raise
     return answer.read(KvConfigValue).value
-
-
-async def key_values(session: Session, namespace: str) -> dict[str, str]:
-    try:
-        answer = await session.ask_name_server(RequestCode.GET_KVLIST_BY_NAMESPACE, KvNamespace(namespace=namespace))
-    except RequestFailed as error:
-        if error.code == ResponseCode.QUERY_NOT_FOUND:
-            return {}
-        raise
-    return KvTable.from_json(answer.body).table
 
 
 async def name_server_settings(
