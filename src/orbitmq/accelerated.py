@@ -21,7 +21,9 @@ MODULES: Final = (
     "sends",
     "acks",
     "ends",
+    "lanes",
     "pulls",
+    "pages",
     "indexes",
     "reads",
     "copies",
@@ -29,7 +31,7 @@ MODULES: Final = (
     "columns",
     *(("sockets",) if sys.platform == "linux" else ()),
 )
-INTERFACE: Final = 12  # what the two expect of each other; to be changed in both, together
+INTERFACE: Final = 13  # what the two expect of each other; to be changed in both, together
 
 
 def compiled(module: str) -> Any | None:

@@ -141,7 +141,7 @@ async def test_an_exchange_that_was_cut_short_is_finished(tmp_path: Path, files_
         await write(client, 0, 45)
     queue = tmp_path / "compaction" / "compactionLog" / "C" / "0"
     async with running(tmp_path, **SMALL) as broker:
-        (compacted_queue,) = compacted(broker)._queues.values()
+        (compacted_queue,) = compacted(broker).queues.values()
         assert compacted_queue.compact(-1) == 39
         assert (queue / "compacting" / "ready").exists()
     for folder in (queue, tmp_path / "compaction" / "compactionCq" / "C" / "0")[:files_moved]:

@@ -15,6 +15,7 @@ import pytest
 
 from orbitmq.accelerated import SWITCH, compiled
 from orbitmq.broker import pulling
+from orbitmq.broker.consumer_offsets import ConsumerOffsets
 from orbitmq.broker.routes import build_routes, build_swift
 from orbitmq.broker.subscriptions import Wanted, wanted
 from orbitmq.protocol import command as commands
@@ -23,6 +24,7 @@ from orbitmq.protocol.codes import FLAG_ONEWAY
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION, PULL_SUSPEND
+from orbitmq.storage.queue_index import QueueIndex
 from orbitmq.transport.server import Server
 from tests.broker.kit import LITE_PULL, MAX_OFFSET, PULL, SEND_V2, Wire, pull_header, running, wire
 from tests.golden_frames import golden_frames
@@ -270,6 +272,38 @@ async def test_what_changes_counts_for_the_next_pull(tmp_path: Path) -> None:
         assert not given.takes(everything)
 
 
+async def test_entries_that_are_kept_are_read_again_once_some_were_changed_or_cut_off(tmp_path: Path) -> None:
+    async with filled(tmp_path) as given:
+        queues = given.broker.state.store.queues
+        queue = queues.queues["T", 0]
+        assert isinstance(queue, QueueIndex)
+        assert given.takes(pull_header("T", 0, 10))  # and those behind them are kept
+
+        physical, size, _ = queue.entry(44)
+        queues.lead_nowhere(physical, physical + size)
+        taken, answers = given.swift(frame(pull_header("T", 0, 40)))
+        assert (taken > 0, answers) == (True, given.plain(frame(pull_header("T", 0, 40))))
+        assert given.takes(pull_header("T", 0, 50))
+
+        physical, _, _ = queue.entry(60)
+        queues.truncate(physical)
+        assert queue.next_offset == 60
+        assert given.takes(pull_header("T", 0, 50))
+        assert not given.takes(pull_header("T", 0, 60))
+
+
+async def test_many_groups_that_go_along_many_queues_get_the_same_as_one(tmp_path: Path) -> None:
+    async with filled(tmp_path, 300) as given:
+        for offset in (0, 20, 40, 60, 80):
+            for group in range(150):  # more lanes than entries are kept for
+                changes = {"consumer_group": f"G{group}", "max_msg_nums": 20}
+                taken, answers = given.swift(*(frame(pull_header("T", queue, offset, changes)) for queue in (0, 1)))
+                assert taken
+                if group % 30 == 0:
+                    pulls = [frame(pull_header("T", queue, offset, changes)) for queue in (0, 1)]
+                    assert answers.startswith(given.plain(pulls[0]))
+
+
 async def test_a_topic_that_was_deleted_is_not_pulled_from_memory(tmp_path: Path) -> None:
     async with filled(tmp_path, 60) as given:
         header = pull_header("T", 0, 0)
@@ -363,18 +397,19 @@ async def test_an_error_in_the_compiled_pulls_costs_no_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with filled(tmp_path, 60) as given, raw_client(given.broker.address) as client:
-        fields = pull_header("T", 0, 0).to_fields()
+        flags = PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET
+        fields = pull_header("T", 0, 0, {"sys_flag": flags, "commit_offset": 3}).to_fields()
         expected = (await client.ask(PULL, fields)).body  # from now on it is read by the compiled reader
-        handed_out, calls = pulling.Pulling.handed_out, 0
+        commit, calls = ConsumerOffsets.commit, 0
 
-        def fail_at_second(self: pulling.Pulling, *given: Any) -> None:
+        def fail_at_second(self: ConsumerOffsets, *given: Any) -> None:
             nonlocal calls
             calls += 1
             if calls == 2:
                 raise RuntimeError("as no one has thought of")
-            handed_out(self, *given)
+            commit(self, *given)
 
-        monkeypatch.setattr(pulling.Pulling, "handed_out", fail_at_second)
+        monkeypatch.setattr(ConsumerOffsets, "commit", fail_at_second)
         client.send(b"".join(client.request(PULL, fields) for _ in range(4)))
         for _ in range(4):
             answer = await client.answer()

@@ -302,6 +302,9 @@ class _MemoryMap(MappedFile):
     def read_in(self, start: int, end: int) -> None:
         """It is in memory."""
 
+    def make_storable(self, start: int, end: int) -> None:
+        """It always is."""
+
     def read_ahead(self, *, enabled: bool) -> None:
         """Nothing is ahead."""
 

@@ -8,15 +8,20 @@ import sys
 import threading
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbitmq.clock import ManualClock
 from orbitmq.errors import StorageError, StoreFull
 from orbitmq.storage.files import Disk, LocalDisk
 from orbitmq.storage.open_files import PAGE_BYTES, MappedFile, storage_error
-from orbitmq.storage.pages_ahead import STEP_BYTES, PagesAhead
+from orbitmq.storage.pages_ahead import BUSY_STEP_MS, STEP_BYTES, PagesAhead
 from tests.child import child
 from tests.storage.faulty_disk import FaultyDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture(params=["local", "faulty"])
@@ -113,18 +118,26 @@ def test_plain_files_beyond_the_descriptor_limit_still_work(tmp_path: Path) -> N
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_plain_file_can_be_read_while_it_is_being_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("busy_with", ["fdatasync", "pwrite"])
+def test_a_plain_file_can_be_read_while_the_disk_makes_another_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_with: str
+) -> None:
     file = LocalDisk().create_sparse(tmp_path / "f", 100)
     file.pwrite(b"entry", 0)
     read_meanwhile: list[bytes] = []
+    at_once = getattr(os, busy_with)
 
-    def slow_device(_descriptor: int) -> None:
+    def slowly(*given: Any) -> Any:
         reader = threading.Thread(target=lambda: read_meanwhile.append(file.pread(5, 0)))
         reader.start()
         reader.join(timeout=30)
+        return at_once(*given)
 
-    monkeypatch.setattr(os, "fdatasync", slow_device)
-    file.sync()
+    monkeypatch.setattr(os, busy_with, slowly)
+    if busy_with == "pwrite":
+        file.pwrite(b"other", 5)
+    else:
+        file.sync()
     assert read_meanwhile == [b"entry"]
 
 
@@ -270,30 +283,54 @@ def test_the_faulty_disk_fills_up_and_fails_to_sync(tmp_path: Path) -> None:
         file.sync()
 
 
-def test_pages_can_be_had_ready_without_changing_anything(tmp_path: Path) -> None:
-    file = LocalDisk().allocate(tmp_path / "file", 20 << 20)
+@pytest.mark.usefixtures("loops")
+@pytest.mark.parametrize("way", [MappedFile.read_in, MappedFile.make_storable])
+def test_pages_can_be_had_ready_without_changing_anything(
+    tmp_path: Path, way: Callable[[MappedFile, int, int], None]
+) -> None:
+    file = LocalDisk().allocate(tmp_path / "file", (20 << 20) + 5)
     file.memory[5:8] = b"abc"
     before = bytes(file.memory)
-    file.read_in(0, 9 << 20)
-    file.read_in(4097, file.size)
+    way(file, 0, 9 << 20)
+    way(file, 4097, file.size)
     assert bytes(file.memory) == before
+    assert (tmp_path / "file").read_bytes() == before
     file.close()
-    file.read_in(0, 4096)
+    way(file, 0, 4096)
+
+
+@pytest.mark.usefixtures("loops")
+def test_stores_into_pages_that_were_had_ready_are_in_the_file(tmp_path: Path) -> None:
+    file = LocalDisk().allocate(tmp_path / "file", 1 << 20)
+    file.make_storable(4096, 1 << 19)
+    file.memory[5000:5003] = b"abc"
+    file.memory[1 << 19 : (1 << 19) + 3] = b"def"  # behind them
+    file.sync()
+    file.close()
+    written = (tmp_path / "file").read_bytes()
+    assert (written[5000:5003], written[1 << 19 : (1 << 19) + 3]) == (b"abc", b"def")
+    assert written.count(0) == len(written) - 6
+
+
+class _Watched(MappedFile):
+    """Of 24 MB: which of its pages are asked for, in megabytes."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self, path: Path) -> None:
+        LocalDisk().allocate(path, 24 << 20).close()
+        self.asked: list[tuple[str, int, int]] = []
+        super().__init__(path, os.open(path, os.O_RDWR), 24 << 20, writable=True)
+
+    def read_in(self, start: int, end: int) -> None:
+        self.asked.append(("read", start >> 20, end >> 20))
+
+    def make_storable(self, start: int, end: int) -> None:
+        self.asked.append(("storable", start >> 20, end >> 20))
 
 
 def test_pages_of_a_file_are_asked_for_a_step_at_a_time(tmp_path: Path) -> None:
-    asked: list[tuple[int, int]] = []
-
-    class Watched(MappedFile):
-        __slots__ = ()
-
-        def read_in(self, start: int, end: int) -> None:
-            asked.append((start, end))
-            super().read_in(start, end)
-
-    path = tmp_path / "file"
-    LocalDisk().allocate(path, 24 << 20).close()
-    file = Watched(path, os.open(path, os.O_RDWR), 24 << 20, writable=True)
+    file = _Watched(tmp_path / "file")
     pages = PagesAhead()
     position, turns = 0, []
     while position < file.size:
@@ -302,5 +339,20 @@ def test_pages_of_a_file_are_asked_for_a_step_at_a_time(tmp_path: Path) -> None:
     pages.stop()
     pages.stop()
     file.close()
-    assert turns == [n * STEP_BYTES for n in range(1, 7)]
-    assert asked == [(0, 16 << 20), (16 << 20, 20 << 20), (20 << 20, 24 << 20)]
+    assert turns == [n * STEP_BYTES for n in range(1, 25)]
+    assert file.asked == [("read", 0, 16), ("read", 16, 20), ("read", 20, 24)]
+
+
+def test_while_much_is_written_the_next_pages_are_made_storable(tmp_path: Path) -> None:
+    file, clock = _Watched(tmp_path / "file"), ManualClock()
+    pages = PagesAhead(clock)
+    position = 0
+    for step_ms in (1000, 50, 10, BUSY_STEP_MS + 1, 0, -5, 25, 25, 25, 25, 25, 25):
+        clock.advance(ms=step_ms)
+        position = pages.want(file, position)
+    pages.stop()
+    file.close()
+    assert [asked[1:] for asked in file.asked if asked[0] == "storable"] == [
+        (1, 3), (2, 8), (4, 16), (6, 9), (7, 10), (8, 11), (9, 12), (10, 13), (11, 14),
+    ]  # fmt: skip
+    assert [asked[1:] for asked in file.asked if asked[0] == "read"] == [(0, 16), (16, 20), (20, 24)]

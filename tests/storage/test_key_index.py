@@ -3,6 +3,7 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from random import Random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,10 @@ from tests import golden_stores
 from tests.storage.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from orbitmq.storage.threads import Rounds
 
 pytestmark = pytest.mark.usefixtures("loops")
 
@@ -306,6 +310,61 @@ def test_a_big_file_takes_few_blocks_until_it_is_used(tmp_path: Path) -> None:
     status = index.files[0].file.path.stat()
     assert status.st_size == 40 + 4 * 1000 + 20 * 20_000_000
     assert status.st_blocks * 512 < 4 << 20
+
+
+class _AtOnce:
+    """`Threads` whose rounds are done by whoever wakes them."""
+
+    def repeat(
+        self, name: str, round_: Callable[[], bool], is_due: Callable[[], bool], every_seconds: float | None
+    ) -> Rounds:
+        self.rounds = 0
+
+        def wake() -> None:
+            while is_due():
+                self.rounds += 1
+                round_()
+
+        return SimpleNamespace(idle=True, start=lambda: None, wake=wake, finish=wake, stop=lambda: None)
+
+
+def _records(first: int, end: int) -> list[KeyedRecord]:
+    return [(number * 100, 1000, "t", b"k%d" % number, None) for number in range(first, end)]
+
+
+def test_blocks_for_entries_are_reserved_before_they_are_needed(tmp_path: Path) -> None:
+    threads = _AtOnce()
+    index = KeyIndex(LocalDisk(), tmp_path, ManualClock(), slots=1000, entries=60_000, threads=threads)
+    index.put_many(_records(0, 100))
+    path = index.files[0].file.path
+    few = path.stat().st_blocks
+    index.put_many(_records(100, 40_000))
+    assert threads.rounds == 1
+    assert path.stat().st_blocks * 512 >= 20 * 60_000 > few * 512
+    index.put_many(_records(40_000, 59_000))
+    assert threads.rounds == 1  # to the end of the file there is nothing more to reserve
+    assert index.find("t", "k58999", 1, *EVER).offsets == [5_899_900]
+    index.close()
+
+
+def test_a_full_disk_is_met_once_by_who_reserves_and_then_by_who_puts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk, threads = FaultyDisk(tmp_path), _AtOnce()
+    index = KeyIndex(disk, tmp_path, ManualClock(), slots=1000, entries=120_000, threads=threads)
+    index.put_many(_records(0, 100))
+    disk.faults.space_left = 0
+    index.put_many(_records(100, 40_000))
+    assert threads.rounds == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    with pytest.raises(StoreFull):
+        index.put_many(_records(40_000, 60_000))
+    disk.faults.space_left = None
+    entered = index.resume_offset // 100
+    index.put_many(_records(entered, 90_000))
+    assert threads.rounds == 2
+    assert index.find("t", "k89999", 1, *EVER).offsets == [8_999_900]
+    index.close()
 
 
 def test_a_full_disk_is_an_error_before_anything_is_changed(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@
     acks       those of one read, each lease's together
     ends       of transactions, committed between half messages
     pulls      the usual pulls of one read, answered from where their records lie in the log
+    lanes      the entries of queues that are pulled from
     sockets    the connections that send and pull, read many at a time
+    pages      of the log, had ready before they are stored to
     indexes    entering records into their queues and into the key index
     reads      gathering the records that other pulls are answered with
     copies     sending on what has waited: delays, timers, transactions
@@ -15,4 +17,4 @@ Each does what a function of `orbitmq`, or the event loop, does, byte for byte, 
 whether they are used.
 """
 
-INTERFACE = 12  # as in `orbitmq.accelerated`
+INTERFACE = 13  # as in `orbitmq.accelerated`

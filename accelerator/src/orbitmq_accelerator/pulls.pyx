@@ -1,8 +1,8 @@
 """The usual pulls of one read: frames in, the records of their queues out, from where they lie in the log.
 
 What `orbitmq.broker.handlers.pull_express` does for one request at a time. What a pull's checks came to (`Pulling.check`) is kept for others
-that ask alike, as long as the settings, the group, the topic and what the group's heartbeats say are the very objects they were. Entries
-of the queue are walked as `orbitmq.storage.reading.QueueReader` does, by tags or not. Records are not copied: an answer is its header and
+that ask alike, as long as the settings, the group, the topic and what the group's heartbeats say are the very objects they were; within a
+turn nobody else has a chance to change them. What is answered in it is counted at its end. Entries of the queue (`lanes`) are walked as `orbitmq.storage.reading.QueueReader` does, by tags or not. Records are not copied: an answer is its header and
 slices of the mapped log, for one call of the system. A pull that finds nothing new and may wait is held.
 
 As everywhere, what is unusual ends the run and goes the ordinary way: an operator's reset, a SQL filter, a queue that is compacted, a
@@ -10,7 +10,6 @@ record that is gone, an answer too large to be written at once.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -18,6 +17,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from orbitmq_accelerator.byte_order cimport load32, load64, store32
+from orbitmq_accelerator.lanes cimport Extent, Lane, Lanes
 from orbitmq_accelerator.pull_header cimport (
     BULK_BYTES, COMMIT_OFFSET, EXPRESSION_TYPE, GROUP, MAX_BYTES, MAX_COUNT, QUEUE_ID, QUEUE_OFFSET, SUBSCRIPTION, SUB_VERSION,
     SUSPEND_MS, SYS_FLAG, TEXTS, TOPIC, Pull, read_pull,
@@ -27,11 +27,10 @@ from orbitmq_accelerator.text cimport write_number, write_text
 import logging
 
 from orbitmq.broker.pull_answers import FOUND_TEXTS
-from orbitmq.errors import OrbitError, RequestFailed
+from orbitmq.errors import RequestFailed
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.headers.pull import PullMessage
 from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS
-from orbitmq.storage.queue_index import QueueIndex
 from orbitmq.storage.reading import LEAST_READ_BYTES, MAX_READ_BYTES
 from orbitmq.transport.express import MOST_SWIFT_HEADER_BYTES
 
@@ -49,6 +48,7 @@ cdef enum:
     IS_LITE = 16
     MOST_KEY = 2048
     MOST_TERMS = 10_000  # askers can name groups without end
+    MOST_LANES = 100_000
     HEADERS_ROOM = 64 << 10
     LARGE_BYTES = 256 << 10  # of records: that is written in pieces, by the transport
 
@@ -73,7 +73,7 @@ cdef class SwiftPulls:
             raise MemoryError
 
     def __dealloc__(self):
-        self.release()
+        self.close_views()
         free(self.headers)
 
     def __init__(self, pulling, store, topics, groups, offsets, configuration, compacted, served, served_lite, others):
@@ -81,18 +81,20 @@ cdef class SwiftPulls:
         self.pulling = pulling
         self.store = store
         self.log = store.log
-        self.table = store.queues
-        self.lock = store.queues.lock.acquire
-        self.unlock = store.queues.lock.release
+        self.lanes = Lanes(store.queues)
         self.topics = topics
         self.groups = groups
         self.offsets = offsets
         self.configuration = configuration
-        self.compacted = compacted
+        self.resets = offsets.resets
+        self.pulled_to = offsets.pulled_to
+        self.compacted = None if compacted is None else compacted.queues
         self.served = served
         self.served_lite = served_lite
         self.others = others
         self.terms = {}
+        self.uncounted = []
+        self.has_pool = store.config.write_pool_buffers > 0
         self.found = FOUND_TEXTS
         reader = store.reader
         self.recent_bytes = reader.recent_bytes
@@ -105,11 +107,13 @@ cdef class SwiftPulls:
         cdef Py_ssize_t taken, length = PyBytes_GET_SIZE(data)
         if not begins_with_a_pull(start, length):
             return self.others(connection, data)
+        self.begin_turn()
         try:
             taken = self.take_frames(connection, start, length)
             return (taken, self.joined(0)) if taken else NOTHING
         finally:
             self.release()
+            self.settle_turn()
 
     cdef Py_ssize_t take_frames(self, connection, const uint8_t *start, Py_ssize_t length) except -1:
         """How many bytes at the front were usual pulls. `pieces` are their answers, until `release`."""
@@ -154,82 +158,95 @@ cdef class SwiftPulls:
         return whole
 
     cdef void release(self) noexcept:
+        self.piece_count = self.size = self.headers_used = 0
+
+    cdef void begin_turn(self) noexcept:
+        """Others had theirs: what was known may have changed."""
+        self.turn += 1
+
+    cdef int settle_turn(self) except -1:
+        cdef Terms terms
+        self.close_views()
+        if not self.uncounted:
+            return 0
+        uncounted, self.uncounted = self.uncounted, []
+        for terms in uncounted:
+            pulls, messages, message_bytes = terms.pulls, terms.messages, terms.message_bytes
+            terms.pulls = terms.messages = terms.message_bytes = 0
+            self.pulling.count(terms.group_name, terms.topic_name, pulls, messages, message_bytes)
+        note_served(self.served, self.answered)
+        note_served(self.served_lite, self.answered_lite)
+        self.answered = self.answered_lite = 0
+        return 0
+
+    cdef void close_views(self) noexcept:
         while self.view_count:
             self.view_count -= 1
             PyBuffer_Release(&self.views[self.view_count])
-        self.piece_count = self.size = self.headers_used = 0
 
     cdef bint take(self, connection, const uint8_t *header, Py_ssize_t header_bytes, uint32_t codec) except -1:
         """One request: false, and nothing done, if it is unusual."""
         cdef Pull pull
         cdef Terms terms
-        cdef int64_t low, high, offset, behind, limit, written, next_offset = 0, count = 0
+        cdef Lane lane
+        cdef Extent extent
+        cdef int64_t limit, next_offset = 0, count = 0
         cdef Py_ssize_t pieces = self.piece_count, size = self.size
-        cdef bytearray tail
-        cdef bytes entries = b""
         if (
             self.headers_used + HEADER_ROOM > HEADERS_ROOM or pieces == MOST_PIECES
             or not read_pull(&pull, header, header_bytes, codec)
             or not (pull.envelope.code == PULL_MESSAGE or pull.envelope.code == LITE_PULL_MESSAGE)
-            or self.offsets.has_resets
+            or self.resets
         ):
             return False
         terms = self.find_terms(&pull)
         if terms is None or not 0 <= pull.numbers[QUEUE_ID] < terms.read_queues:
             return False
-        if self.compacted is not None and self.compacted.holds(terms.topic_name, pull.numbers[QUEUE_ID]):
+        lane = self.find_lane(terms, pull.numbers[QUEUE_ID])
+        if self.compacted is not None and lane.queue_key in self.compacted:
             return False
-        queue = (<dict>self.table.queues).get((terms.topic_name, pull.numbers[QUEUE_ID]))
-        if type(queue) is not QueueIndex:
-            return False
-        offset = pull.numbers[QUEUE_OFFSET]
         limit = max(1, pull.numbers[MAX_COUNT])
         if terms.tags:
             limit = max(self.most_filtered, limit)
-        self.lock()
-        try:
-            low = queue.min_offset
-            log = queue.log
-            tail = log.tail
-            written = log.written
-            high = written + PyByteArray_GET_SIZE(tail) // ENTRY_BYTES
-            behind = offset - written
-            if low <= offset < high:
-                if behind >= 0:
-                    entries = PyBytes_FromStringAndSize(
-                        PyByteArray_AS_STRING(tail) + behind * ENTRY_BYTES, min(limit, high - offset) * ENTRY_BYTES
-                    )
-                else:
-                    entries = queue.entries(offset, limit)
-        except OrbitError:  # the ordinary way will meet it too, and say so
+        if not self.lanes.read(lane, pull.numbers[QUEUE_OFFSET], limit, &extent):
             return False
-        finally:
-            self.unlock()
-        if offset == high:
+        if pull.numbers[QUEUE_OFFSET] == extent.high:
             return self.hold(connection, terms, &pull)
         if not self.add_piece(self.headers + self.headers_used, 0) or not self.collect(
-            terms, &pull, <const uint8_t *>PyBytes_AS_STRING(entries), PyBytes_GET_SIZE(entries) // ENTRY_BYTES, &next_offset, &count
+            terms, &pull, extent.entries, extent.given, &next_offset, &count
         ):
             self.piece_count = pieces
             self.size = size
             return False
-        self.write_header(pieces, terms, &pull, next_offset, low, high, self.size - size)
+        self.write_header(pieces, terms, &pull, next_offset, extent.low, extent.high, self.size - size)
         self.commit_if_asked(terms, &pull)
-        self.pulling.handed_out(
-            terms.group_name, terms.topic_name, pull.numbers[QUEUE_ID], next_offset, count, self.size - size - self.pieces[pieces].iov_len
-        )
-        note_served(self.served if pull.envelope.code == PULL_MESSAGE else self.served_lite)
+        self.pulled_to[lane.pulled_key] = next_offset
+        self.note_answered(terms, &pull, count, self.size - size - self.pieces[pieces].iov_len)
         return True
+
+    cdef int note_answered(self, Terms terms, const Pull *pull, int64_t messages, int64_t message_bytes) except -1:
+        if not terms.pulls:
+            self.uncounted.append(terms)
+        terms.pulls += 1
+        terms.messages += messages
+        terms.message_bytes += message_bytes
+        if pull.envelope.code == PULL_MESSAGE:
+            self.answered += 1
+        else:
+            self.answered_lite += 1
+        return 0
 
     # ---- may it be pulled, and what
 
     cdef Terms find_terms(self, const Pull *pull):
         """None if it is refused, or wants something unusual."""
-        cdef Terms terms
-        key = key_of(pull)
-        if key is None:
+        cdef Terms terms = self.last_terms
+        cdef uint8_t key[MOST_KEY]
+        cdef Py_ssize_t length = write_key(key, pull)
+        if not length:
             return None
-        terms = self.terms.get(key)
+        if terms is None or PyBytes_GET_SIZE(terms.key) != length or memcmp(PyBytes_AS_STRING(terms.key), key, length) != 0:
+            terms = self.terms.get(PyBytes_FromStringAndSize(<const char *>key, length))
         if terms is None or not self.still_hold(terms, pull):
             try:
                 terms = self.make_terms(pull)
@@ -237,12 +254,40 @@ cdef class SwiftPulls:
                 return None
             if terms is None:
                 return None
-            if len(self.terms) >= MOST_TERMS:
-                self.terms.clear()
-            self.terms[key] = terms
+            terms.key = PyBytes_FromStringAndSize(<const char *>key, length)
+            self.keep_terms(terms)
+        self.last_terms = terms
         return terms if terms.is_usual else None
 
+    cdef int keep_terms(self, Terms terms) except -1:
+        if len(self.terms) >= MOST_TERMS:
+            self.terms.clear()
+            self.lane_count = 0
+        self.terms[terms.key] = terms
+        return 0
+
+    cdef Lane find_lane(self, Terms terms, int64_t queue_id):
+        cdef Lane lane = terms.lanes.get(queue_id)
+        if lane is None:
+            if self.lane_count >= MOST_LANES:
+                self.terms.clear()
+                self.last_terms = None
+                terms.lanes.clear()
+                self.lane_count = 0
+            self.lane_count += 1
+            lane = terms.lanes[queue_id] = Lane(terms.topic_name, terms.group_name, queue_id)
+        return lane
+
     cdef bint still_hold(self, Terms terms, const Pull *pull) except -1:
+        if terms.held_in == self.turn and terms.held_version == pull.numbers[SUB_VERSION]:
+            return True
+        if not self.hold_now(terms, pull):
+            return False
+        terms.held_in = self.turn
+        terms.held_version = pull.numbers[SUB_VERSION]
+        return True
+
+    cdef bint hold_now(self, Terms terms, const Pull *pull) except -1:
         if (
             self.configuration.settings is not terms.settings
             or (<dict>self.topics.all()).get(terms.topic_name) is not terms.topic
@@ -262,6 +307,7 @@ cdef class SwiftPulls:
 
     cdef Terms make_terms(self, const Pull *pull):
         cdef Terms terms = Terms()
+        terms.lanes = {}
         terms.group_name = text_of(pull, GROUP)
         terms.topic_name = text_of(pull, TOPIC)
         terms.subscription = text_of(pull, SUBSCRIPTION)
@@ -322,7 +368,7 @@ cdef class SwiftPulls:
         cdef int64_t wanted_bytes = bulk_bytes if bulk_bytes > 0 else pull.numbers[MAX_BYTES]
         cdef int64_t most_bytes = max(LEAST_BYTES, min(wanted_bytes, MOST_BYTES)) if wanted_bytes > 0 else MOST_BYTES
         cdef const Portions *portion = &self.bulk if bulk_bytes > 0 else &self.usual
-        cdef int64_t log_end = self.log.end, readable_end = self.log.readable_end
+        cdef int64_t log_end = self.log.end, readable_end = self.log.readable_end if self.has_pool else log_end
         cdef int64_t offset = 0, size, code, total = 0
         cdef Py_ssize_t number
         cdef const uint8_t *record
@@ -444,9 +490,8 @@ cdef str text_of(const Pull *pull, int field):
     return PyUnicode_DecodeASCII(<const char *>pull.texts[field].start, pull.texts[field].length, NULL)
 
 
-cdef bytes key_of(const Pull *pull):
-    """What pulls that ask alike have in common; None if that is very long."""
-    cdef uint8_t key[MOST_KEY]
+cdef Py_ssize_t write_key(uint8_t *key, const Pull *pull) noexcept:
+    """What pulls that ask alike have in common, up to MOST_KEY bytes; how many those are, 0 if it is longer."""
     cdef uint8_t *out = key + 2
     cdef int field
     key[0] = pull.numbers[SYS_FLAG] & (SAYS_SUBSCRIPTION | IS_LITE)
@@ -454,15 +499,15 @@ cdef bytes key_of(const Pull *pull):
     for field in range(TEXTS):
         if pull.seen & (1u << field):
             if pull.texts[field].length >= key + MOST_KEY - out:
-                return None
+                return 0
             memcpy(out, pull.texts[field].start, pull.texts[field].length)
             out += pull.texts[field].length
             key[1] |= 1 << field
         out[0] = c"\n"  # in none of the texts
         out += 1
         if out + TEXTS >= key + MOST_KEY:
-            return None
-    return PyBytes_FromStringAndSize(<const char *>key, out - key)
+            return 0
+    return out - key
 
 
 cdef object header_of(Terms terms, const Pull *pull):
@@ -483,10 +528,11 @@ cdef object header_of(Terms terms, const Pull *pull):
     )
 
 
-cdef int note_served(served) except -1:
-    if not served.fresh:
-        served.unsettled.append(served)
-    served.fresh += 1
+cdef int note_served(served, int64_t count) except -1:
+    if count:
+        if not served.fresh:
+            served.unsettled.append(served)
+        served.fresh += count
     return 0
 
 

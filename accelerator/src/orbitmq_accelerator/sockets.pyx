@@ -157,6 +157,8 @@ cdef class SwiftReader:
         cdef int ready, number, served = 0
         now = self.loop.time()
         self.taken = 0
+        if self.pulls is not None:
+            self.pulls.begin_turn()
         self.refuses = self.congestion.refuse is not None
         try:
             while True:
@@ -171,6 +173,8 @@ cdef class SwiftReader:
                     break
         finally:
             self.close_run()
+            if self.pulls is not None:
+                self.pulls.settle_turn()
             self.congestion.read_bytes += self.taken
         if self.times.unsettled:
             self.times.settle(self.loop.time() - now)
@@ -203,8 +207,7 @@ cdef class SwiftReader:
         if length >= LARGE_READ:
             self.congestion.crowded[connection] = None
         if self.refuses or connection.meter is not None:
-            self.show_what_was_acknowledged()
-            connection.data_received(PyBytes_FromStringAndSize(<const char *>data, length))
+            self.give(seat, PyBytes_FromStringAndSize(<const char *>data, length))
             seat.is_mid_frame = connection.is_mid_frame
             return 0
         self.taken += length
@@ -246,6 +249,17 @@ cdef class SwiftReader:
             taken = self.serve_pulls(seat, descriptor, data, length)
         return taken
 
+    cdef int give(self, Seat seat, bytes data) except -1:
+        self.show_what_was_acknowledged()
+        if self.pulls is not None:
+            self.pulls.settle_turn()  # who asks now may ask for that
+        try:
+            seat.connection.data_received(data)
+        finally:
+            if self.pulls is not None:
+                self.pulls.begin_turn()
+        return 0
+
     cdef int give_rest(self, Seat seat, const uint8_t *data, Py_ssize_t length) except -1:
         """To the connection. Where no frame ends there is nothing to answer, and no time to lose."""
         rest = PyBytes_FromStringAndSize(<const char *>data, length)
@@ -253,8 +267,7 @@ cdef class SwiftReader:
             seat.connection.hold(rest)
         else:
             self.taken -= length  # it is counted there
-            self.show_what_was_acknowledged()
-            seat.connection.data_received(rest)
+            self.give(seat, rest)
         seat.is_mid_frame = seat.connection.is_mid_frame
         return 0
 

@@ -56,13 +56,13 @@ class CompactedTopics:
         self._compacted_to = table.queue_offset_map
         self._store = store
         self._topics = topics
-        self._queues: dict[tuple[str, int], CompactedQueue] = {}
+        self.queues: dict[tuple[str, int], CompactedQueue] = {}  # compiled pulls look into it themselves
         self._followed_to: dict[tuple[str, int], int] = {}
         self._working = asyncio.Lock()
         self._open_all()
 
     def holds(self, topic: str, queue_id: int) -> bool:
-        return (topic, queue_id) in self._queues
+        return (topic, queue_id) in self.queues
 
     def follow(self, topic: str, queue_id: int) -> None:
         """Messages came into a queue; nothing happens unless its topic is compacted."""
@@ -76,7 +76,7 @@ class CompactedTopics:
 
     def _follow(self, topic: str, queue_id: int) -> None:
         key = (topic, queue_id)
-        queue = self._queues.get(key) or self._open(topic, queue_id)
+        queue = self.queues.get(key) or self._open(topic, queue_id)
         low, high = self._store.queue_range(topic, queue_id)
         at = max(self._followed_to.get(key, 0), queue.next_offset, low)
         while at < high:
@@ -99,35 +99,35 @@ class CompactedTopics:
         accept: Callable[[memoryview], bool] | None = None,
         may_want: object = None,
     ) -> ReadResult:
-        return self._queues[topic, queue_id].read(offset, max_count, max_bytes, tag_codes, accept)
+        return self.queues[topic, queue_id].read(offset, max_count, max_bytes, tag_codes, accept)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Of the first message that can be read: it may have left the commit log long ago."""
         low = self._store.queue_range(topic, queue_id).min_offset
-        queue = self._queues.get((topic, queue_id))
+        queue = self.queues.get((topic, queue_id))
         return low if queue is None else min(low, queue.min_offset)
 
     def forget_topic(self, topic: str) -> None:
-        for key in [key for key in self._queues if key[0] == topic]:
-            self._queues.pop(key).remove()
+        for key in [key for key in self.queues if key[0] == topic]:
+            self.queues.pop(key).remove()
             self._followed_to.pop(key, None)
             self._compacted_to.pop(_name(*key), None)
 
     async def compact(self) -> None:
         """One round over all queues. The writing is done by a thread, the exchange here."""
-        if not self._queues:
+        if not self.queues:
             return
         async with self._working:
-            for key, queue in list(self._queues.items()):
+            for key, queue in list(self.queues.items()):
                 looked_to = await asyncio.to_thread(queue.compact, self._compacted_to.get(_name(*key), -1))
-                if looked_to is not None and self._queues.get(key) is queue:
+                if looked_to is not None and self.queues.get(key) is queue:
                     queue.exchange()
                     self._compacted_to[_name(*key)] = looked_to
                     logger.info("compacted queue %d of %s up to offset %d", key[1], key[0], looked_to)
             await asyncio.to_thread(self._save)
 
     async def sync(self) -> None:
-        if not self._queues:
+        if not self.queues:
             return
         async with self._working:
             await asyncio.to_thread(self._sync)
@@ -139,7 +139,7 @@ class CompactedTopics:
         except StorageError as error:
             logger.error("cannot save the compacted topics: %s", error)
         finally:
-            for queue in self._queues.values():
+            for queue in self.queues.values():
                 queue.close()
 
     def _take(self, queue: CompactedQueue, buffer: memoryview) -> None:
@@ -165,7 +165,7 @@ class CompactedTopics:
     def _open(self, topic: str, queue_id: int) -> CompactedQueue:
         config = self._store.config
         path = config.compaction_path
-        queue = self._queues[topic, queue_id] = CompactedQueue(
+        queue = self.queues[topic, queue_id] = CompactedQueue(
             self._store.disk,
             path / "compactionLog" / topic / str(queue_id),
             path / "compactionCq" / topic / str(queue_id),
@@ -176,7 +176,7 @@ class CompactedTopics:
         return queue
 
     def _sync(self) -> None:
-        for queue in list(self._queues.values()):
+        for queue in list(self.queues.values()):
             queue.sync()
 
     def _save(self) -> None:

@@ -56,8 +56,9 @@ class ConsumerOffsets:
         self.saved_log_end: int | None = found if isinstance(found, int) else None if self._offsets else 0
         self.log_end: Callable[[], int | None] = lambda: self.saved_log_end  # a slave's is what its master said
         self.until_log_is_safe: Callable[[], Awaitable[None]] = _at_once  # all of it; StorageError if it never will be
-        self._resets: dict[tuple[str, str, int], int] = {}  # (topic, group, queue) -> offset
-        self._pulled: dict[tuple[str, str, int], int] = {}
+        # By topic, group and queue. Compiled pulls look into both themselves.
+        self.resets: dict[tuple[str, str, int], int] = {}
+        self.pulled_to: dict[tuple[str, str, int], int] = {}
         self._configuration = configuration
         self._clock = clock
         self._commits = self._saved_commits = 0
@@ -157,27 +158,27 @@ class ConsumerOffsets:
     # ---- where a reset sends a group next
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        self._resets[topic, group, queue_id] = offset
+        self.resets[topic, group, queue_id] = offset
         self.commit(group, topic, queue_id, offset)
 
     @property
     def has_resets(self) -> bool:
-        return bool(self._resets)
+        return bool(self.resets)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        return self._resets.get((topic, group, queue_id)) if self._resets else None
+        return self.resets.get((topic, group, queue_id)) if self.resets else None
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """The offset to send the group to, once."""
-        return self._resets.pop((topic, group, queue_id), None) if self._resets else None
+        return self.resets.pop((topic, group, queue_id), None) if self.resets else None
 
     # ---- where it last pulled to (memory only)
 
     def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
-        self._pulled[topic, group, queue_id] = next_offset
+        self.pulled_to[topic, group, queue_id] = next_offset
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
-        return self._pulled.get((topic, group, queue_id))
+        return self.pulled_to.get((topic, group, queue_id))
 
     def table(self) -> OffsetTable:
         return self._snapshot()

@@ -136,7 +136,11 @@ class Pulling:
 
     def handed_out(self, group: str, topic: str, queue_id: int, next_offset: int, count: int, total_bytes: int) -> None:
         """So many messages are on their way: remember how far the group has come, and count them."""
-        self._offsets.note_pull(group, topic, queue_id, next_offset)
+        self._offsets.pulled_to[topic, group, queue_id] = next_offset
+        self.count(group, topic, 1, count, total_bytes)
+
+    def count(self, group: str, topic: str, pulls: int, messages: int, total_bytes: int) -> None:
+        """Pulls that were answered with messages."""
         counters = self._gets.get((topic, group))
         if counters is None:
             name = f"{topic}@{group}"
@@ -144,9 +148,9 @@ class Pulling:
                 self._stats.counter(statistics.GROUP_GET_NUMS, name),
                 self._stats.counter(statistics.GROUP_GET_SIZE, name),
             )
-        counters[0].add(count)
-        counters[1].add(total_bytes)
-        self._all_gets.add(count)
+        counters[0].add(messages, pulls)
+        counters[1].add(total_bytes, pulls)
+        self._all_gets.add(messages, pulls)
 
     def hold(
         self, result: ReadResult, header: PullMessage, wishes: Wanted, request: Command, connection: Connection

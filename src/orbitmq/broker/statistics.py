@@ -68,9 +68,9 @@ class Counter:
         self._hour: deque[Sample] = deque(maxlen=7)
         self._day: deque[Sample] = deque(maxlen=25)
 
-    def add(self, value: int) -> None:
+    def add(self, value: int, times: int = 1) -> None:
         self.value += value
-        self.times += 1
+        self.times += times
 
     def sample(self, at_ms: int, number: int) -> None:
         sample = Sample(at_ms, self.value, self.times)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
+from orbitmq.accelerated import compiled
 from orbitmq.errors import MessageError, StorageError
 from orbitmq.message.ids import offset_message_id
 from orbitmq.message.properties import (
@@ -50,6 +51,7 @@ from orbitmq.message.record import (
     with_crc_room,
 )
 from orbitmq.message.sysflags import BORN_HOST_IPV6, HOSTS_MASK, INNER_BATCH, STORE_HOST_IPV6, TRANSACTION_PREPARED
+from orbitmq.storage.config import FlushMode
 from orbitmq.storage.segmented_log import SegmentedLog
 from orbitmq.storage.write_pool import WritePool
 
@@ -123,6 +125,8 @@ class CommitLog:
             config.commit_log_path,
             config.segment_bytes,
             prepare_ahead=config.prepare_next_segment,
+            # Each sync writes those pages, too: not where there is one for every few messages.
+            busy_clock=clock if config.flush_mode is FlushMode.ASYNC and compiled("pages") is not None else None,
             warm_up=config.warm_up_segments,
             threads=threads,
         )

@@ -169,13 +169,14 @@ def load_entry_files(disk: Disk, directory: Path, file_bytes: int) -> EntryFiles
 class EntryLog:
     """Entries by number. Guarded by its owner: the table of queues holds one lock for all."""
 
-    __slots__ = ("entry_bytes", "files", "tail", "written")
+    __slots__ = ("changes", "entry_bytes", "files", "tail", "written")
 
     def __init__(self, files: EntryFiles, entry_bytes: int) -> None:
         self.files = files
         self.entry_bytes = entry_bytes
         self.written = 0  # entries before this number are in the files, later ones in the tail
         self.tail = bytearray()
+        self.changes = 0  # entries that were read may be kept as long as this stays the same
 
     @property
     def next(self) -> int:
@@ -235,6 +236,7 @@ class EntryLog:
 
     def cut(self, number: int) -> None:
         """Forget the entries from `number` on, and clear them, so that nobody takes them for valid later."""
+        self.changes += 1
         if number >= self.written:
             del self.tail[(number - self.written) * self.entry_bytes :]
             return
@@ -269,6 +271,7 @@ class EntryLog:
 
     def overwrite(self, number: int, entry: bytes) -> None:
         """Change one entry that is there."""
+        self.changes += 1
         behind = (number - self.written) * self.entry_bytes
         if behind >= 0:
             self.tail[behind : behind + self.entry_bytes] = entry

@@ -13,7 +13,8 @@
 
 The file has its full length (420 MB by default) from birth but not its blocks: header and slots are reserved at once,
 since hashing touches them all, entries a megabyte at a time ahead of use. Stores through the map are therefore quick and
-can never meet a full disk; reserving can, and raises StoreFull before anything is changed.
+can never meet a full disk; reserving can, and raises StoreFull before anything is changed. It may have to wait for the file system's
+journal, so where entries come quickly a thread does it early (`reserve_ahead`).
 
 Entries are written before the slots that lead to them, slots in the order of the entries, and the header when all keys of a
 record (or of many) are in. A killed process therefore leaves at most some slots that point at entries the header does not
@@ -29,6 +30,7 @@ import sys
 from array import array
 from typing import TYPE_CHECKING, Any, Final
 
+from orbitmq.errors import StorageError
 from orbitmq.message.tags import java_hash
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ DEFAULT_SLOTS: Final = 5_000_000
 DEFAULT_ENTRIES: Final = 20_000_000
 
 _RESERVE_ENTRIES: Final = (1 << 20) // ENTRY.size
+_LOW_ENTRIES: Final = _RESERVE_ENTRIES // 2
 _MAX_INT: Final = 2**31 - 1
 
 
@@ -88,8 +91,8 @@ def positive_all(values: Iterable[int]) -> list[int]:
 
 class IndexFile:
     __slots__ = (
-        "_entries_at", "_reserved", "_slot_words", "begin_ms", "begin_offset", "capacity", "end_ms", "end_offset", "file", "memory",
-        "next_entry", "slots", "slots_used",
+        "_could_not_reserve", "_entries_at", "_reserved", "_slot_words", "begin_ms", "begin_offset", "capacity", "end_ms",
+        "end_offset", "file", "memory", "next_entry", "slots", "slots_used",
     )  # fmt: skip
 
     def __init__(self, file: MappedFile, slots: int, *, writable: bool) -> None:
@@ -100,6 +103,7 @@ class IndexFile:
         self.capacity = (file.size - self._entries_at) // ENTRY.size
         self._slot_words = self.memory[_SLOTS_AT : self._entries_at].cast("I")  # in this machine's order of bytes
         self._reserved = 0
+        self._could_not_reserve = False
         self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = self.slots_used = 0
         self.next_entry = 1
         self.load()
@@ -293,10 +297,30 @@ class IndexFile:
     def _reserve(self, entries: int) -> None:
         if not self._reserved:
             self.file.reserve(0, self._entries_at)  # a file Java wrote has holes where no key has led to yet
+        self._could_not_reserve = False
         end = min(entries + _RESERVE_ENTRIES, self.capacity)
         start = max(self._reserved, self.next_entry)
         self.file.reserve(self._entries_at + ENTRY.size * start, ENTRY.size * (end - start))
         self._reserved = end
+
+    @property
+    def is_low(self) -> bool:
+        """More entries will be needed soon than there are blocks for."""
+        left = self._reserved - self.next_entry
+        return left < _LOW_ENTRIES and 0 < self._reserved < self.capacity and not self._could_not_reserve
+
+    def reserve_ahead(self) -> None:
+        """From another thread than the one that puts. StorageError if it failed, once: who puts will meet the same, and say so."""
+        start = self._reserved
+        end = min(start + _RESERVE_ENTRIES, self.capacity)
+        at, size = self._entries_at + ENTRY.size * start, ENTRY.size * (end - start)
+        try:
+            self.file.reserve(at, size)
+        except StorageError:
+            self._could_not_reserve = True
+            raise
+        self.file.make_storable(at, at + size)
+        self._reserved = max(end, self._reserved)  # should the other have done the same meanwhile, nothing is lost
 
     def _write_header(self) -> None:
         HEADER.pack_into(

@@ -21,6 +21,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.accelerated import compiled
+from orbitmq.errors import StorageError
 from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from orbitmq.message.tags import MOST_AT_ONCE, java_hash, java_hash_after, java_hashes_after
 from orbitmq.storage.index_file import (
@@ -33,6 +34,7 @@ from orbitmq.storage.index_file import (
     positive,
     positive_all,
 )
+from orbitmq.storage.threads import OwnThreads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from orbitmq.clock import Clock
     from orbitmq.storage.files import Disk
+    from orbitmq.storage.threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +68,7 @@ class KeyIndex:
         slots: int = DEFAULT_SLOTS,
         entries: int = DEFAULT_ENTRIES,
         trusted_until_ms: int | None = None,
+        threads: Threads | None = None,
     ) -> None:
         """Opens what is there. After a crash of the machine pass the checkpoint's time of the last synced file as
         `trusted_until_ms`: later files may be torn anywhere and are removed, to be filled again from `resume_offset`."""
@@ -76,6 +80,7 @@ class KeyIndex:
         self._topic_hashes: dict[str, int] = {}
         self._unsynced: list[IndexFile] = []
         self._loops = compiled("indexes")
+        self._reserving = (threads or OwnThreads()).repeat("orbitmq-key-index", self._reserve, self._is_low, None)
         self._changing = Lock()  # held to replace `files`
         self.lost_some = False  # files that were there could not be used: the log must be offered again
         self.files: tuple[IndexFile, ...] = self._load(trusted_until_ms)
@@ -113,6 +118,10 @@ class KeyIndex:
         """`put` for many records, in log order, none rolled back; the keys as the bytes of their properties."""
         for at in range(0, len(records), MOST_AT_ONCE):
             self._put_some(records[at : at + MOST_AT_ONCE])
+        if self._is_low():
+            self._reserving.start()
+            if self._reserving.idle:
+                self._reserving.wake()
 
     def _put_some(self, records: list[KeyedRecord]) -> None:
         last = self.files[-1] if self.files else None
@@ -202,6 +211,7 @@ class KeyIndex:
 
     def close(self) -> None:
         """Sync everything, so that a clean stop leaves a whole index."""
+        self._reserving.stop()
         self.sync()
         for file in self.files[-1:]:
             file.file.sync()
@@ -210,6 +220,7 @@ class KeyIndex:
 
     def abandon(self) -> None:
         """Give the files back as they are."""
+        self._reserving.stop()
         for file in self.files:
             file.file.close()
 
@@ -254,6 +265,18 @@ class KeyIndex:
         with self._changing:
             self.files = (*self.files, file)
         return file
+
+    def _is_low(self) -> bool:
+        return bool(self.files) and self.files[-1].is_low
+
+    def _reserve(self) -> bool:
+        files = self.files
+        try:
+            if files:
+                files[-1].reserve_ahead()
+        except StorageError as error:
+            logger.warning("could not reserve blocks ahead of need: %s", error)
+        return True
 
     def _next_name(self) -> str:
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).astimezone()

@@ -18,6 +18,7 @@ from collections import deque
 from threading import Lock
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
+from orbitmq.accelerated import compiled
 from orbitmq.errors import StorageError, StoreFull
 
 if TYPE_CHECKING:
@@ -65,12 +66,13 @@ def _room_left(path: Path) -> str:
 class MappedFile:
     """A file as memory. `close` gives the descriptor back; the memory goes when the last view of it does."""
 
-    __slots__ = ("_descriptor", "_sync_lock", "memory", "path", "size")
+    __slots__ = ("_descriptor", "_reader", "_sync_lock", "memory", "path", "size")
 
     def __init__(self, path: Path, descriptor: int, size: int, *, writable: bool) -> None:
         self.path = path
         self.size = size
         self._descriptor = descriptor
+        self._reader = -1
         self._sync_lock = Lock()
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self.memory: memoryview = memoryview(mmap.mmap(descriptor, size, access=access)) if size else memoryview(b"")
@@ -86,11 +88,17 @@ class MappedFile:
                 raise storage_error("sync", self.path, cause) from cause
 
     def reserve(self, start: int, size: int) -> None:
-        """Give blocks to a range of a file that was allocated in part, so that storing there cannot fail."""
+        """Give blocks to a range of a file that was allocated in part, so that storing there cannot fail. Not to a closed one."""
+        with self._sync_lock:
+            if self._descriptor < 0:
+                return
+            descriptor = os.dup(self._descriptor)
         try:
-            os.posix_fallocate(self._descriptor, start, size)
+            os.posix_fallocate(descriptor, start, size)
         except OSError as cause:
             raise storage_error("allocate", self.path, cause) from cause
+        finally:
+            os.close(descriptor)
 
     def warm_up(self) -> None:
         """Write zeroes over the whole (new) file, so that appending meets neither page faults nor block conversion."""
@@ -106,7 +114,14 @@ class MappedFile:
         with self._sync_lock:
             if self._descriptor < 0:
                 return
-            descriptor = os.dup(self._descriptor)  # a sync must not wait for this, nor this for a sync
+            try:
+                if self._reader < 0:
+                    # The system knows of this one that it reads on and on, whatever is looked at through the map meanwhile. Then
+                    # it brings megabytes as one large page, which are mapped with one fault.
+                    self._reader = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.dup(self._reader)  # a sync must not wait for this, nor this for a sync
+            except OSError as cause:
+                raise storage_error("open", self.path, cause) from cause
         # Many pieces into one buffer by one call: a thread that comes back often competes for the interpreter lock.
         pieces = [bytearray(_READ_IN_BYTES)] * _READ_IN_PIECES
         try:
@@ -116,6 +131,15 @@ class MappedFile:
             raise storage_error("read", self.path, cause) from cause
         finally:
             os.close(descriptor)
+
+    def make_storable(self, start: int, end: int) -> None:
+        """Stores to these pages will need nothing of the system, until they are written back, as they will be: they count as changed.
+
+        By compiled code alone: without it, everybody would wait for the interpreter, and so for the disk.
+        """
+        pages = compiled("pages")
+        if pages is not None and self._descriptor >= 0:
+            pages.make_storable(self.memory, start, end)
 
     def read_ahead(self, *, enabled: bool) -> None:
         """Whether the system should read on when a page of it is needed: good for catching up, bad for looking around."""
@@ -127,6 +151,9 @@ class MappedFile:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
+            if self._reader >= 0:
+                os.close(self._reader)
+                self._reader = -1
 
 
 class DescriptorPool:
@@ -177,13 +204,16 @@ class PlainFile:
             raise storage_error("read", self.path, cause) from cause
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """All of `data` at `offset`."""
+        """All of `data` at `offset`. Reading goes on meanwhile: a writer may have to wait for the disk, and has a descriptor of its own."""
         try:
             with self._lock:
-                descriptor = self._opened()
+                descriptor = os.dup(self._opened())
+            try:
                 written = os.pwrite(descriptor, data, offset)
                 while written < len(data):
                     written += os.pwrite(descriptor, memoryview(data)[written:], offset + written)
+            finally:
+                os.close(descriptor)
         except OSError as cause:
             raise storage_error("write", self.path, cause) from cause
 

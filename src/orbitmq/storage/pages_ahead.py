@@ -4,6 +4,11 @@ The first store into a page of a mapped file makes the kernel find and clear it,
 milliseconds in which an appender stands still. A thread reads that part of the file beforehand, which costs the same but nobody's
 time.
 
+While much is written that is not enough. The first store into a page, and the first after it was written back, also tells the file system
+of it. That waits for a journal that is being committed, and pauses who stores faster than the disk writes: tens of milliseconds each
+time. So the thread stores to these pages as well, and it is the thread that waits. Pages that were stored to are written back, whether
+anything came to stand in them or not: so this is done for files that are synced now and then, and as far as is filled in a moment.
+
 Java: DefaultMappedFile.warmMappedFile, which does it for a whole file at once
 """
 
@@ -12,39 +17,54 @@ from __future__ import annotations
 import logging
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import StorageError
 
 if TYPE_CHECKING:
+    from orbitmq.clock import Clock
     from orbitmq.storage.open_files import MappedFile
 
 logger = logging.getLogger(__name__)
 
 AHEAD_BYTES: Final = 16 << 20  # a fifteenth of a second at 200,000 messages of 1 KB a second
-STEP_BYTES: Final = 4 << 20  # written before more is asked for
+READ_BYTES: Final = 4 << 20  # at once
+STEP_BYTES: Final = 1 << 20  # written before more is asked for
+BUSY_STEP_MS: Final = 100  # a step that took no longer: 10 MB a second
+STORABLE_MS: Final = 50  # what will be written in that time, if it goes on like this
+
+
+class _Wanted(NamedTuple):
+    file: MappedFile
+    start: int
+    end: int
+    storable: bool  # and not only in memory
 
 
 class PagesAhead:
     """`want` belongs to the thread that appends."""
 
-    def __init__(self) -> None:
-        self._wanted: SimpleQueue[tuple[MappedFile, int, int] | None] = SimpleQueue()
+    def __init__(self, clock: Clock | None = None) -> None:
+        """Without a clock, pages are read and no more."""
+        self._clock = clock
+        self._wanted: SimpleQueue[_Wanted | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._file: MappedFile | None = None
-        self._asked_to = 0  # the part of the file before this was asked for
+        self._read_to = 0  # the part of the file before this was asked for
+        self._last_step_ms = 0
 
     def want(self, file: MappedFile, position: int) -> int:
         """Writing goes on at `position`. Returns at once: the position from where on to ask again."""
         if file is not self._file:
-            self._file, self._asked_to = file, position
+            self._file, self._read_to = file, position
+        storable_bytes = self._storable_bytes()
+        if storable_bytes:
+            # Also those that were storable before: they may have been written back since. But in memory they must be.
+            self._ask(_Wanted(file, position, min(position + storable_bytes, self._read_to), storable=True))
         end = min(position + AHEAD_BYTES, file.size)
-        if end > self._asked_to:
-            if self._thread is None:
-                self._thread = Thread(target=self._run, name="orbitmq-pages-ahead", daemon=True)
-                self._thread.start()
-            self._wanted.put((file, self._asked_to, end))
-            self._asked_to = end
+        if end - self._read_to >= READ_BYTES or end == file.size:
+            self._ask(_Wanted(file, self._read_to, end, storable=False))
+            self._read_to = end
         return min(position + STEP_BYTES, file.size)
 
     def stop(self) -> None:
@@ -53,11 +73,31 @@ class PagesAhead:
             self._wanted.put(None)
             thread.join()
 
+    def _storable_bytes(self) -> int:
+        """0 if it is not worth it."""
+        if self._clock is None:
+            return 0
+        now_ms = self._clock.now_ms()
+        took_ms, self._last_step_ms = now_ms - self._last_step_ms, now_ms
+        if not 0 <= took_ms <= BUSY_STEP_MS:
+            return 0
+        return STEP_BYTES + STEP_BYTES * STORABLE_MS // max(took_ms, 1)
+
+    def _ask(self, wanted: _Wanted) -> None:
+        if wanted.end <= wanted.start:
+            return
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="orbitmq-pages-ahead", daemon=True)
+            self._thread.start()
+        self._wanted.put(wanted)
+
     def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None:
-            file, start, end = wanted
             try:
-                file.read_in(start, end)
+                if wanted.storable:
+                    wanted.file.make_storable(wanted.start, wanted.end)
+                else:
+                    wanted.file.read_in(wanted.start, wanted.end)
             except StorageError as error:
                 # Whoever needs these bytes will be told; here nobody does yet.
                 logger.warning("could not have pages ready: %s", error)

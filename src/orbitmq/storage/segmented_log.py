@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from orbitmq.clock import Clock
     from orbitmq.storage.files import Disk, FileStat
     from orbitmq.storage.open_files import MappedFile
     from orbitmq.storage.threads import Threads
@@ -70,10 +71,12 @@ class SegmentedLog:
         *,
         writable: bool = True,
         prepare_ahead: bool = False,
+        busy_clock: Clock | None = None,
         warm_up: bool = False,
         threads: Threads | None = None,
     ) -> None:
-        """Opens what is there; `load_segments` says what is refused. With `prepare_ahead` the next file is made by a thread."""
+        """Opens what is there; `load_segments` says what is refused. With `prepare_ahead` the next file is made by a thread, and
+        the next pages; with `busy_clock` those are all but stored to where much is written (pages_ahead.py)."""
         self.directory = directory
         self.segment_bytes = segment_bytes
         self._disk = disk
@@ -85,7 +88,7 @@ class SegmentedLog:
         self._preparer: _Preparer | None = None
         if prepare_ahead and writable:
             self._preparer = _Preparer(self._allocate, self._remove, threads or OwnThreads())
-        self._pages = PagesAhead() if prepare_ahead and writable and segment_bytes > STEP_BYTES else None
+        self._pages = PagesAhead(busy_clock) if prepare_ahead and writable and segment_bytes > STEP_BYTES else None
 
     @property
     def start(self) -> int:

@@ -86,7 +86,7 @@ class Store:
         self.config = config
         self.clock = clock or SystemClock()
         self.disk = disk or LocalDisk()
-        threads = threads or OwnThreads()
+        self._threads = threads = threads or OwnThreads()
         self.health = Health()
         # Something waits for `dispatch`. The first is called by the appending thread; the second by the flushing thread, when
         # more was flushed, or copied from the write pool.
@@ -505,6 +505,7 @@ class Store:
             slots=self.config.index_slots,
             entries=self.config.index_entries,
             trusted_until_ms=trusted_until_ms,
+            threads=self._threads,
         )
 
 
