@@ -18,6 +18,8 @@ from orbitmq.cli.topics_file import read_topics_file
 if TYPE_CHECKING:
     from orbitmq.testing import Server
 
+pytest_plugins = ["pytester"]
+
 ROOT: Final = Path(__file__).parent.parent
 # The reference shows signatures, made from the code.
 PAGES: Final = sorted({ROOT / "README.md", *(ROOT / "docs").glob("*.md")} - {ROOT / "docs" / "api.md"})
