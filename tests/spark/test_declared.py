@@ -19,7 +19,7 @@ from tests.spark.direct import bodies, read, send
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3600)]
 
 TOO_SLOW = ("CANNOT_OPEN_SOCKET", "failed to connect back")
 ROOT = Path(__file__).parent.parent.parent
@@ -63,7 +63,7 @@ def run(folder: Path, server: Server, column: str, *more: str) -> tuple[subproce
         copies = f"Copies{attempt}"
         file = a_pipeline(folder / str(attempt), server, column, copies)
         command = [sys.executable, "-m", "orbitmq", "pipeline", "run", str(file), "--master", "local[2]", *more]
-        done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True, timeout=400)
+        done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True, timeout=900)
         if not any(said in done.stdout + done.stderr for said in TOO_SLOW):
             break
     return done, copies
