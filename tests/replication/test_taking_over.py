@@ -9,7 +9,10 @@ import pytest
 from orbitmq.broker.replication import metadata
 from orbitmq.broker.replication import slave as slave_module
 from orbitmq.broker.replication.agreement import MasterLog, master_log
+from orbitmq.errors import StoreFull
 from orbitmq.protocol.codes import ResponseCode
+from orbitmq.storage import written_here
+from orbitmq.storage.store import Store
 from orbitmq.transport.address import Address
 from tests.broker.kit import UPDATE_OFFSET, Wire
 from tests.replication.kit import Group, copied, group_of_brokers, until
@@ -174,3 +177,71 @@ async def test_a_slave_without_a_master_serves_what_it_has(group: Group, monkeyp
     client = wire(slave)
     assert await client.bodies("T") == [b"one"]
     await client.close()
+
+
+async def test_a_former_master_serves_nothing_before_it_has_compared_its_log_however_long_it_waits(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor may be out of reach and yet have acknowledged other messages at the same offsets."""
+    master, slave = await group.master(), await group.slave()
+    client = wire(master)
+    await client.send("T", b"one")
+    await copied(master, slave)
+    await until(lambda: slave.state.topics.get("T") is not None, "the slave knows the topic")
+    await group.stop(slave)
+    await client.send("T", b"here only")
+    await client.close()
+    await group.stop(master)
+    heir = await group.master(folder="slave-1")
+    client = wire(heir)
+    await client.send("T", b"instead")
+    await client.close()
+    await group.stop(heir)
+
+    monkeypatch.setattr(slave_module, "_DOUBT_SECONDS", -1.0)
+    former = await group.slave(folder="master")
+    client = wire(former)
+    refused = await client.pull("T")
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert "was a master" in (refused.remark or "")
+
+    heir = await group.master(folder="slave-1")
+    await former.state.registration.start()  # the regular one comes within ten seconds
+    await copied(heir, former)
+    assert await client.bodies("T") == [b"one", b"instead"]
+    await client.close()
+    await group.stop(former)
+    await group.stop(heir)
+
+    former = await group.slave(folder="master")
+    client = wire(former)
+    assert await client.bodies("T") == [b"one", b"instead"], "it is a copy now, as any slave's"
+    await client.close()
+
+
+async def test_what_a_former_master_could_not_sync_after_a_cut_is_compared_again(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave = await group.master(), await group.slave()
+    client = wire(master)
+    await client.send("T", b"one")
+    await copied(master, slave)
+    await group.stop(slave)
+    await client.send("T", b"here only")
+    await client.close()
+    await group.stop(master)
+    heir = await group.master(folder="slave-1")
+
+    def full(_store: Store) -> None:
+        raise StoreFull("the disk is full", hint="make room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "flush", full)
+        former = await group.slave(folder="master")
+        await until(
+            lambda: former.state.copying is not None and former.state.copying.may_serve, "the logs are compared"
+        )
+        assert former.state.store.log.end == heir.state.store.log.end
+        assert (tmp_path / "master" / written_here.NAME).exists()
+    await until(lambda: not (tmp_path / "master" / written_here.NAME).exists(), "the cut is on the disk")
+    await copied(heir, former)

@@ -205,6 +205,27 @@ def test_who_waits_for_what_is_not_there_keeps_nobody_busy_and_hears_when_it_is_
     store.close()
 
 
+@pytest.mark.parametrize("behind", [1, 30], ids=["in one file", "and files behind it"])
+def test_what_a_slave_cut_off_stays_so_after_a_power_cut_and_its_copy_is_kept(tmp_path: Path, behind: int) -> None:
+    disk = FaultyDisk(tmp_path)
+    store = open_store(tmp_path, disk=disk, segment_bytes=4096)
+    kept = put(store, body=b"both").end
+    for _ in range(behind):
+        put(store, body=b"here only" * 20)
+    store.flush()
+    end = store.log.end
+    store.follow().cut(kept, tmp_path / "diverged" / "1")
+    store.flush()
+    store.abandon()
+    disk.crash()
+    with open_store(tmp_path, disk=disk, segment_bytes=4096) as again:
+        assert again.log.end == kept
+        assert again.queue_range("T", 0).max_offset == 1
+    copies = sorted((tmp_path / "diverged" / "1").iterdir())
+    assert sum(copy.stat().st_size for copy in copies) == end - kept
+    assert sum(copy.read_bytes().count(b"here only" * 20) for copy in copies) == behind
+
+
 def test_a_slave_whose_sync_failed_copies_no_more(tmp_path: Path) -> None:
     with open_store(tmp_path / "master") as master:
         put(master, body=b"one")

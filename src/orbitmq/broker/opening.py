@@ -67,6 +67,7 @@ from orbitmq.storage.delay_progress import DelayProgress
 from orbitmq.storage.json_file import JsonFile
 from orbitmq.storage.store import Store
 from orbitmq.storage.timer_store import TimerStore
+from orbitmq.storage.written_here import mark_written_here
 from orbitmq.transport.address import Address
 from orbitmq.transport.congestion import Congestion
 from orbitmq.transport.load_limits import Refusals
@@ -239,6 +240,8 @@ class Opener:
         store = Store(
             config, host, clock=self._clock, disk=self._disk, threads=self._threads, is_batch_topic=topics.is_batch
         )
+        if not self._configuration.settings.is_slave:
+            mark_written_here(self._disk, config.directory)
         store.start()
         logger.info(
             "opened the store %s: %d topics, log from %d to %d, last stop %s",

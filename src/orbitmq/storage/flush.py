@@ -52,6 +52,7 @@ class LogFlusher:
     ) -> None:
         self.flushed = log.end  # everything before this log offset is on the device
         self.failed: StoreFenced | None = None
+        self._is_cut = False  # what a cut cleared and removed may still be on the device
         self._log = log
         self._config = config
         self.is_synchronous = config.flush_mode is FlushMode.SYNC
@@ -98,13 +99,15 @@ class LogFlusher:
             stored_at_ms = self._log.last_stored_at_ms  # before the end: the record it speaks of is surely included
             self._log.commit()
             end = self._log.readable_end
-            if end <= self.flushed:
+            if end <= self.flushed and not self._is_cut:
                 return
             try:
+                if self._is_cut:
+                    self._log.files.sync_cut(self.flushed)
                 self._log.files.sync(self.flushed, end)
             except StorageError as cause:
                 self._fence(cause)
-            self.flushed = end
+            self.flushed, self._is_cut = end, False
             self._checkpoint.log_synced_ms = max(self._checkpoint.log_synced_ms, stored_at_ms)
         try:
             self._on_flushed()  # before the answers: who is told that a message is safe may look for it at once
@@ -115,9 +118,10 @@ class LogFlusher:
     def cutting_back(self, end: int) -> Iterator[None]:
         """While the log is cut back to `end`, nothing is flushed; what comes behind it afterwards is not flushed yet.
 
-        Who waits for what was cut off hears that it never will be.
+        The next flush makes the cut durable, even if nothing came behind it. Who waits for what was cut off hears that it never will be.
         """
         with self._flushing:
+            self._is_cut = True
             yield
             self.flushed = min(self.flushed, end)
         with self._waiting_lock:

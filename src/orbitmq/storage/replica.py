@@ -113,7 +113,10 @@ class Replica:
         return [start for start in starts if start < self.whole_end]
 
     def cut(self, end: int, keep_in: Path | None = None) -> None:
-        """Forget what stands behind `end`, where a record ends. With `keep_in`, a copy of it goes to files in that folder."""
+        """Forget what stands behind `end`, where a record ends. With `keep_in`, a copy of it goes to files in that folder.
+
+        The copy is durable when this returns; that it is forgotten, after the next flush.
+        """
         log = self._log
         if keep_in is not None:
             self._keep(end, keep_in)
@@ -163,3 +166,5 @@ class Replica:
                 copy.pwrite(piece, at - start)
             copy.sync()
             copy.close()
+        for named_in in (folder, folder.parent, folder.parent.parent):
+            self._disk.sync_directory(named_in)

@@ -163,6 +163,13 @@ class SegmentedLog:
             if segment.start < end and start < segment.end:
                 segment.file.sync()
 
+    def sync_cut(self, end: int) -> None:
+        """Make it durable that nothing stands behind `end`, where the log was cut: in its file, and of files behind it."""
+        for segment in self.segments:
+            if segment.start <= end <= segment.end:
+                segment.file.sync()
+        self._disk.sync_directory(self.directory)
+
     def truncate(self, offset: int) -> None:
         """Drop every file that begins at or after `offset`. Bytes behind it in its own file are the owner's to clear."""
         if self._preparer:

@@ -81,6 +81,12 @@ def refusals(configuration: BrokerConfiguration) -> dict[int, Handler]:
 async def guarded_pull(copying: Copying, pull: Handler, request: Command, connection: Connection) -> Command | None:
     """A slave that comes back may have messages that its master never acknowledged, and has replaced."""
     if not copying.may_serve:
+        if copying.was_master:
+            raise RequestFailed(
+                ResponseCode.SYSTEM_BUSY,
+                "[REJECTREQUEST]this slave was a master, and has not compared its log with its successor's yet",
+                hint="read from the master or another slave; if there is none, start this broker as the master",
+            )
         raise RequestFailed(
             ResponseCode.SYSTEM_BUSY,
             "[REJECTREQUEST]this slave has not compared its log with its master's yet",

@@ -17,6 +17,7 @@ from orbitmq.broker.replication.wire import CHALLENGE_BYTES, REPORT, Pieces, hel
 from orbitmq.errors import OrbitError, StorageError
 from orbitmq.message.record import stored_at_ms
 from orbitmq.protocol.signing import SigningKey
+from orbitmq.storage.written_here import is_written_here, mark_compared
 from orbitmq.tasks import set_within
 from orbitmq.transport.network import TcpNetwork, TlsNetwork
 from orbitmq.transport.tls import client_context
@@ -67,6 +68,8 @@ class Copying:
         self._stream: _Stream | None = None
         self._failure = ""
         self._is_compared = False
+        # This broker was a master: its log may end with what nobody acknowledged, and its successor has something else there.
+        self.was_master = is_written_here(store.disk, store.config.directory)
         self._loop = asyncio.get_running_loop()
         self._doubtful_until = self._loop.time() + _DOUBT_SECONDS
 
@@ -76,8 +79,10 @@ class Copying:
 
     @property
     def may_serve(self) -> bool:
-        """Whether what is here can be read: it is the master's log, or there is no master that could say it is not."""
-        return self._is_compared or self._loop.time() > self._doubtful_until
+        """Whether what is here can be read: it is the master's log, or a copy of one, and there is no master that could say it is
+        not its own. What a former master wrote itself is no copy: its successor may just be out of reach.
+        """
+        return self._is_compared or (not self.was_master and self._loop.time() > self._doubtful_until)
 
     @property
     def lag_bytes(self) -> int:
@@ -140,6 +145,10 @@ class Copying:
             elif not self._configuration.settings.sync_from_last_file:
                 await self._begin(self.master)
             self._is_compared = not self._changed.is_set()
+            if self._is_compared and self.was_master:
+                self._store.flush()  # also what an earlier try has cut off: it must not come back, and be taken for a copy
+                mark_compared(self._store.disk, self._store.config.directory)
+                self.was_master = False
         await self._until_safe()
         if self._changed.is_set():  # another master meanwhile
             return
