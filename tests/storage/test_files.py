@@ -312,6 +312,27 @@ def test_stores_into_pages_that_were_had_ready_are_in_the_file(tmp_path: Path) -
     assert written.count(0) == len(written) - 6
 
 
+@pytest.mark.usefixtures("loops")
+def test_no_store_is_lost_to_pages_that_are_being_had_ready(tmp_path: Path) -> None:
+    file = LocalDisk().allocate(tmp_path / "file", 64 * PAGE_BYTES)
+    stored = threading.Event()
+
+    def have_ready() -> None:
+        while not stored.is_set():
+            file.make_storable(0, file.size)
+
+    thread = threading.Thread(target=have_ready)
+    thread.start()
+    try:
+        for number in range(300):  # of each page the very byte that is stored to by both
+            file.memory[::PAGE_BYTES] = bytes([number % 256]) * 64
+            assert set(file.memory[::PAGE_BYTES]) == {number % 256}
+    finally:
+        stored.set()
+        thread.join()
+    file.close()
+
+
 class _Watched(MappedFile):
     """Of 24 MB: which of its pages are asked for, in megabytes."""
 
