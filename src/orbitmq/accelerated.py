@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 SWITCH: Final = "ORBITMQ_ACCELERATOR"
 MODULES: Final = (
     "sends",
+    "refusals",
     "acks",
     "ends",
     "lanes",
@@ -31,7 +32,7 @@ MODULES: Final = (
     "columns",
     *(("sockets",) if sys.platform == "linux" else ()),
 )
-INTERFACE: Final = 13  # what the two expect of each other; to be changed in both, together
+INTERFACE: Final = 14  # what the two expect of each other; to be changed in both, together
 
 
 def compiled(module: str) -> Any | None:

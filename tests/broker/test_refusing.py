@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
-from orbitmq.broker.refusing import LIMIT, Refusing
+from orbitmq.accelerated import SWITCH, compiled
+from orbitmq.broker.refusing import LIMIT, RefusedSends, Refusing
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, decode, encode
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
@@ -76,6 +78,7 @@ def test_more_and_more_is_refused_while_sends_wait_and_less_and_less_afterwards(
     assert crowd.refuse is None
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("codec", [CODEC_JSON, CODEC_BINARY])
 def test_sends_that_want_an_answer_get_the_reason_and_everything_else_is_left(
     refusing: Refusing, crowd: Crowd, codec: int
@@ -98,6 +101,43 @@ def test_sends_that_want_an_answer_get_the_reason_and_everything_else_is_left(
     assert refusing(connection, half[:-1]) == (0, b"")
 
 
+def test_the_compiled_loop_refuses_what_the_one_in_python_does(
+    refusing: Refusing, crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "1")
+    loops = compiled("refusals")
+    if loops is None:
+        pytest.skip("orbitmq-accelerator is not installed: `make setup` builds it where there is a C compiler")
+    chance = random.Random(20261116)
+    both = RefusedSends(), loops.RefusedSends()
+    for each in both:
+        refusing.sends = each
+        refusing.say(5000, 200)
+    codes, flags = (SEND, SEND_V2, SEND_V2, SEND_V2, SEND_BATCH, PULL), (0,) * 30 + (1, 2)
+    for _ in range(2000):
+        frames = [
+            _request(chance.choice(codes), chance.randrange(-(2**31), 2**31) >> chance.choice((0, 16, 28)), codec, chance.choice(flags))
+            for codec in chance.choices((CODEC_JSON, CODEC_BINARY), k=chance.randrange(6))
+        ]  # fmt: skip
+        data = bytearray(b"".join(frames))
+        for _ in range(chance.choice((0, 0, 1, 3)) if data else 0):
+            data[chance.randrange(len(data))] = chance.choice((0, 1, 2, 0x2C, 0x2D, 0x30, 0x39, chance.randrange(256)))
+        read = bytes(data[: chance.choice((len(data), chance.randrange(len(data) + 1)))])
+        expected = both[0](read)
+        assert both[1](read) == expected
+    assert both[0](b"".join(_request(SEND_V2, 1, CODEC_JSON) for _ in range(3000)))[2] == 3000
+
+
+def test_a_wait_that_falls_is_no_reason_to_refuse_more(refusing: Refusing, crowd: Crowd) -> None:
+    looked(refusing, crowd, 5000, 10)
+    share = refusing.share
+    for waits_ms in (4000, 3000, 2000, 1000, 500):
+        looked(refusing, crowd, waits_ms, 1)
+    assert refusing.share == share
+    looked(refusing, crowd, 490, 1)  # too slowly
+    assert refusing.share < share
+
+
 def _request(code: int, opaque: int, codec: int, flag: int = 0) -> bytes:
     fields = {
         "a": "g",
@@ -111,7 +151,7 @@ async def test_a_broker_in_which_sends_wait_says_so_and_takes_them_again_later(t
     async with running(tmp_path) as broker, wire(broker) as client:
         assert (await client.send("T", b"before")).code == 0
         refusing = broker.state.refusing
-        refusing._say(900, 200)
+        refusing.say(900, 200)
         refusing.share, broker.state.congestion.refuse = 0.0, refusing
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(refusing, "look", lambda now: None)  # or it would find that nobody waits

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbitmq.broker.replication.pace import Allowance
 from tests.broker.kit import Wire
 from tests.replication.kit import copied, group_of_brokers, log_bytes, until
 
@@ -33,6 +34,20 @@ async def test_only_where_sends_do_not_wait_for_slaves_are_these_slowed_down_for
         assert (slaves.pace > 0) is is_paced
         slaves.set_pace()
         assert slaves.pace == 0
+
+
+def test_what_could_not_be_sent_in_time_is_still_due_within_reason() -> None:
+    allowance, now, sent = Allowance(), 1000.0, 0
+    allowance.sent(allowance.due(8 * MB, now))
+    for seconds, is_busy in ((0.01, False), (0.2, False), (0.03, True), (0.005, False), (0.255, False)):
+        now += seconds
+        due = allowance.due(8 * MB, now)
+        if not is_busy:
+            allowance.sent(due)
+            sent += due
+    assert abs(sent - 4 * MB) <= 1  # half a second's, whenever it was asked
+    assert allowance.due(8 * MB, now) == 0
+    assert allowance.due(8 * MB, now + 100) == 4 * MB
 
 
 async def test_a_slave_far_behind_gets_everything_at_the_pace_it_is_given(

@@ -16,7 +16,7 @@ from orbitmq.storage.open_files import FileLock, MappedFile, PlainFile
 from tests.simulation.loop import Killed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from random import Random
 
@@ -304,6 +304,17 @@ class _MemoryMap(MappedFile):
 
     def make_storable(self, start: int, end: int) -> None:
         """It always is."""
+
+    def write(self, parts: Sequence[bytes | memoryview], position: int) -> None:
+        for part in parts:
+            self.memory[position : position + len(part)] = part
+            position += len(part)
+
+    def fetch(self, start: int, end: int) -> None:
+        """It is in memory."""
+
+    def forget(self, start: int, end: int) -> None:
+        """It stays there."""
 
     def read_ahead(self, *, enabled: bool) -> None:
         """Nothing is ahead."""

@@ -184,7 +184,7 @@ def test_who_waits_for_what_is_not_there_keeps_nobody_busy_and_hears_when_it_is_
         records = bytes(master.log.files.segments[0].memory[: master.log.end])
     store = open_store(tmp_path / "slave", flush_every_ms=60_000)
     replica = store.follow()
-    replica.append(0, records)
+    replica.append([(0, records)])
     answers: dict[int, StorageError | None] = {}
     for end in (kept, replica.end, replica.end + 1):
         store.when_durable(end, partial(answers.__setitem__, end))
@@ -199,7 +199,7 @@ def test_who_waits_for_what_is_not_there_keeps_nobody_busy_and_hears_when_it_is_
     assert answers[kept] is None
     store.when_durable(kept + 1, partial(answers.__setitem__, kept + 1))
     assert not store._log_flusher._is_due(), "there is nothing to flush"
-    replica.append(kept, records[kept:])
+    replica.append([(kept, records[kept:])])
     store._log_flusher.flush()
     assert answers[kept + 1] is None
     store.close()
@@ -234,11 +234,11 @@ def test_a_slave_whose_sync_failed_copies_no_more(tmp_path: Path) -> None:
     store = open_store(tmp_path / "slave", disk=disk, flush_mode=FlushMode.ASYNC, flush_every_ms=60_000)
     store.start()
     replica = store.follow()
-    replica.append(0, record)
+    replica.append([(0, record)])
     disk.faults.sync_fails = True
     assert isinstance(wait_durable(store, replica.end), StoreFenced)
     with pytest.raises(StoreFenced, match="nothing more is written"):
-        replica.append(replica.end, record)
+        replica.append([(replica.end, record)])
     assert replica.end == len(record)
     store.abandon()
 

@@ -1,18 +1,23 @@
-"""Finding the records in what a slave has copied: the compiled loop finds what the one in Python does, in whatever it is given."""
+"""What a slave has copied, and the indexes it makes of it: the compiled loops do what those in Python do, with whatever they are given."""
 
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from orbitmq.accelerated import SWITCH, compiled
+from orbitmq.clock import ManualClock
+from orbitmq.errors import StorageError
 from orbitmq.message.log_entry import entries_at
 from orbitmq.message.record_check import valid_run
-from tests.storage.store_kit import BORN_HOST, open_store
+from orbitmq.message.sysflags import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from tests.storage.store_kit import BORN_AT_MS, BORN_HOST, bodies, open_store, put
+from tests.storage.test_indexer import index_files
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import ModuleType
 
@@ -71,3 +76,91 @@ def test_what_is_unusual_or_damaged_is_left_to_python(tmp_path: Path, loops: Mod
             )  # fmt: skip
         found = loops.usual_records(memoryview(data), start, len(data), BASE, MOST)
         assert found == by_python(bytes(data), start, len(data))[: len(found)]
+
+
+KEYS = ("", "k1", "k1 k2", " two  spaces ", "   ", "schlüssel")
+
+
+def fill(directory: Path, chance: Random, files: dict[str, Any]) -> list[tuple[int, bytes]]:
+    """A master's log with all kinds of messages; where each of its files begins, and what is in it."""
+    clock = ManualClock(BORN_AT_MS)
+    store = open_store(directory, clock=clock, **files)
+    for number in range(600):
+        clock.advance(ms=chance.randrange(400))
+        topic, queue = chance.choice(("T", "T", "T", "U", "Ünicode", "SCHEDULE_TOPIC_XXXX")), chance.randrange(3)
+        named = {"UNIQ_KEY": f"{number:032X}"} if chance.random() < 0.9 else {}
+        named |= {"TAGS": chance.choice("ABC")} if chance.random() < 0.7 else {}
+        named |= {"KEYS": chance.choice(KEYS)} if chance.random() < 0.4 else {}
+        named |= {"DELAY": "3"} if chance.random() < 0.1 else {}
+        sys_flag = chance.choice((0,) * 20 + (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK))
+        properties = "".join(f"{name}\x01{value}\x02" for name, value in named.items()).encode()
+        store.append(topic, queue, b"x" * chance.randrange(1, 300), properties, BORN_AT_MS, BORN_HOST, 0, sys_flag)
+    store.dispatch()
+    log = store.log
+    found = [(segment.start, bytes(segment.memory[: log.end - segment.start])) for segment in log.files.segments]
+    store.close()
+    return found
+
+
+def pieces(log: list[tuple[int, bytes]], chance: Random, sizes: tuple[int, ...]) -> Iterator[list[tuple[int, bytes]]]:
+    """As reads of a slave bring them: cut anywhere, some at a time."""
+    read: list[tuple[int, bytes]] = []
+    for start, data in log:
+        at = 0
+        while at < len(data):
+            size = chance.choice(sizes)
+            read.append((start + at, data[at : at + size]))
+            at += size
+            if chance.random() < 0.3:
+                yield read
+                read = []
+    yield read
+
+
+@pytest.mark.parametrize("files", [{}, {"segment_bytes": 1 << 20, "index_entries": 4000}], ids=["many files", "few"])
+def test_the_indexes_of_a_copied_log_are_the_masters_whichever_loop_makes_them(
+    tmp_path: Path, loops: ModuleType, monkeypatch: pytest.MonkeyPatch, files: dict[str, Any]
+) -> None:
+    chance = Random(20261116)
+    log = fill(tmp_path / "master", chance, files)
+    made = {"master": index_files(tmp_path / "master")}
+    for switch in ("0", "1"):
+        monkeypatch.setenv(SWITCH, switch)
+        slave = open_store(tmp_path / switch, **files)
+        replica = slave.follow()
+        for read in pieces(log, chance, (1, 90, 700, 2000)):
+            replica.append(read)
+            slave.dispatch()
+        assert [bytes(segment.memory[: len(data)]) for segment, (_, data) in zip(slave.log.files.segments, log, strict=True)] == [
+            data for _, data in log
+        ]  # fmt: skip
+        slave.close()
+        made[switch] = index_files(tmp_path / switch)
+    assert made["1"] == made["0"] == made["master"]
+
+
+def test_what_a_slave_has_copied_long_before_it_is_read_need_not_stay_in_memory_and_can_be_read(tmp_path: Path) -> None:
+    files: dict[str, Any] = {"segment_bytes": 4 << 20}
+    with open_store(tmp_path / "master", **files) as master:
+        for number in range(80):
+            put(master, body=b"%02d" % number * 60_000)
+        segments = master.log.files.segments
+        log = [(segment.start, bytes(segment.memory[: master.log.end - segment.start])) for segment in segments]
+    slave = open_store(tmp_path / "slave", **files)
+    replica = slave.follow()
+    replica.pass_through(enabled=True)
+    for read in pieces(log, Random(1), (1 << 20,)):
+        replica.append(read)
+        slave.flush()
+    assert len(log) == 3
+    assert bodies(slave) == [b"%02d" % number * 60_000 for number in range(80)]
+    slave.close()
+
+
+def test_pieces_that_do_not_follow_each_other_are_not_put_together(tmp_path: Path) -> None:
+    slave = open_store(tmp_path)
+    replica = slave.follow()
+    with pytest.raises(StorageError, match="offset 300 cannot follow a log that ends at 200"):
+        replica.append([(0, b"a" * 100), (100, b"b" * 100), (300, b"c" * 100)])
+    assert bytes(slave.log.files.segments[0].memory[:300]) == b"a" * 100 + b"b" * 100 + bytes(100)
+    slave.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orbitmq.accelerated import SWITCH, compiled
-from orbitmq.broker.refusing import Refusing
+from orbitmq.broker.refusing import LIMIT, Refusing
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
 from orbitmq.message.batch import BatchMember, encode_batch
@@ -300,7 +300,7 @@ async def test_a_server_with_limits_of_its_own_for_frames_never_has_them_passed_
         state = broker.state
         refusing = Refusing(state.congestion, state.configuration, state.times, state.refusals)
         refusing.share = 0.0
-        refusing._say(300, 200)
+        refusing.say(300, 200)
         async with raw_client(broker.address) as client:
             state.congestion.refuse = refusing
             client.send(usual(client, 0))
@@ -309,6 +309,53 @@ async def test_a_server_with_limits_of_its_own_for_frames_never_has_them_passed_
             client.send(usual(client, 1))
             assert (await client.answer()).code == 0
             assert read_swiftly(broker) == []
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+async def test_of_reads_that_are_too_many_a_share_is_taken_and_each_send_answered_wherever_it_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    chance = random.Random(11)
+    async with running(tmp_path / "store") as broker, seated(broker) as client:
+        state = broker.state
+        monkeypatch.setattr(state.refusing, "look", lambda now: None)
+        state.refusing.say(300, 200)
+        state.refusing.share, state.congestion.refuse = share, state.refusing
+        requests = [usual(client, number, chance.choice((1, 100, 3000))) for number in range(1, 600)]
+        if share:  # what follows something else in a read is served
+            requests.insert(300, client.request(MAX_OFFSET, {"topic": "T", "queueId": "0"}))
+        sending = asyncio.create_task(client.send_in_pieces(cut(b"".join(requests), chance)))
+        answers = [await client.answer() for _ in requests]
+        await sending
+
+        assert sorted(answer.opaque for answer in answers) == list(range(2, 2 + len(requests)))
+        refused = [answer for answer in answers if answer.code == SYSTEM_BUSY]
+        assert all("[TIMEOUT_CLEAN_QUEUE]" in (answer.remark or "") for answer in refused)
+        assert state.refusals.by_key[LIMIT] == len(refused) > 0
+        state.congestion.refuse = None
+        async with wire(broker) as reader:
+            offsets = [await reader.ask(MAX_OFFSET, {"topic": "T", "queueId": queue}) for queue in range(4)]
+        stored = sum(int(answer.fields["offset"]) for answer in offsets)
+        assert stored == 2 + 599 - len(refused)
+        if not share:
+            assert len(refused) == 599
+        counted = {
+            kind.answer_code: sum(spent.counts) for kind, spent in state.times.all() if kind.request_code == SEND_V2
+        }
+        assert counted == {0: stored, **({SYSTEM_BUSY: len(refused)} if refused else {})}
+
+
+async def test_a_frame_that_has_begun_is_kept_when_the_event_loop_reads_again(tmp_path: Path) -> None:
+    async with running(tmp_path / "store") as broker, seated(broker) as client:
+        whole = usual(client, 1) + usual(client, 2)
+        client.send(whole[:-30])
+        assert (await client.answer()).code == 0
+        (connection,) = read_swiftly(broker)
+        await until(lambda: connection.is_mid_frame, what="a frame has begun")
+        connection.read_by_loop()
+        assert read_swiftly(broker) == []
+        client.send(whole[-30:])
+        assert (await client.answer()).code == 0
 
 
 async def test_who_asks_in_the_turn_in_which_a_send_was_answered_finds_it(tmp_path: Path) -> None:

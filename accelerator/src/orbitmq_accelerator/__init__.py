@@ -1,6 +1,7 @@
 """The busiest loops of the OrbitMQ broker, and of those who read it with Spark, compiled.
 
     sends      the usual sends of one read, from frames to receipts, signatures included
+    refusals   of sends that are too many, from frames to answers
     acks       those of one read, each lease's together
     ends       of transactions, committed between half messages
     pulls      the usual pulls of one read, answered from where their records lie in the log
@@ -17,4 +18,4 @@ Each does what a function of `orbitmq`, or the event loop, does, byte for byte, 
 whether they are used.
 """
 
-INTERFACE = 13  # as in `orbitmq.accelerated`
+INTERFACE = 14  # as in `orbitmq.accelerated`

@@ -1,17 +1,17 @@
 """Entering records into their queues and into the key index.
 
-`usual_records` is what `orbitmq.storage.replica.Replica` finds in what a slave has copied, `usual_entries` the loop of
-`orbitmq.storage.indexer.Indexer` for records of known queues and tags, `put_keys` that of `orbitmq.storage.key_index.KeyIndex` for keys
-in ASCII. All leave the rest to them.
+`usual_entries` is the loop of `orbitmq.storage.indexer.Indexer` for records of known queues and tags, `put_keys` that of
+`orbitmq.storage.key_index.KeyIndex` for keys in ASCII. Of what a slave has copied, `index_copied` does both for records as they lie in the log, and
+`usual_records` is what `orbitmq.storage.replica.Replica` finds in the rest. All leave what is unusual to them.
 """
 
 from cpython.buffer cimport PyBUF_CONTIG, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp, memset
 
-from orbitmq_accelerator.byte_order cimport load32, store32, store64
+from orbitmq_accelerator.byte_order cimport load32, load64, store32, store64
 from orbitmq_accelerator.record cimport HEAD_BYTES
 
 cdef enum:
@@ -105,8 +105,37 @@ cdef object value_or_none(const char *value, Py_ssize_t length):
     return None if value == NULL else PyBytes_FromStringAndSize(value, length)
 
 
-cdef inline int64_t load64(const uint8_t *at) noexcept nogil:
-    return <int64_t>((<uint64_t>load32(at) << 32) | load32(at + 4))
+# Where the parts of a record are.
+cdef struct Parts:
+    int64_t size
+    uint32_t sys_flag
+    const uint8_t *topic  # its length, then its name
+    const uint8_t *properties
+    int64_t properties_bytes
+
+
+cdef bint take_apart(const uint8_t *record, Py_ssize_t room, Parts *parts) noexcept nogil:
+    """False if no usual record of at most `room` bytes begins there. Whether the body matches its sum is not looked at."""
+    cdef const uint8_t *behind_topic
+    cdef int64_t body_bytes
+    if room < LEAST_BYTES:
+        return False
+    parts.size, parts.sys_flag, body_bytes = <int32_t>load32(record), load32(record + 36), load32(record + 84)
+    if load32(record + 4) != MAGIC_V1 or parts.sys_flag & HOSTS_MASK:
+        return False
+    if not HEAD_BYTES + body_bytes + 3 <= parts.size <= room:
+        return False
+    parts.topic = record + HEAD_BYTES + body_bytes
+    behind_topic = parts.topic + 1 + parts.topic[0]
+    parts.properties = behind_topic + 2
+    parts.properties_bytes = parts.size - (parts.properties - record)
+    if parts.topic[0] > MOST_TOPIC_BYTES or parts.properties_bytes < 0:
+        return False
+    return <int16_t>(behind_topic[0] << 8 | behind_topic[1]) == parts.properties_bytes
+
+
+cdef str topic_name(const uint8_t *topic):
+    return PyBytes_FromStringAndSize(<const char *>topic + 1, topic[0]).decode("utf-8", "replace")
 
 
 def usual_records(memory, Py_ssize_t at, Py_ssize_t limit, int64_t base, Py_ssize_t most):
@@ -116,41 +145,26 @@ def usual_records(memory, Py_ssize_t at, Py_ssize_t limit, int64_t base, Py_ssiz
     """
     cdef list entries = []
     cdef Py_buffer view
+    cdef Parts parts
     cdef const uint8_t *record
-    cdef const uint8_t *topic
-    cdef const uint8_t *behind_topic
-    cdef const uint8_t *properties
     cdef const uint8_t *last_topic = NULL
-    cdef int64_t size, body_bytes, topic_bytes, properties_bytes
-    cdef uint32_t sys_flag
     name = None
     PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
     try:
         limit = min(limit, view.len)
-        while at <= limit - LEAST_BYTES and len(entries) < most:
+        while at < limit and len(entries) < most:
             record = <const uint8_t *>view.buf + at
-            size, sys_flag, body_bytes = <int32_t>load32(record), load32(record + 36), load32(record + 84)
-            if load32(record + 4) != MAGIC_V1 or sys_flag & HOSTS_MASK:
+            if not take_apart(record, limit - at, &parts):
                 break
-            if not HEAD_BYTES + body_bytes + 3 <= size <= limit - at:
-                break
-            topic = record + HEAD_BYTES + body_bytes
-            topic_bytes = topic[0]
-            behind_topic = topic + 1 + topic_bytes
-            properties = behind_topic + 2
-            properties_bytes = size - (properties - record)
-            if topic_bytes > MOST_TOPIC_BYTES or properties_bytes < 0:
-                break
-            if <int16_t>(behind_topic[0] << 8 | behind_topic[1]) != properties_bytes:
-                break
-            if last_topic == NULL or memcmp(last_topic, topic, topic_bytes + 1) != 0:
-                name = PyBytes_FromStringAndSize(<const char *>topic + 1, topic_bytes).decode("utf-8", "replace")
-                last_topic = topic
+            if last_topic == NULL or memcmp(last_topic, parts.topic, parts.topic[0] + 1) != 0:
+                name = topic_name(parts.topic)
+                last_topic = parts.topic
             entries.append((
-                (name, <int32_t>load32(record + 12)), base + at, size, load64(record + 20), <int32_t>sys_flag,
-                load64(record + 56), PyBytes_FromStringAndSize(<const char *>properties, properties_bytes),
+                (name, <int32_t>load32(record + 12)), base + at, parts.size, load64(record + 20),
+                <int32_t>parts.sys_flag, load64(record + 56),
+                PyBytes_FromStringAndSize(<const char *>parts.properties, parts.properties_bytes),
             ))
-            at += size
+            at += parts.size
     finally:
         PyBuffer_Release(&view)
     return entries
@@ -358,7 +372,9 @@ cdef class KeyWriter:
     """Enters keys into one file of the index, one after the other."""
 
     cdef uint8_t *data
-    cdef int64_t slots, number, newly_used
+    cdef int64_t slots
+    cdef readonly int64_t number  # of the next entry
+    cdef readonly int64_t newly_used  # slots
 
     cdef void put(self, uint32_t before, const uint8_t *key, Py_ssize_t length, int64_t offset, uint32_t seconds) noexcept:
         cdef uint32_t value = hashed(before, key, length)
@@ -432,3 +448,134 @@ def put_keys(memory, int64_t slots, int64_t first, int64_t last, int64_t begin_m
     finally:
         PyBuffer_Release(&view)
     return writer.newly_used
+
+
+cdef class Keys(KeyWriter):
+    """A file of the key index, as far as it can be written to without asking: `IndexFile.open_keys`."""
+
+    cdef readonly int64_t end_offset, end_ms  # of the last record with keys
+    cdef object topic_hash
+    cdef Py_buffer view
+    cdef int64_t last, begin_ms
+    cdef bint is_open
+
+    def __init__(self, memory, int64_t slots, int64_t first, int64_t last, int64_t begin_ms, topic_hash):
+        """Entries `first` up to, but not with, `last` have room."""
+        self.slots, self.number, self.last, self.begin_ms = slots, first, last, begin_ms
+        self.topic_hash = topic_hash
+        PyObject_GetBuffer(memory, &self.view, PyBUF_CONTIG)
+        self.is_open = True
+        self.data = <uint8_t *>self.view.buf
+
+    def close(self):
+        if self.is_open:
+            self.is_open = False
+            PyBuffer_Release(&self.view)
+
+    def __dealloc__(self):
+        if self.is_open:
+            PyBuffer_Release(&self.view)
+
+    cdef bint takes(self, const Found *found, int64_t stored_at_ms) noexcept:
+        """Whether there is room for all keys of a record, and none is unusual."""
+        cdef Py_ssize_t at, count = found.unique_key_bytes > 0
+        for at in range(found.keys_bytes):
+            count += found.keys[at] != BLANK and (at == 0 or found.keys[at - 1] == BLANK)
+        return (
+            self.number + count <= self.last
+            and stored_at_ms >= self.begin_ms > 0
+            and (stored_at_ms - self.begin_ms) // 1000 <= MAX_INT
+            and is_ascii(<const uint8_t *>found.unique_key, found.unique_key_bytes)
+            and is_ascii(<const uint8_t *>found.keys, found.keys_bytes)
+        )
+
+    cdef void enter(self, const Found *found, uint32_t before, int64_t offset, int64_t stored_at_ms) noexcept:
+        """The unique key comes first, as in `KeyIndex.put`."""
+        cdef const uint8_t *text = <const uint8_t *>found.keys
+        cdef uint32_t seconds = <uint32_t>((stored_at_ms - self.begin_ms) // 1000)
+        cdef Py_ssize_t at, begin = 0
+        if found.unique_key == NULL and found.keys == NULL:
+            return
+        self.end_offset, self.end_ms = offset, stored_at_ms
+        if found.unique_key_bytes:
+            self.put(before, <const uint8_t *>found.unique_key, found.unique_key_bytes, offset, seconds)
+        for at in range(found.keys_bytes + 1):
+            if at == found.keys_bytes or text[at] == BLANK:
+                if at > begin:
+                    self.put(before, text + begin, at - begin, offset, seconds)
+                begin = at + 1
+
+
+def index_copied(
+    memory, Py_ssize_t at, Py_ssize_t limit, int64_t base, Py_ssize_t most, dict tag_codes, dict queues, queue_type,
+    str delay_topic, Keys keys,
+):
+    """Where the usual records end that lie from `at` on, the store time of the last, and the runs of their queues.
+
+    `memory` begins at the log offset `base`. Their keys are entered into `keys`, unless it is None.
+    """
+    cdef dict runs = {}, lane = None
+    cdef Py_buffer view
+    cdef Parts parts
+    cdef Found found
+    cdef Run run
+    cdef const uint8_t *record
+    cdef const uint8_t *last_topic = NULL
+    cdef const char *last_tags = NULL
+    cdef Py_ssize_t last_tags_bytes = 0, count = 0, length
+    cdef int64_t code = 0, offset, queue_offset, stored_at_ms = 0
+    cdef uint32_t topic_hash = 0
+    cdef uint8_t *out
+    name = None
+    PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+    try:
+        limit = min(limit, view.len)
+        while at < limit and count < most:
+            record = <const uint8_t *>view.buf + at
+            if not take_apart(record, limit - at, &parts) or parts.sys_flag & NO_QUEUE_ENTRY:
+                break
+            if last_topic == NULL or memcmp(last_topic, parts.topic, parts.topic[0] + 1) != 0:
+                name = topic_name(parts.topic)
+                if name == delay_topic:
+                    break
+                if keys is not None:
+                    topic_hash = <uint32_t><int64_t>keys.topic_hash(name)
+                last_topic = parts.topic
+                lane = runs.setdefault(name, {})
+            look_through(<const char *>parts.properties, parts.properties_bytes, &found)
+            if not count or not is_same_value(last_tags, last_tags_bytes, found.tags, found.tags_bytes):
+                known = tag_codes.get(value_or_none(found.tags, found.tags_bytes))
+                if known is None:
+                    break
+                code, last_tags, last_tags_bytes = known, found.tags, found.tags_bytes
+            if keys is not None and not keys.takes(&found, load64(record + 56)):
+                break
+            queue_offset = load64(record + 20)
+            queue_id = <int32_t>load32(record + 12)
+            known = lane.get(queue_id)
+            if known is None:
+                opened = queues.get((name, queue_id))
+                if type(opened) is not queue_type:
+                    break
+                run = Run(opened, queue_offset, base + at)
+                lane[queue_id] = run
+            else:
+                run = <Run>known
+                if run.next != queue_offset:
+                    break
+            stored_at_ms, offset = load64(record + 56), base + at
+            if keys is not None:
+                keys.enter(&found, topic_hash, offset, stored_at_ms)
+            length = PyByteArray_GET_SIZE(run.packed)
+            PyByteArray_Resize(run.packed, length + QUEUE_ENTRY_BYTES)
+            out = <uint8_t *>PyByteArray_AS_STRING(run.packed) + length
+            store64(out, offset)
+            store32(out + 8, <uint32_t>parts.size)
+            store64(out + 12, code)
+            run.end = offset + parts.size
+            run.next = queue_offset + 1
+            at += parts.size
+            count += 1
+    finally:
+        PyBuffer_Release(&view)
+    return at, stored_at_ms, [run for lane in runs.values() for run in lane.values()]

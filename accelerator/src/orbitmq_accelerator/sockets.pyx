@@ -1,6 +1,7 @@
 """The sockets of those who send and pull, read many at a time: what the event loop and `Connection.data_received` do for one of them.
 
     event loop ── one descriptor is ready ──> turn ── for each socket that is ──> recv ─┬─> the run of sends ─> send
+                                                                                        ├─> sends that are refused ─> send
                                                                                         ├─> its pulls ─> sendmsg, from the log
                                                                                         └─ what is left ─> Connection.data_received
 
@@ -19,6 +20,7 @@ from libc.string cimport memcpy, memset, strerror
 
 from orbitmq_accelerator.byte_order cimport load32
 from orbitmq_accelerator.pulls cimport SwiftPulls, begins_with_a_pull, iovec
+from orbitmq_accelerator.refusals cimport RefusedSends
 from orbitmq_accelerator.sends cimport SwiftSends, begins_with_a_send, host_of
 
 from orbitmq.transport.congestion import LARGE_READ_BYTES
@@ -91,7 +93,8 @@ cdef class SwiftReader:
     cdef bint is_open  # a run
 
     # Of this turn.
-    cdef bint refuses  # there is more than can be served: every read is looked at first
+    cdef object refusing  # while there is more than can be served, who says which reads are refused; else None
+    cdef RefusedSends refused
     cdef Py_ssize_t taken  # bytes, and held; what is given to a connection to answer is counted there
 
     def __cinit__(self):
@@ -159,7 +162,8 @@ cdef class SwiftReader:
         self.taken = 0
         if self.pulls is not None:
             self.pulls.begin_turn()
-        self.refuses = self.congestion.refuse is not None
+        self.refusing = self.congestion.refuse
+        self.refused = None if self.refusing is None else <RefusedSends?>self.refusing.sends
         try:
             while True:
                 ready = epoll_wait(self.epoll, events, MOST_READS - served, 0)
@@ -206,7 +210,7 @@ cdef class SwiftReader:
         connection.last_activity = now
         if length >= LARGE_READ:
             self.congestion.crowded[connection] = None
-        if self.refuses or connection.meter is not None:
+        if connection.meter is not None:
             self.give(seat, PyBytes_FromStringAndSize(<const char *>data, length))
             seat.is_mid_frame = connection.is_mid_frame
             return 0
@@ -237,10 +241,15 @@ cdef class SwiftReader:
         return held
 
     cdef Py_ssize_t take_requests(self, Seat seat, int descriptor, const uint8_t *data, Py_ssize_t length) except -1:
-        """How many bytes at the front were usual ones, which are answered."""
+        """How many bytes at the front were usual ones, or refused, which are answered."""
         cdef Py_ssize_t taken = 0
         if begins_with_a_send(data, length):
-            if self.open_run():
+            if self.refusing is not None and not self.refusing.takes_read():
+                taken = self.refused.take_frames(data, length)
+                if taken:
+                    self.refusing.count(self.refused.frames)
+                    self.write(seat, descriptor, self.refused.answers, self.refused.answered)
+            elif self.open_run():
                 taken = self.sends.take_frames(seat.connection, seat.born_host, data, length)
                 if taken:
                     self.answer(seat, descriptor)
@@ -273,20 +282,22 @@ cdef class SwiftReader:
 
     cdef int answer(self, Seat seat, int descriptor) except -1:
         cdef SwiftSends sends = self.sends
-        cdef ssize_t sent = 0
         if not sends.immediate:
             sends.pay_later(seat.connection)
             seat.connection.pause_if_full()
-            return 0
-        if not sends.answered:
-            return 0
+        elif sends.answered:
+            self.write(seat, descriptor, sends.answers, sends.answered)
+        return 0
+
+    cdef int write(self, Seat seat, int descriptor, const uint8_t *answers, Py_ssize_t size) except -1:
+        cdef ssize_t sent = 0
         if seat.unsent() == 0:
-            sent = send(descriptor, sends.answers, sends.answered, MSG_DONTWAIT | MSG_NOSIGNAL)
-            if sent == sends.answered:
+            sent = send(descriptor, answers, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent == size:
                 return 0
             if sent < 0:  # the transport will find out why
                 sent = 0
-        seat.write(PyBytes_FromStringAndSize(<const char *>sends.answers + sent, sends.answered - sent))
+        seat.write(PyBytes_FromStringAndSize(<const char *>answers + sent, size - sent))
         return 0
 
     cdef Py_ssize_t serve_pulls(self, Seat seat, int descriptor, const uint8_t *data, Py_ssize_t length) except -1:

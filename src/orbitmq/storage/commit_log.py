@@ -80,6 +80,7 @@ NO_QUEUE_ENTRY: Final = TRANSACTION_PREPARED
 MOST_IN_BATCH: Final = 0x7FFF  # messages; the index counts them in two bytes
 # Each member gets the batch's properties, so a small batch could be a gigabyte of records.
 MOST_BATCH_GROWTH: Final = 16  # records of a batch together, as a multiple of the largest body
+_MUCH_BYTES: Final = 64 << 10  # copied at once: a call costs less than the faults of so many new pages
 _SPECIAL: Final = HOSTS_MASK | INNER_BATCH | NO_QUEUE_ENTRY
 _SHORT: Final = struct.Struct(">h")
 _crc32: Final = zlib.crc32
@@ -357,8 +358,8 @@ class CommitLog:
         self.recent.extend(entries)
         return AppendedBatch(offsets, offset, first, stored_at_ms)
 
-    def append_copied(self, offset: int, data: bytes | memoryview) -> None:
-        """Write bytes of another broker's log where they stand there: any piece, but of one file. See replica.py"""
+    def append_copied(self, offset: int, parts: Sequence[bytes | memoryview]) -> None:
+        """Write bytes of another broker's log where they stand there: parts that follow each other, of one file. See replica.py"""
         if not self.files.segments:
             self.end = offset
             self._write_to(self.files.start_at(offset))
@@ -368,14 +369,20 @@ class CommitLog:
             self._reserve(self._unreserved)
         if self.end == self._segment_end:
             self._write_to(self.files.roll())
-        position = offset - self.segment_start
-        if position + len(data) > len(self.memory):
+        position, size = offset - self.segment_start, sum(map(len, parts))
+        if position + size > len(self.memory):
             raise StorageError(
-                f"{len(data)} bytes for offset {offset} reach over the end of a file of {len(self.memory)}",
+                f"{size} bytes for offset {offset} reach over the end of a file of {len(self.memory)}",
                 hint="give this broker the mappedFileSizeCommitLog of its master",
             )
-        self.memory[position : position + len(data)] = data
-        self.end = offset + len(data)
+        segment = self.files.segments[-1]
+        if size >= _MUCH_BYTES and self.memory is segment.memory:
+            segment.file.write(parts, position)
+        else:
+            for part in parts:
+                self.memory[position : position + len(part)] = part
+                position += len(part)
+        self.end = offset + size
 
     def read(self, offset: int, size: int) -> memoryview | None:
         """The bytes of a record that begins at `offset`; None if they are deleted, or not there yet."""

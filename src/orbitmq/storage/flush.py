@@ -18,7 +18,7 @@ import itertools
 import logging
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import StorageError, StoreFenced
 from orbitmq.storage.config import FlushMode
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_KEPT_BYTES: Final = 4 << 20  # at the end of a log whose flushed part is forgotten: its last records are read once more
+
 
 class LogFlusher:
     def __init__(
@@ -56,6 +58,8 @@ class LogFlusher:
         self._log = log
         self._config = config
         self.is_synchronous = config.flush_mode is FlushMode.SYNC
+        self.forgets = False  # what is flushed need not stay in memory
+        self._forgotten_to = log.end
         self._checkpoint = checkpoint
         self._health = health
         self._on_flushed = on_flushed
@@ -109,6 +113,7 @@ class LogFlusher:
                 self._fence(cause)
             self.flushed, self._is_cut = end, False
             self._checkpoint.log_synced_ms = max(self._checkpoint.log_synced_ms, stored_at_ms)
+            self._forget_before(end - _KEPT_BYTES)
         try:
             self._on_flushed()  # before the answers: who is told that a message is safe may look for it at once
         finally:
@@ -138,6 +143,11 @@ class LogFlusher:
     def stop(self) -> None:
         """End the thread; what is not flushed stays so."""
         self._rounds.stop()
+
+    def _forget_before(self, end: int) -> None:
+        if self.forgets and end > self._forgotten_to:
+            self._log.files.forget(self._forgotten_to, end)
+        self._forgotten_to = end
 
     def _fence(self, cause: StorageError) -> None:
         failed = StoreFenced(

@@ -212,6 +212,22 @@ class IndexFile:
         self._write_header()
         return True
 
+    def open_keys(self, new_keys: Callable[..., Any], count: int, topic_hash: Callable[[str], int]) -> Any:
+        """What the accelerator enters up to `count` keys into, or as many as fit. `take_over` what it has entered."""
+        end = min(self.next_entry + count, self.capacity)
+        if end > self._reserved:
+            self._reserve(end)
+        return new_keys(self.memory, self.slots, self.next_entry, self._reserved, self.begin_ms, topic_hash)
+
+    def take_over(self, keys: Any) -> None:
+        """What was entered by `open_keys` counts from here on."""
+        keys.close()
+        if keys.end_offset:
+            self.next_entry = keys.number
+            self.slots_used += keys.newly_used
+            self.end_offset, self.end_ms = keys.end_offset, keys.end_ms
+            self._write_header()
+
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Key hash, record offset, seconds since begin, next older entry."""
         return ENTRY.unpack_from(self.memory, self._entries_at + ENTRY.size * number)

@@ -15,6 +15,7 @@ Java: ReputMessageService, CommitLogDispatcherBuildConsumeQueue, CommitLogDispat
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -50,7 +51,8 @@ from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS, ExtensionUni
 from orbitmq.storage.queue_index import QueueIndex, QueueRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from orbitmq.message.log_entry import BatchEntry, LogEntry
     from orbitmq.storage.commit_log import CommitLog
@@ -78,6 +80,8 @@ _VALUE_END: Final = 0x02  # as a number: looking for a single byte is quicker th
 
 NEVER: Final = 2**63  # a log offset that is not reached
 _REMEMBERED: Final = 10_000  # tags, and kinds of properties
+_COPIED_RECORDS: Final = 1024  # that are entered at once
+_COPIED_KEYS: Final = 4096  # of them
 _LONGEST_REMEMBERED: Final = 4096  # bytes of properties
 
 
@@ -153,9 +157,42 @@ class Indexer:
         touched = self._enter_queues(batch)
         if len(self._waiting_keys) >= MOST_AT_ONCE:
             self.enter_waiting_keys()
-        if self.on_arrival is not None:
-            for queue in touched:
-                self.on_arrival(queue.topic, queue.queue_id, queue.next_offset)
+        self._wake(touched)
+
+    def index_copied(self, memory: memoryview, position: int, limit: int, start: int) -> int:
+        """Enter the usual records that a slave has copied to `position` of a file and behind it; where the last of them ends.
+
+        The file begins at the log offset `start`. None is entered without a compiled loop, and where the first one is unusual: `index`
+        takes that.
+        """
+        if self._loops is None or not self._may_enter_keys():
+            return position
+        with self._entering_keys, self._room_for_keys(start + position) as keys:
+            if keys is None and self._keys is not None:
+                return position
+            end, stored_at_ms, runs = self._loops.index_copied(
+                memory,
+                position,
+                limit,
+                start,
+                _COPIED_RECORDS,
+                self._tag_codes,
+                self._queues.queues,
+                QueueIndex,
+                DELAY_TOPIC,
+                keys,
+            )
+        if end == position:
+            return position
+        touched = [run.queue for run in runs]
+        with self._queues.lock:
+            for run in runs:
+                run.queue.put_packed(run.first, run.packed, run.start, run.end)
+            self._queues.touched(touched)
+            self.indexed_to = start + end
+            self.last_stored_at_ms = stored_at_ms
+        self._wake(touched)
+        return int(end)
 
     @property
     def is_compiled(self) -> bool:
@@ -197,6 +234,22 @@ class Indexer:
         for entry in batch:
             self._look_up(entry)
         self.enter_waiting_keys()
+
+    def _wake(self, touched: Iterable[AnyQueue]) -> None:
+        if self.on_arrival is not None:
+            for queue in touched:
+                self.on_arrival(queue.topic, queue.queue_id, queue.next_offset)
+
+    def _may_enter_keys(self) -> bool:
+        """Those that wait come first. False: the disk is full, and they go on waiting."""
+        if self._waiting_keys:
+            self.enter_waiting_keys()
+        return RunningFlags.INDEX_ERROR not in self._health.flags
+
+    def _room_for_keys(self, offset: int) -> AbstractContextManager[Any]:
+        if self._keys is None:
+            return nullcontext()
+        return self._keys.copied_keys(offset, _COPIED_KEYS)
 
     def _enter_queues(self, batch: Sequence[LogEntry | BatchEntry]) -> list[AnyQueue]:
         """Their queues, and their keys among those that wait. Nearly every message comes by here."""

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from orbitmq.accelerated import compiled
-from orbitmq.errors import StorageError
+from orbitmq.errors import StorageError, StoreFull
 from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from orbitmq.message.tags import MOST_AT_ONCE, java_hash, java_hash_after, java_hashes_after
 from orbitmq.storage.index_file import (
@@ -37,7 +38,7 @@ from orbitmq.storage.index_file import (
 from orbitmq.storage.threads import OwnThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from orbitmq.clock import Clock
@@ -147,6 +148,23 @@ class KeyIndex:
                 return
         for offset, stored_at_ms, topic, unique_key, more_keys in records:
             self.put(offset, stored_at_ms, topic, _text(unique_key), _text(more_keys))
+
+    @contextmanager
+    def copied_keys(self, offset: int, count: int) -> Iterator[Any]:
+        """What the accelerator enters up to `count` keys of records from `offset` on into; None if they need more care."""
+        last = self.files[-1] if self.files else None
+        if self._loops is None or last is None or last.next_entry == 1 or last.end_offset >= offset:
+            yield None
+            return
+        try:
+            keys = last.open_keys(self._loops.Keys, count, self._topic_hash)
+        except StoreFull:
+            yield None  # whoever takes more care says so
+            return
+        try:
+            yield keys
+        finally:
+            last.take_over(keys)
 
     def _hashes(self, topics: Sequence[str], keys: Sequence[bytes]) -> list[int] | None:
         """A record may have several keys: as many at a time as can be hashed together. None if one of them cannot be."""

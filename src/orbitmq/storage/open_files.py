@@ -22,6 +22,7 @@ from orbitmq.accelerated import compiled
 from orbitmq.errors import StorageError, StoreFull
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 PAGE_BYTES: Final = 4096
@@ -29,6 +30,7 @@ PAGE_BYTES: Final = 4096
 _ZEROES: Final = bytes(1 << 20)
 _READ_IN_BYTES: Final = 1 << 17
 _READ_IN_PIECES: Final = 64
+_MOST_PARTS: Final = 1024  # IOV_MAX
 
 _HINTS: Final = {
     errno.ENOENT: "is the store directory the right one?",
@@ -100,6 +102,19 @@ class MappedFile:
         finally:
             os.close(descriptor)
 
+    def write(self, parts: Sequence[bytes | memoryview], position: int) -> None:
+        """What storing all of `parts`, one behind the other, through the map would do; much at once costs less so. Not on a closed file."""
+        size = sum(map(len, parts))
+        if len(parts) > _MOST_PARTS:
+            parts = [b"".join(parts)]
+        try:
+            written = os.pwritev(self._descriptor, parts, position)
+            while written < size:
+                rest = memoryview(b"".join(parts))[written:]
+                written += os.pwrite(self._descriptor, rest, position + written)
+        except OSError as cause:
+            raise storage_error("write", self.path, cause) from cause
+
     def warm_up(self) -> None:
         """Write zeroes over the whole (new) file, so that appending meets neither page faults nor block conversion."""
         try:
@@ -140,6 +155,30 @@ class MappedFile:
         pages = compiled("pages")
         if pages is not None and self._descriptor >= 0:
             pages.make_storable(self.memory, start, end)
+
+    def fetch(self, start: int, end: int) -> None:
+        """[start, end) is read soon: have it in memory by then. Waits for nothing."""
+        self._advise(os.POSIX_FADV_WILLNEED, start, end)
+
+    def forget(self, start: int, end: int) -> None:
+        """[start, end) is on the device and not needed soon: the memory it takes can be another's. It stays readable."""
+        start, end = -(-start // PAGE_BYTES) * PAGE_BYTES, end // PAGE_BYTES * PAGE_BYTES
+        if start < end:
+            # The system keeps what is mapped.
+            cast("mmap.mmap", self.memory.obj).madvise(mmap.MADV_DONTNEED, start, end - start)
+            self._advise(os.POSIX_FADV_DONTNEED, start, end)
+
+    def _advise(self, advice: int, start: int, end: int) -> None:
+        with self._sync_lock:
+            if self._descriptor < 0:
+                return
+            descriptor = os.dup(self._descriptor)
+        try:
+            os.posix_fadvise(descriptor, start, end - start, advice)
+        except OSError as cause:
+            raise storage_error("advise on", self.path, cause) from cause
+        finally:
+            os.close(descriptor)
 
     def read_ahead(self, *, enabled: bool) -> None:
         """Whether the system should read on when a page of it is needed: good for catching up, bad for looking around."""

@@ -1,6 +1,6 @@
 """A copy of another broker's log: bytes come in pieces that end anywhere; records and indexes are made of them here.
 
-    append    a piece, at the offset it has in the master's log
+    append    pieces, at the offsets they have in the master's log
     index     every whole record that has come
     cut       forget everything behind an offset, in log and indexes: the master has something else there
 
@@ -24,6 +24,7 @@ from orbitmq.storage.recovery import clear_behind
 from orbitmq.storage.segmented_log import segment_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from orbitmq.message.log_entry import LogEntry
@@ -67,16 +68,38 @@ class Replica:
         """Where the last whole record ends."""
         return self._indexer.indexed_to
 
-    def append(self, offset: int, data: bytes | memoryview) -> None:
-        """Raises StorageError (nothing is written) if `offset` is not the end of the log, or the disk is full or has failed."""
+    def append(self, pieces: Iterable[tuple[int, bytes | memoryview]]) -> None:
+        """Offsets and bytes. Raises StorageError if one does not begin at the end of the log, or the disk is full or has failed."""
         if self._flusher.failed is not None:
             raise self._flusher.failed
-        first = not self._log.files.segments
-        self._log.append_copied(offset, data)
-        if first:
-            self._indexer.indexed_to = offset
+        for offset, parts in self._runs(pieces):
+            first = not self._log.files.segments
+            self._log.append_copied(offset, parts)
+            if first:
+                self._indexer.indexed_to = offset
         if self._flusher.is_synchronous and self._flusher.idle:
             self._flusher.wake()  # the master waits for our report, and the report for the disk
+
+    def _runs(
+        self, pieces: Iterable[tuple[int, bytes | memoryview]]
+    ) -> Iterator[tuple[int, Sequence[bytes | memoryview]]]:
+        """Pieces of one file that follow each other, together."""
+        start = end = -1
+        parts: list[bytes | memoryview] = []
+        for offset, data in pieces:
+            if parts and (offset != end or offset % self._log.files.segment_bytes == 0):
+                yield start, parts
+                parts = []
+            if not parts:
+                start = offset
+            parts.append(data)
+            end = offset + len(data)
+        if parts:
+            yield start, parts
+
+    def pass_through(self, *, enabled: bool) -> None:
+        """Whether what is copied need not stay in memory once it is on the disk: much is still to come, and nobody reads it soon."""
+        self._flusher.forgets = enabled
 
     def index(self, confirmed: int) -> None:
         """Enter what has come whole, up to the log offset `confirmed`."""
@@ -87,8 +110,9 @@ class Replica:
             if segment is None:
                 return
             position, limit = at - segment.start, min(confirmed, segment.end) - segment.start
-            entries = self._entries(segment, position, limit)
-            if entries:
+            if indexer.index_copied(segment.memory, position, limit, segment.start) > position:
+                self._log.last_stored_at_ms = indexer.last_stored_at_ms
+            elif entries := self._entries(segment, position, limit):
                 indexer.index(entries)
                 self._log.last_stored_at_ms = indexer.last_stored_at_ms
             elif not self._pass_over(segment, position, limit):

@@ -24,7 +24,7 @@ from orbitmq.storage.pages_ahead import AHEAD_BYTES, STEP_BYTES, PagesAhead
 from orbitmq.storage.threads import OwnThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from orbitmq.clock import Clock
@@ -169,6 +169,22 @@ class SegmentedLog:
             if segment.start <= end <= segment.end:
                 segment.file.sync()
         self._disk.sync_directory(self.directory)
+
+    def fetch(self, start: int, end: int) -> None:
+        """[start, end) is read soon."""
+        for segment, first, last in self._parts(start, end):
+            segment.file.fetch(first, last)
+
+    def forget(self, start: int, end: int) -> None:
+        """[start, end) is durable, and not read soon: it need not stay in memory."""
+        for segment, first, last in self._parts(start, end):
+            segment.file.forget(first, last)
+
+    def _parts(self, start: int, end: int) -> Iterator[tuple[Segment, int, int]]:
+        """The files that hold [start, end), and from where to where in each."""
+        for segment in self.segments:
+            if segment.start < end and start < segment.end:
+                yield segment, max(start, segment.start) - segment.start, min(end, segment.end) - segment.start
 
     def truncate(self, offset: int) -> None:
         """Drop every file that begins at or after `offset`. Bytes behind it in its own file are the owner's to clear."""

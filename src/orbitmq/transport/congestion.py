@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from orbitmq.transport.connection import Connection
-    from orbitmq.transport.express import SwiftHandler
+    from orbitmq.transport.express import Refuser
 
 LARGE_READ_BYTES: Final = 64 << 10
 _LONGEST_SECONDS: Final = 1.0  # between looks; beyond that the process stood still, and nothing was read for most of it
@@ -28,7 +28,7 @@ class Congestion:
     def __init__(self) -> None:
         self.read_bytes = 0  # since the last look
         self.crowded: dict[Connection, None] = {}  # whose last read, since then, brought a lot
-        self.refuse: SwiftHandler | None = None  # sees every read first, while not all can be served
+        self.refuse: Refuser | None = None  # sees every read first, while not all can be served
         self._looked_at = 0.0
 
     def look(self, now: float) -> float:

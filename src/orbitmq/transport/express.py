@@ -18,7 +18,7 @@ many at a time, and gives what is unusual to their `data_received`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from orbitmq.protocol.frame import CODEC_BINARY
 
@@ -30,6 +30,23 @@ if TYPE_CHECKING:
 ExpressHandler = Callable[["Connection", bytes, bytes], bytes | None]
 SwiftHandler = Callable[["Connection", bytes], tuple[int, bytes]]
 ExpressRoutes = Mapping[tuple[int, int], ExpressHandler]  # by request code and header codec
+
+
+class Refuser(Protocol):
+    """A swift handler that refuses requests instead of serving them; of a swift reader it is asked in parts."""
+
+    @property
+    def sends(self) -> Any:
+        """Frames in, answers out: the accelerator's own, where that reads sockets."""
+        ...
+
+    def __call__(self, connection: Connection, data: bytes) -> tuple[int, bytes]: ...
+
+    def takes_read(self) -> bool:
+        """Whether the requests of one more read are to be served."""
+        ...
+
+    def count(self, refused: int) -> None: ...
 
 
 class SwiftReader(Protocol):

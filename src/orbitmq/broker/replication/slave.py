@@ -39,6 +39,7 @@ _CALL_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 1.0
 _DOUBT_SECONDS: Final = 5.0  # then a master that cannot be asked is taken for gone
 _WATCH_SECONDS: Final = 1.0
+_FAR_BYTES: Final = 256 << 20  # behind the master
 
 
 class Copying:
@@ -165,6 +166,7 @@ class Copying:
             await self._watch(stream)
         finally:
             self._stream = None
+            self._replica.pass_through(enabled=False)
             stream.abort()
 
     async def _watch(self, stream: _Stream) -> None:
@@ -172,6 +174,7 @@ class Copying:
             await asyncio.wait((stream.ended,), timeout=_WATCH_SECONDS)
             settings = self._configuration.settings
             self.bytes_per_second = stream.take_received()
+            self._replica.pass_through(enabled=self.lag_bytes > _FAR_BYTES)
             stream.watch(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval)
         reason = stream.ended.result()
         logger.warning("the connection to the master's log at %s ended: %s", self.ha_address, reason)
@@ -207,7 +210,7 @@ class Copying:
         start = (await master_log(self._pool, master)).start  # going on without would begin with the last file
         record = await master_record(self._pool, master, start) if start >= 0 else None
         if record is not None:
-            self._replica.append(start, record)
+            self._replica.append([(start, record)])
             self._store.dispatch()
 
     async def _until_safe(self) -> None:
@@ -270,9 +273,7 @@ class _Stream(asyncio.Protocol):
         if self._credentials is not None:
             data = self._prove(self._credentials, data)
         try:
-            for offset, piece in self._pieces.feed(data):
-                if piece:
-                    self._replica.append(offset, piece)
+            self._replica.append((offset, piece) for offset, piece in self._pieces.feed(data) if piece)
             self._store.dispatch()
         except OrbitError as error:
             self._finish(str(error))
