@@ -150,6 +150,7 @@ class CommitLog:
         self.segment_start = 0
         self._segment_end = 0
         self.prepared_to = 0  # a record that ends before this, with a blank one behind it, can be stored at once
+        self._copied_to: Segment | None = None  # the file that is copied from another broker
         self._unreserved: Segment | None = None  # the file that recovery found, before the first append to it
 
     def settle_at(self, store_host: bytes) -> None:
@@ -376,6 +377,8 @@ class CommitLog:
                 hint="give this broker the mappedFileSizeCommitLog of its master",
             )
         segment = self.files.segments[-1]
+        if segment is not self._copied_to:
+            self._copy_to(segment)
         if size >= _MUCH_BYTES and self.memory is segment.memory:
             segment.file.write(parts, position)
         else:
@@ -460,6 +463,13 @@ class CommitLog:
         self.memory = segment.memory if self._pool is None else self._pool.write_to(segment, self.end)
         self.segment_start = segment.start
         self._segment_end = segment.end
+
+    def _copy_to(self, segment: Segment) -> None:
+        """The system is not to read on where records are looked at: behind them is nothing yet, and it would clear pages for it."""
+        if self._copied_to is not None:
+            self._copied_to.file.read_ahead(enabled=True)
+        segment.file.read_ahead(enabled=False)
+        self._copied_to = segment
 
     def _learn_topic(self, topic: str) -> TopicField:
         try:
