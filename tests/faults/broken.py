@@ -16,7 +16,7 @@ from tests.crash import broken_broker
 from tests.faults import leases, library, orders, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from orbitmq.storage.reading import ReadResult
 
@@ -188,8 +188,8 @@ def damages_copies() -> None:
     """A slave changes the last dot of a body."""
     append = Replica.append
 
-    def damage(self: Replica, offset: int, data: bytes | memoryview) -> None:
-        append(self, offset, bytes(data).replace(b"....", b"...,", 1))
+    def damage(self: Replica, pieces: Iterable[tuple[int, bytes | memoryview]]) -> None:
+        append(self, ((offset, bytes(data).replace(b"....", b"...,", 1)) for offset, data in pieces))
 
     Replica.append = damage  # type: ignore[method-assign]
 
