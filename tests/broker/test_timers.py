@@ -400,7 +400,7 @@ async def test_what_is_on_the_wheel_from_before_a_cut_of_the_log_counts_no_more(
     end = log.end
     timers.wheel._known.update((at, end, end + 100))  # found on the wheel at start
     timers.wheel.queue_offset = 7
-    timers.wheel.save(timers.wheel.mark(), clock.now_ms())
+    timers.wheel.save(timers.wheel.mark_to_save(), clock.now_ms())
 
     timers.log_was_cut(NOW_MS + 40_000)
 

@@ -18,6 +18,7 @@ from tests.faults.cluster import Cluster
 from tests.faults.faults import CLOCK_ERROR_MS, Faults
 from tests.faults.leases import LeaseLedger, Leasers
 from tests.faults.library import LibraryClients, LibraryLedger
+from tests.faults.losses import Window
 from tests.faults.orders import OrderClients, Orders
 from tests.faults.outcome import FOUND_MEANWHILE, Outcome, rule_of
 from tests.faults.progress import Committers
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.faults.cluster import Mode, Node
-    from tests.faults.losses import Window
     from tests.faults.plan import Fault
 
 UPDATE_TOPIC: Final = 17
@@ -98,9 +98,11 @@ class Life:
         )
 
         def forget(seconds: float) -> None:
-            """Acks and decisions are answered without a copy too; what was answered after the last copied message may be lost."""
+            """Acks, decisions and commits are answered without a copy too; what was answered after the last copied message, while no
+            slave was there, may be lost."""
             since = max(seconds, timeline.now() - ledger.last_acked_at + seconds)
             lease_ledger.forget_since(timeline.now() - since)
+            committers.uncopied.append(Window(timeline.now() - since, timeline.now()))
             kinds.decisions_lost.append(Down(now_ms() - round(since * 1000), now_ms()))
 
         def lose(window: Window) -> None:

@@ -23,7 +23,6 @@ GROUP: Final = "committers"
 _CALL_SECONDS: Final = 3.0
 _PAUSE_SECONDS: Final = 0.3
 _SAVED_WITHIN_SECONDS: Final = 12.0  # saved every two seconds, unless the process is frozen
-_COPIED_WITHIN_SECONDS: Final = 30.0  # to slaves every three, unless they are down
 
 
 @dataclass(slots=True)
@@ -56,6 +55,7 @@ class Committers:
     def __init__(self, cluster: Cluster, orders: Orders, faults: Faults, timeline: Timeline) -> None:
         self.over = False
         self.committed = [Committed() for _ in range(QUEUES)]
+        self.uncopied: list[Window] = []  # what was committed then may be unknown to the slave that took over
         self._cluster = cluster
         self._orders = orders
         self._faults = faults
@@ -94,8 +94,7 @@ class Committers:
             *(Window(event.begun, event.begun) for event in self._timeline.events if event.kind == "full disk"),
         ]
         saved = committed.floor(asked_at, crashes, _SAVED_WITHIN_SECONDS)
-        promotions = [Window(at, at) for at in self._faults.promotions]
-        copied = committed.floor(asked_at, promotions, _COPIED_WITHIN_SECONDS)
+        copied = committed.floor(asked_at, self.uncopied, 0.0)
         return min(saved, copied)
 
     async def _ask(self, code: int, queue_id: int, **more: str) -> Command | None:

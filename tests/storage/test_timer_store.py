@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orbitmq.errors import StoreCorrupt
+from orbitmq.errors import StoreCorrupt, StoreFull
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.lock import LastExit
 from orbitmq.storage.timer_log import ROLL, UNIT_BYTES, TimerLog
@@ -150,8 +150,8 @@ def test_what_a_killed_process_put_on_the_wheel_is_there_and_not_put_twice(tmp_p
     for offset in range(25):
         put(timers, offset)
         if offset == 9:
-            assert timers.save(timers.mark(), NOW_MS)
-            assert not timers.save(timers.mark(), NOW_MS)
+            assert timers.save(timers.mark_to_save(), NOW_MS)
+            assert not timers.save(timers.mark_to_save(), NOW_MS)
 
     again = opened(tmp_path)
 
@@ -167,7 +167,7 @@ def test_after_a_power_cut_what_is_not_found_is_put_again(tmp_path: Path, units_
     for offset in range(25):
         put(timers, offset, seconds=5 + offset % 2)
         if offset == 9:
-            timers.save(timers.mark(), NOW_MS)
+            timers.save(timers.mark_to_save(), NOW_MS)
             wheel = (tmp_path / "timerwheel").read_bytes() if wheel_lost else b""
     lose_units(tmp_path, units_left)
     if wheel_lost:  # what was written to it after the save did not reach the disk
@@ -179,6 +179,56 @@ def test_after_a_power_cut_what_is_not_found_is_put_again(tmp_path: Path, units_
             put(again, offset, seconds=5 + offset % 2)
 
     assert sorted(fire(again, NOW_MS + 10_000)) == list(range(25))
+
+
+@pytest.mark.parametrize("units_left", range(2, 9))
+def test_what_a_full_disk_keeps_from_the_wheel_is_put_once_and_not_lost_in_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, units_left: int
+) -> None:
+    """Were it put again with every try, a cut through the last try would leave chains that lead past the one before."""
+    timers = opened(tmp_path)
+    put(timers, 0)
+    put(timers, 1, seconds=6)
+    timers.save(timers.mark_to_save(), NOW_MS)
+    taken = TimerWheel.put
+
+    def full_from_the_second_slot_on(wheel: TimerWheel, slot: Slot) -> None:
+        if slot.tick == (NOW_MS + 6000) // timers.precision_ms:
+            raise StoreFull("the disk is full", hint="make room")
+        taken(wheel, slot)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TimerWheel, "put", full_from_the_second_slot_on)
+        waiting = [Timer(NOW_MS + (5 + offset % 2) * 1000, offset, RECORD_BYTES, 0) for offset in range(2, 8)]
+        assert timers.put_many(waiting, NOW_MS) == len(waiting)
+        for again in (lambda: timers.put_many(waiting, NOW_MS), lambda: timers.due(NOW_MS), timers.mark_to_save):
+            with pytest.raises(StoreFull):
+                again()
+    assert timers.log.end == 8 * UNIT_BYTES
+    lose_units(tmp_path, units_left)
+
+    after = opened(tmp_path, last_exit=LastExit.CRASHED)
+    for offset in range(after.queue_offset, 8):
+        if not after.was_put(offset):
+            put(after, offset, seconds=5 + offset % 2)
+    assert fire(after, NOW_MS + 10_000) == [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+def test_what_a_full_disk_kept_from_the_wheel_fires_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers = opened(tmp_path)
+
+    def full(_wheel: TimerWheel, _slot: Slot) -> None:
+        raise StoreFull("the disk is full", hint="make room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TimerWheel, "put", full)
+        put(timers, 0)
+        with pytest.raises(StoreFull):
+            put(timers, 1)
+    put(timers, 1)
+    assert fire(timers, NOW_MS + 10_000) == [0, 1]
 
 
 def lose_units(directory: Path, left: int) -> None:
@@ -207,7 +257,7 @@ def test_a_wheel_that_is_gone_is_built_from_the_log(tmp_path: Path) -> None:
     timers = opened(tmp_path)
     for offset in range(25):
         put(timers, offset)
-    timers.save(timers.mark(), NOW_MS)
+    timers.save(timers.mark_to_save(), NOW_MS)
     timers.close()
     (tmp_path / "timerwheel").unlink()
 
@@ -243,7 +293,7 @@ def test_a_killed_process_goes_on_where_it_was_and_a_power_cut_where_it_was_safe
     timers = opened(tmp_path, now_ms=NOW_MS, write_pool_buffers=pool_buffers)
     for offset in range(6):
         put(timers, offset, seconds=2 if offset < 2 else 5)
-    timers.save(timers.mark(), NOW_MS)
+    timers.save(timers.mark_to_save(), NOW_MS)
     due = timers.due(NOW_MS + 20_000)
     assert due is not None
     timers.fired(due)  # the first two
@@ -269,10 +319,10 @@ def test_a_former_master_goes_on_from_where_its_log_was_cut(tmp_path: Path, last
         put(timers, offset, seconds=40)
     assert fire(timers, NOW_MS + 60_000) == [0, 1, 2, 3, 4, 5]
     timers.note(0)
-    timers.save(timers.mark(), NOW_MS + 60_000)
+    timers.save(timers.mark_to_save(), NOW_MS + 60_000)
 
     timers.log_was_cut(log_end=4, queue_end=4, since_ms=NOW_MS + 50_000)
-    timers.save(timers.mark(), NOW_MS + 60_000)
+    timers.save(timers.mark_to_save(), NOW_MS + 60_000)
 
     reopened = opened(tmp_path, NOW_MS + 70_000, last_exit)
     assert reopened.queue_offset == 4

@@ -203,7 +203,7 @@ class Timers:
         """What was on the wheel behind its end is no timer any more. A start must not find it there either, so that is saved."""
         high = self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset
         self.wheel.log_was_cut(self._store.log.end, high, since_ms)
-        self._save(self.wheel.mark())
+        self._save(self.wheel.mark_to_save())
 
     def _copied(self, commit_log_offset: int, size: int, now_ms: int) -> Timer | None:
         """What of the master's timer topic belongs on the wheel."""
@@ -314,7 +314,7 @@ class Timers:
 
     async def save(self) -> None:
         """Make durable what was done so far; then a restart goes on from there."""
-        mark = self.wheel.mark()
+        mark = self.wheel.mark_to_save()
         if mark == self.wheel.checkpoint:
             return  # an idle broker wakes no thread
         # A slot has fired for good when what it delivered is on the device, not before.
@@ -325,7 +325,7 @@ class Timers:
         """Everything to disk; what cannot be saved is done again after the next start."""
         try:
             self._store.flush()
-            self._save(self.wheel.mark())
+            self._save(self.wheel.mark_to_save())
         except StorageError as error:
             logger.error("cannot save the timers: %s", error)
         finally:

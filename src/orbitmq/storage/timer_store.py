@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import struct
 from array import array
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -125,6 +126,9 @@ class TimerStore:
         self.last_tick = NOWHERE  # of the latest slot in use
         self._saving = Lock()
         self._known: set[int] = set()  # log offsets that are on the wheel though the checkpoint does not say so
+        # Slots that the disk has not taken yet, by tick. Their units are in the log; to put them there once more would leave chains
+        # that lead past the first ones, and a start that finds only a part of the second would think all of them put.
+        self._unwritten: dict[int, Slot] = {}
         self._loops = compiled("timers")
         self._recover_wheel()
         self._write_progress()
@@ -144,6 +148,7 @@ class TimerStore:
 
         Each slot is read and written once, however many messages come into it.
         """
+        self._write_slots()
         slots: dict[int, Slot] = {}
         done = 0
         try:
@@ -155,8 +160,7 @@ class TimerStore:
                 raise
         finally:
             # A kill before this costs nothing: a start finds the units in the log, and chains those that no slot leads to.
-            for slot in slots.values():
-                self.wheel.put(slot)
+            self._write_slots_later(slots)
         return done
 
     def put_together(self, entries: bytes, topic: bytes, log: CommitLog, now_ms: int) -> PutTogether:
@@ -164,6 +168,7 @@ class TimerStore:
 
         Always nothing without the accelerator.
         """
+        self._write_slots()
         segment = self.log.room()
         if self._loops is None or segment is None or not self.is_waiting:
             return PutTogether()
@@ -174,10 +179,22 @@ class TimerStore:
         messages, self.log.end = run.put(
             entries, topic, log.readable_end, self._known, segment.memory, segment.start, self.log.end
         )
-        for slot in run.slots():
-            self.wheel.put(Slot(*slot))
-            self.last_tick = max(self.last_tick, slot[0])
+        slots = {slot[0]: Slot(*slot) for slot in run.slots()}
+        self.last_tick = max((self.last_tick, *slots))
+        self._write_slots_later(slots)
         return PutTogether(messages, run.waits())
+
+    def _write_slots_later(self, slots: dict[int, Slot]) -> None:
+        """Now, if the disk takes them. If not, the messages are put all the same, and nothing more is done before it does."""
+        self._unwritten.update(slots)
+        with suppress(StorageError):  # whatever is done next raises it
+            self._write_slots()
+
+    def _write_slots(self) -> None:
+        while self._unwritten:
+            tick = next(iter(self._unwritten))
+            self.wheel.put(self._unwritten[tick])
+            del self._unwritten[tick]
 
     def _put(self, slots: dict[int, Slot], timer: Timer, now: int) -> None:
         due = timer.due_ms // self.precision_ms
@@ -215,6 +232,7 @@ class TimerStore:
 
     def due(self, now_ms: int) -> DueSlot | None:
         """The earliest slot that is over and has not fired. Moves past those that nothing is in."""
+        self._write_slots()
         now = now_ms // self.precision_ms
         for slot in self.wheel.used(self.read_tick, min(now, self.last_tick + 1)):
             fired = self._fired_units if slot.tick == self.read_tick else 0
@@ -276,7 +294,7 @@ class TimerStore:
     # ---- across restarts
 
     def mark(self) -> TimerCheckpoint:
-        """What is true now, to be saved once it is durable."""
+        """What is true now."""
         return TimerCheckpoint(
             read_until_ms=self.read_tick * self.precision_ms,
             log_synced_offset=self.log.end,
@@ -287,8 +305,13 @@ class TimerStore:
             version_counter=self.checkpoint.version_counter,
         )
 
+    def mark_to_save(self) -> TimerCheckpoint:
+        """The same, when all of it has been written. StorageError if that cannot be done now."""
+        self._write_slots()
+        return self.mark()
+
     def save(self, mark: TimerCheckpoint, now_ms: int) -> bool:
-        """Durable on return, given that the commit log is up to where it was when `mark` was made. False: nothing new."""
+        """Durable on return, given that the commit log is up to where it was when `mark_to_save` made it. False: nothing new."""
         with self._saving:
             if mark == self.checkpoint:
                 return False
