@@ -226,6 +226,24 @@ def test_what_a_slave_cut_off_stays_so_after_a_power_cut_and_its_copy_is_kept(tm
     assert sum(copy.read_bytes().count(b"here only" * 20) for copy in copies) == behind
 
 
+def test_a_slave_that_has_no_room_to_keep_what_it_cuts_off_cuts_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    with open_store(tmp_path, disk=disk) as store:
+        kept = put(store, body=b"both").end
+        for _ in range(30):
+            put(store, body=b"here only" * 20)
+        store.dispatch()
+        end, replica = store.log.end, store.follow()
+        disk.faults.steps_until_full = disk.faults.steps_taken + 3  # in the second file
+        with pytest.raises(StoreFull):
+            replica.cut(kept, tmp_path / "diverged" / "1")
+        assert store.log.end == end
+        assert list((tmp_path / "diverged").iterdir()) == []
+        disk.faults.steps_until_full = None
+        replica.cut(kept, tmp_path / "diverged" / "2")
+        assert len(list((tmp_path / "diverged" / "2").iterdir())) > 1
+
+
 def test_a_slave_whose_sync_failed_copies_no_more(tmp_path: Path) -> None:
     with open_store(tmp_path / "master") as master:
         put(master, body=b"one")

@@ -16,6 +16,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.accelerated import compiled
+from orbitmq.errors import StorageError
 from orbitmq.message.log_entry import entries_at
 from orbitmq.message.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from orbitmq.message.record_check import valid_run
@@ -180,15 +181,27 @@ class Replica:
         return True
 
     def _keep(self, end: int, folder: Path) -> None:
-        for segment in self._log.files.segments:
-            start, stop = max(segment.start, end), min(segment.end, self._log.end)
-            if start >= stop:
-                continue
-            copy = self._disk.create_sparse(folder / segment_name(start), stop - start)
+        """All of it, or nothing: whoever finds the disk full tries again each second."""
+        try:
+            for segment in self._log.files.segments:
+                start, stop = max(segment.start, end), min(segment.end, self._log.end)
+                if start < stop:
+                    self._copy(segment, start, stop, folder / segment_name(start))
+            for named_in in (folder, folder.parent, folder.parent.parent):
+                self._disk.sync_directory(named_in)
+        except StorageError:
+            if self._disk.stat(folder) is not None:
+                for file in self._disk.list(folder):
+                    self._disk.remove(folder / file.name)
+                self._disk.remove_directory(folder)
+            raise
+
+    def _copy(self, segment: Segment, start: int, stop: int, path: Path) -> None:
+        copy = self._disk.create_sparse(path, stop - start)
+        try:
             for at in range(start, stop, _CHUNK_BYTES):
                 piece = segment.memory[at - segment.start : min(at + _CHUNK_BYTES, stop) - segment.start]
                 copy.pwrite(piece, at - start)
             copy.sync()
+        finally:
             copy.close()
-        for named_in in (folder, folder.parent, folder.parent.parent):
-            self._disk.sync_directory(named_in)
