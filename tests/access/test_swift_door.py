@@ -184,6 +184,38 @@ async def test_a_send_that_looks_like_another_request_lends_its_signature_to_no_
     assert [opaque for opaque, code, _ in story[0] if code] == [7]
 
 
+def signed(number: int, properties: dict[str, str]) -> bytes:
+    request = Command(SEND_V2, opaque=number, fields=send_header("Orders", 0, properties).to_fields(), body=b"body")
+    sign(request, MEMBER)
+    return commands.encode(request, CODEC_BINARY)
+
+
+async def test_a_half_message_with_a_long_id_reaches_into_no_other_message(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch
+) -> None:
+    """Its id is stored twice, and the properties of all sends of a read stand behind each other until they are stored."""
+    half = {"TRAN_MSG": "true", "PGROUP": "P"}
+    small, large = {"COLOR": "blue", "SHAPE": "round"}, {"NOTE": "n" * 31_300}
+    reads = [send_frame(ROOT, number=1), signed(2, {"UNIQ_KEY": "A2"} | half)]
+    requests = 2
+    for key_bytes, before, behind in (
+        (500, small, small),
+        *((n, small, small) for n in range(1180, 1220, 4)),
+        (31_000, large, small),
+    ):
+        read = [
+            *(signed(requests + number, before | {"UNIQ_KEY": f"B{number}"}) for number in range(3)),
+            signed(requests + 3, {"UNIQ_KEY": "C" * key_bytes} | half),
+            signed(requests + 4, behind | {"UNIQ_KEY": "D1"}),
+        ]
+        requests += len(read)
+        reads.append(b"".join(read))
+    story = await told(tmp_path / "compiled", reads, requests)
+    accelerator.setenv(SWITCH, "0")
+    assert story == await told(tmp_path / "python", reads, requests)
+    assert [code for _, code, _ in story[0] if code] == [13]  # the longest is too long
+
+
 async def test_a_user_disabled_by_the_same_read_is_refused_as_soon_as_in_python(
     tmp_path: Path, accelerator: pytest.MonkeyPatch
 ) -> None:

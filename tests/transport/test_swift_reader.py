@@ -18,6 +18,7 @@ from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.properties import encode_properties
 from orbitmq.message.record import decode_record
 from orbitmq.protocol import command as commands
+from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import FrameDecoder
 from orbitmq.storage.indexer import Indexer
@@ -400,3 +401,21 @@ async def test_what_fails_when_messages_are_indexed_ends_no_connection_that_is_r
         sender.send(usual(sender, 0))
         assert (await sender.answer()).code == 0
         await until(lambda: broker.state.store.dispatched_offset == broker.state.store.log.end, what="all indexed")
+
+
+async def test_while_sends_are_refused_a_share_of_them_is_taken_whatever_they_need(tmp_path: Path) -> None:
+    """Also those that the compiled loop leaves to the ordinary way: every time when more of the log has to be made ready."""
+    async with running(tmp_path) as broker, wire(broker) as maker:
+        await maker.send("T", b"the topic is there")
+        async with seated(broker) as client:
+            refusing = broker.state.refusing
+            refusing.look = lambda now: None  # type: ignore[method-assign] # the share stays
+            refusing.say(300, 200)
+            refusing.share, broker.state.congestion.refuse = 0.25, refusing
+            codes = []
+            for number in range(400):
+                client.send(usual(client, number, 20_000))
+                codes.append((await client.answer()).code)
+            broker.state.congestion.refuse = None
+    assert codes.count(0) == 100
+    assert codes.count(ResponseCode.SYSTEM_BUSY) == 300

@@ -21,6 +21,7 @@ cdef class Lane:
 cdef class Lanes:
     cdef object table, lock, unlock
     cdef list kept  # those that hold entries
+    cdef Lane large  # the one that holds too many to be kept
 
     cdef bint read(self, Lane lane, int64_t offset, int64_t limit, Extent *extent) except -1
     cdef int read_again(self, Lane lane, queue, log, int64_t offset, int64_t limit, int64_t wanted) except -1

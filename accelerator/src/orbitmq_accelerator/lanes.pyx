@@ -15,6 +15,7 @@ cdef enum:
     ENTRY_BYTES = 20
     READ_AT_ONCE = 400  # entries; two pages hold them
     MOST_KEPT = 256  # lanes with entries
+    MOST_KEPT_BYTES = 64 << 10  # by one of them: who pulls may ask for a whole file
 
 
 cdef class Lane:
@@ -67,6 +68,9 @@ cdef class Lanes:
     cdef int read_again(self, Lane lane, queue, log, int64_t offset, int64_t limit, int64_t wanted) except -1:
         cdef int64_t behind = offset - <int64_t>log.written
         cdef const char *tail
+        if self.large is not None:
+            self.large.entries = b""
+            self.large = None
         lane.queue = queue
         lane.changes = log.changes
         lane.first = offset
@@ -76,7 +80,10 @@ cdef class Lanes:
             lane.entries = PyBytes_FromStringAndSize(tail, wanted * ENTRY_BYTES)
         else:
             lane.entries = queue.entries(offset, max(limit, READ_AT_ONCE))
-        self.keep(lane)
+        if PyBytes_GET_SIZE(lane.entries) > MOST_KEPT_BYTES:
+            self.large = lane
+        else:
+            self.keep(lane)
         return 0
 
     cdef int keep(self, Lane lane) except -1:

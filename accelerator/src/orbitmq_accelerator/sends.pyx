@@ -45,7 +45,8 @@ cdef enum:
     MEMBER_BYTES = 20  # of a batch's member, before its body
     MOST_NUMBERS = 160  # bytes of a receipt that are not text of its own: the prefix, names, numbers
     MOST_HANDLE = 1024
-    MOST_ADDED = 1024  # bytes of the properties of what waits
+    MOST_ADDED = 1024  # bytes of the properties of what waits: names, numbers, a topic of up to 255, and the next
+    MOST_TRANSACTION = 512  # bytes of an id that is said once more
     SEPARATOR = 2  # behind each property
     MOST_BATCH_GROWTH = 16  # as in `orbitmq.storage.commit_log`
     SEND_MESSAGE_V2 = 310
@@ -452,7 +453,7 @@ cdef class SwiftSends:
             self.learn_terms()
         record.queue_id = 0
         if wish.kind == HALF_MESSAGE:
-            if not self.takes_halves:
+            if not self.takes_halves or key_bytes > MOST_TRANSACTION:
                 return False
             place = self.halves
             record.sys_flag &= ~(PREPARED_FLAG | COMMITTED_FLAG)
@@ -538,7 +539,7 @@ cdef class SwiftSends:
         return write_base64(handle, plain, out + key_bytes - plain) - handle
 
     cdef int say_goal(self, Send *send, int64_t due_ms, const uint8_t *transaction, Py_ssize_t transaction_bytes) except -1:
-        """Behind the properties: there is room for it, as a topic has no more than 255 bytes and a key is in the header."""
+        """Behind the properties, where MOST_ADDED bytes are kept for it."""
         cdef uint8_t *out = send.properties + send.properties_bytes
         if due_ms:
             out = write_number(write_text(out, b"TIMER_OUT_MS\x01"), due_ms)

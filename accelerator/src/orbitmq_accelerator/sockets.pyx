@@ -93,6 +93,7 @@ cdef class SwiftReader:
     cdef bint is_open  # a run
 
     # Of this turn.
+    cdef bint is_decided  # whether the sends of this read are refused: nobody asks again for the rest of it
     cdef object refusing  # while there is more than can be served, who says which reads are refused; else None
     cdef RefusedSends refused
     cdef Py_ssize_t taken  # bytes, and held; what is given to a connection to answer is counted there
@@ -215,6 +216,7 @@ cdef class SwiftReader:
             seat.is_mid_frame = connection.is_mid_frame
             return 0
         self.taken += length
+        self.is_decided = False
         if seat.is_mid_frame:
             held = self.put_before(seat, length)
             data -= held
@@ -244,7 +246,8 @@ cdef class SwiftReader:
         """How many bytes at the front were usual ones, or refused, which are answered."""
         cdef Py_ssize_t taken = 0
         if begins_with_a_send(data, length):
-            if self.refusing is not None and not self.refusing.takes_read():
+            self.is_decided = self.refusing is not None
+            if self.is_decided and not self.refusing.takes_read():
                 taken = self.refused.take_frames(data, length)
                 if taken:
                     self.refusing.count(self.refused.frames)
@@ -262,9 +265,13 @@ cdef class SwiftReader:
         self.show_what_was_acknowledged()
         if self.pulls is not None:
             self.pulls.settle_turn()  # who asks now may ask for that
+        if self.is_decided:
+            self.congestion.refuse = None
         try:
             seat.connection.data_received(data)
         finally:
+            if self.is_decided:
+                self.congestion.refuse = self.refusing
             if self.pulls is not None:
                 self.pulls.begin_turn()
         return 0

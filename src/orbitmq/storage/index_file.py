@@ -28,6 +28,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from orbitmq.errors import StorageError
@@ -91,8 +92,8 @@ def positive_all(values: Iterable[int]) -> list[int]:
 
 class IndexFile:
     __slots__ = (
-        "_could_not_reserve", "_entries_at", "_reserved", "_slot_words", "begin_ms", "begin_offset", "capacity", "end_ms",
-        "end_offset", "file", "memory", "next_entry", "slots", "slots_used",
+        "_could_not_reserve", "_entries_at", "_reserved", "_reserving", "_slot_words", "begin_ms", "begin_offset", "capacity",
+        "end_ms", "end_offset", "file", "memory", "next_entry", "slots", "slots_used",
     )  # fmt: skip
 
     def __init__(self, file: MappedFile, slots: int, *, writable: bool) -> None:
@@ -103,6 +104,8 @@ class IndexFile:
         self.capacity = (file.size - self._entries_at) // ENTRY.size
         self._slot_words = self.memory[_SLOTS_AT : self._entries_at].cast("I")  # in this machine's order of bytes
         self._reserved = 0
+        # Some file systems reserve by writing: two at once could undo what was put in between.
+        self._reserving = Lock()
         self._could_not_reserve = False
         self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = self.slots_used = 0
         self.next_entry = 1
@@ -314,10 +317,12 @@ class IndexFile:
         if not self._reserved:
             self.file.reserve(0, self._entries_at)  # a file Java wrote has holes where no key has led to yet
         self._could_not_reserve = False
-        end = min(entries + _RESERVE_ENTRIES, self.capacity)
-        start = max(self._reserved, self.next_entry)
-        self.file.reserve(self._entries_at + ENTRY.size * start, ENTRY.size * (end - start))
-        self._reserved = end
+        with self._reserving:
+            end = min(entries + _RESERVE_ENTRIES, self.capacity)
+            start = max(self._reserved, self.next_entry)
+            if end > start:
+                self.file.reserve(self._entries_at + ENTRY.size * start, ENTRY.size * (end - start))
+                self._reserved = end
 
     @property
     def is_low(self) -> bool:
@@ -327,16 +332,19 @@ class IndexFile:
 
     def reserve_ahead(self) -> None:
         """From another thread than the one that puts. StorageError if it failed, once: who puts will meet the same, and say so."""
-        start = self._reserved
-        end = min(start + _RESERVE_ENTRIES, self.capacity)
-        at, size = self._entries_at + ENTRY.size * start, ENTRY.size * (end - start)
-        try:
-            self.file.reserve(at, size)
-        except StorageError:
-            self._could_not_reserve = True
-            raise
+        with self._reserving:
+            start = self._reserved
+            end = min(start + _RESERVE_ENTRIES, self.capacity)
+            at, size = self._entries_at + ENTRY.size * start, ENTRY.size * (end - start)
+            if not size:  # the other has done it meanwhile
+                return
+            try:
+                self.file.reserve(at, size)
+            except StorageError:
+                self._could_not_reserve = True
+                raise
+            self._reserved = end
         self.file.make_storable(at, at + size)
-        self._reserved = max(end, self._reserved)  # should the other have done the same meanwhile, nothing is lost
 
     def _write_header(self) -> None:
         HEADER.pack_into(

@@ -22,7 +22,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from orbitmq.accelerated import compiled
-from orbitmq.errors import StorageError, StoreFull
+from orbitmq.errors import StorageError
 from orbitmq.message.sysflags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from orbitmq.message.tags import MOST_AT_ONCE, java_hash, java_hash_after, java_hashes_after
 from orbitmq.storage.index_file import (
@@ -158,7 +158,7 @@ class KeyIndex:
             return
         try:
             keys = last.open_keys(self._loops.Keys, count, self._topic_hash)
-        except StoreFull:
+        except StorageError:
             yield None  # whoever takes more care says so
             return
         try:
