@@ -34,9 +34,19 @@ def children_seconds() -> float:
 
 def processor_seconds(pid: int) -> float:
     """User and system time so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    user, system = int(fields[11]), int(fields[12])
+    user, system = _stat(pid)[11:13]
     return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+def page_faults(pid: int) -> int:
+    """So far, without those that waited for the disk."""
+    return _stat(pid)[7]
+
+
+def _stat(pid: int) -> list[int]:
+    """The numbers of /proc/PID/stat, each at its place behind the name; the state, which is a letter, counts as 0."""
+    _, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return [0, *map(int, numbers)]
 
 
 def memory_mb(pid: int, kind: str = "VmRSS") -> float:

@@ -1,8 +1,11 @@
 """What access control costs: signed sends beside unsigned ones, `python -m benchmarks signed [--seconds S] [--rounds N]`.
 
-Three brokers of ours: one open, one with users and policies (5.x), one with access files (4.x); the sender may send to its topic and
-nothing else. JSON headers and binary ones. Rounds alternate between all of them and medians count. On a busy machine the rates say
-little and the processor time of the broker does.
+Brokers of ours: open, with users and policies (5.x), with access files (4.x); the sender may send to its topic and nothing else. JSON
+headers and binary ones. Rounds alternate between all of them and medians count. On a busy machine the rates say little and the
+processor time of the broker does.
+
+Each figure is of a broker of its own on an empty store, which is gone before the next one starts: what is still to be written of one store
+would cost whoever comes next, and memory full of pages of old stores costs more to fill again than a signature does.
 
 The generator sends the same messages to all of them, over and over. It signs each of them over its own fields and body, before it starts
 the clock; the broker knows nothing of that and checks each one it gets. The generator's processor time is in the table, too: were it
@@ -14,9 +17,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import tempfile
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.interop import orbit
 
 from benchmarks.broker import BROKER_NAME, PATIENCE_SECONDS, QUEUES, Cell, Load
-from benchmarks.machine import about, compile_c, processor_seconds
+from benchmarks.machine import about, compile_c, page_faults, processor_seconds
 from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command, request
@@ -53,6 +58,7 @@ ROOT: Final = Credentials("root", "root-of-the-benchmark")
 SENDER: Final = Credentials("the-sender", "sender-of-the-benchmark")
 TOPIC: Final = "SignedTopic"
 MESSAGES: Final = 1 << 16
+WARM_UP_SECONDS: Final = 0.5
 GUARDED: Final[dict[str, str | int]] = {
     "authenticationEnabled": "true",
     "authorizationEnabled": "true",
@@ -93,17 +99,45 @@ async def prepare(address: Address, root: Credentials) -> None:
         await pool.close()
 
 
-@contextmanager
-def started(
-    folder: Path, name_server: str, settings: dict[str, str | int], root: Credentials = ROOT
-) -> Iterator[tuple[Address, Process]]:
-    broker = orbit.start_broker(folder, name_server, BROKER_NAME, {"mappedFileSizeCommitLog": 1 << 30, **settings})
-    try:
-        address = parse_address(broker.address)
-        run_loop(prepare(address, root))
-        yield address, broker.process
-    finally:
-        broker.process.stop()
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Of a broker."""
+
+    name_server: str
+    settings: dict[str, str | int]
+    root: Credentials = ROOT
+
+    @contextmanager
+    def started(self, folder: Path) -> Iterator[tuple[Address, Process]]:
+        settings = {"mappedFileSizeCommitLog": 1 << 30, **self.settings}
+        broker = orbit.start_broker(folder, self.name_server, BROKER_NAME, settings)
+        try:
+            address = parse_address(broker.address)
+            run_loop(prepare(address, self.root))
+            yield address, broker.process
+        finally:
+            broker.process.kill()  # nobody wants to wait until all of it is on the disk
+            shutil.rmtree(folder)
+
+
+def kinds(folder: Path, stack: ExitStack) -> dict[str, Kind]:
+    """With their name servers, which run until the stack is closed."""
+    name_server = orbit.start_name_server(folder / "names")
+    stack.callback(name_server.process.stop)
+    guarded_name_server = orbit.start_name_server(folder / "guarded-names", GUARDED)
+    stack.callback(guarded_name_server.process.stop)
+    home = folder / "home"
+    (home / "conf").mkdir(parents=True)
+    (home / "conf" / "plain_acl.yml").write_text(ACCESS_FILE)
+    return {
+        "open": Kind(name_server.address, {}),
+        "users": Kind(guarded_name_server.address, GUARDED),
+        "files": Kind(
+            name_server.address,
+            {"aclEnable": "true", "rocketmqHome": str(home)},
+            Credentials("root-account", ROOT.secret_key),
+        ),
+    }
 
 
 def run(argv: list[str]) -> None:
@@ -116,42 +150,30 @@ def run(argv: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="orbitmq-bench-") as base, ExitStack() as stack:
         folder = Path(base)
         load = Load(compile_c(folder, "load"))
-        name_server = orbit.start_name_server(folder / "names")
-        stack.callback(name_server.process.stop)
-        guarded_name_server = orbit.start_name_server(folder / "guarded-names", GUARDED)
-        stack.callback(guarded_name_server.process.stop)
-        home = folder / "home"
-        (home / "conf").mkdir(parents=True)
-        (home / "conf" / "plain_acl.yml").write_text(ACCESS_FILE)
-        files: dict[str, str | int] = {"aclEnable": "true", "rocketmqHome": str(home)}
-        admin = Credentials("root-account", ROOT.secret_key)
-        brokers = {
-            "open": stack.enter_context(started(folder / "open", name_server.address, {})),
-            "users": stack.enter_context(started(folder / "users", guarded_name_server.address, GUARDED)),
-            "files": stack.enter_context(started(folder / "files", name_server.address, files, admin)),
-        }
-        for turn in range(options.rounds + 1):
+        brokers = kinds(folder, stack)
+        for turn in range(options.rounds):
             for cell in CELLS:
-                for way, (broker, mode, _) in WAYS.items() if turn % 2 else reversed(WAYS.items()):
-                    measured = run_cell(load, mode, *brokers[broker], cell, options.seconds)
-                    if turn:  # the first warms up
-                        figures.setdefault(cell.name, {}).setdefault(way, []).append(measured)
+                for way, (kind, mode, _) in reversed(WAYS.items()) if turn % 2 else WAYS.items():
+                    with brokers[kind].started(folder / "broker") as broker:
+                        run_cell(load, mode, *broker, cell, WARM_UP_SECONDS)
+                        measured = run_cell(load, mode, *broker, cell, options.seconds)
+                    figures.setdefault(cell.name, {}).setdefault(way, []).append(measured)
     report(figures, head)
 
 
 def run_cell(load: Load, mode: str, address: Address, process: Process, cell: Cell, seconds: float) -> dict[str, float]:
-    before = processor_seconds(process.pid)
+    used, faults = processor_seconds(process.pid), page_faults(process.pid)
     who = (SENDER.access_key, SENDER.secret_key) if "signed" in mode else ()
     arguments = (TOPIC, QUEUES, cell.connections, cell.in_flight, cell.body, seconds)
     printed = load.run(mode, address, *arguments, behind=who, distinct=MESSAGES)
     if printed["errors"]:
         raise SystemExit(f"{cell.name}: {printed['errors']:.0f} sends were refused")
-    used = processor_seconds(process.pid) - before
     return {
         "rate": printed["rate"],
-        "processor_us": 1e6 * used / printed["msgs"],
+        "processor_us": 1e6 * (processor_seconds(process.pid) - used) / printed["msgs"],
         "generator_us": printed["cpu"],
         "p99_ms": printed["p99"],
+        "faults": (page_faults(process.pid) - faults) / printed["msgs"],
     }
 
 

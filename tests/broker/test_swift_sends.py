@@ -6,12 +6,13 @@ import asyncio
 import random
 import sys
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pytest
 
 from orbitmq.accelerated import SWITCH, compiled
 from orbitmq.clock import ManualClock
+from orbitmq.errors import StoreFull
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.properties import encode_properties
 from orbitmq.message.record import decode_record
@@ -374,6 +375,48 @@ async def test_a_run_ends_before_what_is_unusual(tmp_path: Path, accelerator: py
         assert taken == len(frames[0]) + len(frames[1])
         assert [commands.decode(frame).opaque for frame in FrameDecoder().feed(answers)] == [0, 1]
         assert swift(connection, frames[3][:-1]) == (0, b"")  # half a frame
+        connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+async def test_a_run_goes_on_in_the_next_file_if_there_can_be_one(
+    tmp_path: Path, has_room: bool, accelerator: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "store", mappedFileSizeCommitLog=64 << 10) as broker, wire(broker) as client:
+        await client.send("T", b"the topic is there")
+        store = broker.state.store
+        members = encode_batch([BatchMember(b"1" * 500), BatchMember(b"2" * 500)])
+        single, many = send_header("T", 1, {"UNIQ_KEY": "A1"}), send_header("T", 1, {"UNIQ_KEY": "B"}, {"batch": True})
+        requests = [
+            Command(SEND_BATCH, opaque=number, fields=many.to_fields(), body=members)
+            if number % 3
+            else Command(SEND_V2, opaque=number, fields=single.to_fields(), body=b"x" * 1000)
+            for number in range(150)
+        ]
+        frames = [commands.encode(request) for request in requests]
+
+        def full() -> NoReturn:
+            raise StoreFull("no room", code=14)
+
+        if not has_room:
+            accelerator.setattr(store.log.files, "roll", full)
+        connection, line = connected(broker._servers[0])
+        swift = broker._servers[0]._service.swift
+        assert swift is not None
+        taken, answers = swift(connection, b"".join(frames))
+        receipts = FrameDecoder().feed(answers)
+        assert taken == sum(map(len, frames[: len(receipts)]))
+        if has_room:
+            assert len(receipts) == len(frames)
+            assert len(list((tmp_path / "store" / "commitlog").iterdir())) > 3
+        else:
+            assert 10 < len(receipts) < 64
+            connection.data_received(frames[len(receipts)])
+            (refused,) = [commands.decode(frame) for frame in FrameDecoder().feed(bytes(line.written))]
+            assert (refused.opaque, refused.code) == (len(receipts), 14)
+        store.dispatch()
+        stored = sum(2 if request.code == SEND_BATCH else 1 for request in requests[: len(receipts)])
+        assert store.queue_range("T", 1).max_offset == stored
         connection.connection_lost(None)
 
 

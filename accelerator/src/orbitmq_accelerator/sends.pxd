@@ -121,7 +121,8 @@ cdef class SwiftSends:
     cdef bint take_batch(self, Send *send, const uint8_t *unique_key, Py_ssize_t key_bytes) except -1
     cdef Py_ssize_t check_members(self, const Send *send, const uint8_t *at, Py_ssize_t length, Py_ssize_t *total) except -1
     cdef void begin_record(self, Record *record, const Send *send) noexcept
-    cdef bint place_record(self, Record *record, const Send *send, bytes field, int64_t magic) noexcept
+    cdef bint place_record(self, Record *record, const Send *send, bytes field, int64_t magic) except -1
+    cdef bint make_log_room(self, Py_ssize_t size) except -1
     cdef int64_t next_offset(self, tuple queue) except -1
     cdef int add_record(self, const Record *record, tuple queue) except -1
     cdef uint8_t *write(self, const Record *record) noexcept

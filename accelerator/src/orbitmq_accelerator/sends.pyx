@@ -3,7 +3,7 @@
 What `orbitmq.broker.handlers.send_express` does for one request at a time, for a run of them, without making an object of anything
 but what the indexes need: single messages, batches, and what has to wait (delay levels, timers, halves of transactions). A run
 ends before the first frame that is unusual in any way: another code, an option, a character beyond ASCII, a property with
-another meaning, a full log file. That frame and what follows it go the ordinary way, which knows all of this better. Nothing
+another meaning, no room on the disk. That frame and what follows it go the ordinary way, which knows all of this better. Nothing
 has changed for it then.
 
 Behind access control the same is done for sends that are signed, by users who may (`orbitmq.access.express`). A signature that is not
@@ -21,7 +21,7 @@ from orbitmq_accelerator.acks cimport begins_with_an_ack
 from orbitmq_accelerator.byte_order cimport load32, store32
 from orbitmq_accelerator.command_header cimport Text, is_plain
 from orbitmq_accelerator.ends cimport SwiftEnds
-from orbitmq_accelerator.record cimport BLANK_BYTES, HEAD_BYTES, MOST_PROPERTIES, Record, record_bytes, write_record
+from orbitmq_accelerator.record cimport BLANK_BYTES, MOST_PROPERTIES, Record, record_bytes, write_record
 from orbitmq_accelerator.send_header cimport (
     ACCESS_KEY, COMMITTED_FLAG, LETTERS, PREPARED_FLAG, SECURITY_TOKEN, SIGNATURE, Send, contains, find_unique_key,
     has_plain_signature, memmem, read_binary, read_json,
@@ -243,8 +243,8 @@ cdef class SwiftSends:
             return False
         self.prepared_to = log.prepared_to
         self.at = log.end
-        if self.at + HEAD_BYTES + BLANK_BYTES > self.prepared_to:
-            return False
+        if self.at >= self.prepared_to:
+            return False  # nothing was stored in this file yet since it was opened, or there is none
         self.memory_start = log.segment_start
         self.most_body = log.max_body_bytes
         self.store_host = log.store_host
@@ -614,12 +614,13 @@ cdef class SwiftSends:
         cdef const uint8_t *end = send.body + send.body_bytes
         cdef const uint8_t *properties
         cdef tuple queue
-        cdef int64_t first, start = self.at
+        cdef int64_t first, start
         if send.body_bytes > self.most_body or send.sys_flag & (PREPARED_FLAG | COMMITTED_FLAG) or has_meaning(send):
             return False
         members = self.check_members(send, send.body, send.body_bytes, &total)
-        if not members or total > MOST_BATCH_GROWTH * self.most_body or self.at + total + BLANK_BYTES > self.prepared_to:
+        if not members or total > MOST_BATCH_GROWTH * self.most_body or not self.make_log_room(total):
             return False
+        start = self.at
         queue = <tuple>self.queue_keys[send.queue_id]
         first = self.next_offset(queue)
         self.write_batch_receipt(send, first, members, send.body, send.body_bytes, unique_key, key_bytes)
@@ -679,17 +680,36 @@ cdef class SwiftSends:
         record.prepared_offset = 0
         record.more_properties_bytes = 0
 
-    cdef bint place_record(self, Record *record, const Send *send, bytes field, int64_t magic) noexcept:
-        """At the end of the log, if there is room."""
+    cdef bint place_record(self, Record *record, const Send *send, bytes field, int64_t magic) except -1:
+        """At the end of the log. False if it is too long."""
         record.topic = <const uint8_t *>PyBytes_AS_STRING(field)
         record.topic_bytes = PyBytes_GET_SIZE(field)
         record.magic = <uint32_t>magic
         record.properties = send.properties
         record.properties_bytes = send.properties_bytes
-        record.offset = self.at
         record.size = record_bytes(record)
+        if record.properties_bytes > MOST_PROPERTIES or not self.make_log_room(record.size):
+            return False
+        record.offset = self.at
         record.body_crc = crc31(record.body, record.body_bytes)
-        return record.properties_bytes <= MOST_PROPERTIES and self.at + record.size + BLANK_BYTES <= self.prepared_to
+        return True
+
+    cdef bint make_log_room(self, Py_ssize_t size) except -1:
+        """For so many bytes behind the last record; they may be the first of another file. False: the ordinary way will say why not.
+
+        Nearly always there is, and every megabyte more of the file has to be asked for: a read that went the ordinary way from there on
+        would cost as much as thousands that do not.
+        """
+        if self.at + size + BLANK_BYTES <= self.prepared_to:
+            return True
+        self.log.end = self.at
+        try:
+            self.log.make_room(size)
+        except OrbitError:
+            return False
+        finally:
+            self.take_log_back()
+        return self.at + size + BLANK_BYTES <= self.prepared_to
 
     cdef int64_t next_offset(self, tuple queue) except -1:
         known = self.next_offsets.get(queue)

@@ -222,7 +222,7 @@ class CommitLog:
         queue_offset = self.next_queue_offsets.get(queue, 0)
         at = self.end
         if at + size + BLANK_BYTES > self.prepared_to:
-            at = self._make_room(size)
+            at = self.make_room(size)
         end = at + size
         stored_at_ms = self._now_ms()
         memory = self.memory
@@ -275,7 +275,7 @@ class CommitLog:
         size = record_size(field, sys_flag, len(body), len(properties))
         at = self.end
         if at + size + BLANK_BYTES > self.prepared_to:
-            at = self._make_room(size)
+            at = self.make_room(size)
         stored_at_ms = self._now_ms()
         try:
             record = encode_record(
@@ -331,7 +331,7 @@ class CommitLog:
             _refuse_batch(len(members), most)
         at = self.end
         if at + total + BLANK_BYTES > self.prepared_to:
-            at = self._make_room(total)
+            at = self.make_room(total)
         queue = (topic, queue_id)
         first = self.next_queue_offsets.get(queue, 0)
         stored_at_ms = self._now_ms()
@@ -427,7 +427,7 @@ class CommitLog:
         memory[position : position + 8] = record[:8]
         self.end = at + len(record)
 
-    def _make_room(self, size: int) -> int:
+    def make_room(self, size: int) -> int:
         """Where a record goes for which nothing is prepared yet: in this file, whose pages come next, or in another."""
         if size + BLANK_BYTES > self._config.segment_bytes:
             raise MessageError(
