@@ -9,45 +9,61 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_LOOK_SECONDS: Final = 1.0  # a look takes some milliseconds
 
 
 def children_by_parent() -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(") ")[2].split()
-        except OSError:  # it has ended since
-            continue
-        found.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+        fields = _fields(int(stat.parent.name))
+        if fields is not None:
+            found.setdefault(int(fields[1]), []).append(int(stat.parent.name))
     return found
 
 
-def tree_seconds(pid: int) -> float:
-    """Processor time of a process and all below it."""
-    children = children_by_parent()
-    total, waiting = 0.0, [pid]
-    while waiting:
-        one = waiting.pop()
-        waiting += children.get(one, [])
-        try:
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(") ")[2].split()
-        except OSError:
-            continue
-        total += sum(map(int, fields[11:15])) / _TICKS
-    return total
+def _fields(pid: int) -> list[str] | None:
+    """Of /proc/<pid>/stat, from the process's state on; None if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
-def own_seconds(pid: int) -> float:
-    """Of the process alone, with children that it has waited for."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return sum(map(int, fields[11:13])) / _TICKS
+class Tree:
+    """The processor time of a process and all below it, also of those that have ended: of each, what was seen last.
+
+    A process's own count of its children does not do: the daemon of Python's workers ignores SIGCHLD, so Linux adds the time of a
+    worker that ends to nobody's, and the sum would go back.
+    """
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self._seen: dict[tuple[int, str], float] = {}  # by pid and when it started: pids come again
+
+    def look(self) -> None:
+        children = children_by_parent()
+        waiting = [self.root]
+        while waiting:
+            pid = waiting.pop()
+            waiting += children.get(pid, [])
+            fields = _fields(pid)
+            if fields is not None:
+                self._seen[pid, fields[19]] = (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def root_and_below(self) -> tuple[float, float]:
+        """Seconds so far: of the process itself, and of all the others."""
+        self.look()
+        of_root = sum(seconds for (pid, _), seconds in self._seen.items() if pid == self.root)
+        return of_root, sum(self._seen.values()) - of_root
 
 
 class Bench:
@@ -59,8 +75,8 @@ class Bench:
         self.runs = runs
         self.figures: dict[str, dict[str, Any]] = {}
         self._only = only
-        self._jvm = jvm
-        self._brokers = brokers
+        self._jvm = Tree(jvm)
+        self._brokers = {name: Tree(pid) for name, pid in brokers.items()}
 
     def measure(self, name: str, work: Callable[[Path], None], count: int | None = None) -> None:
         """`count`: rows of one run, when they are not all."""
@@ -72,8 +88,10 @@ class Bench:
             scratch = self.folder / f"run-{run}"
             before = self._seconds()
             started = time.perf_counter()
-            work(scratch)
-            rate = rows / (time.perf_counter() - started)
+            with self._watched():
+                work(scratch)
+                ended = time.perf_counter()
+            rate = rows / (ended - started)
             if not best or rate > best["rows a second"]:
                 used = {part: after - before[part] for part, after in self._seconds().items()}
                 micros = {part: round(1e6 * seconds / rows, 2) for part, seconds in used.items()}
@@ -86,6 +104,23 @@ class Bench:
 
     def _seconds(self) -> dict[str, float]:
         """The JVM's own time, and that of the workers below it."""
-        jvm = own_seconds(self._jvm)
-        parts = {"JVM": jvm, "workers": tree_seconds(self._jvm) - jvm}
-        return parts | {name: tree_seconds(pid) for name, pid in self._brokers.items()}
+        jvm, workers = self._jvm.root_and_below()
+        brokers = {name: sum(tree.root_and_below()) for name, tree in self._brokers.items()}
+        return {"JVM": jvm, "workers": workers, **brokers}
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Look at the workers now and then: what one did since the last look is lost when it ends."""
+        done = Event()
+
+        def watch() -> None:
+            while not done.wait(_LOOK_SECONDS):
+                self._jvm.look()
+
+        watching = Thread(target=watch, name="watching workers")
+        watching.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watching.join()

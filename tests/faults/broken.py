@@ -9,7 +9,7 @@ from orbitmq.broker.broker import Broker
 from orbitmq.broker.consumer_offsets import ConsumerOffsets
 from orbitmq.broker.leases.settling import Settling
 from orbitmq.message.record import decode_records, encode_stored
-from orbitmq.storage.commit_log import Appended
+from orbitmq.storage.appended import Appended
 from orbitmq.storage.replica import Replica
 from orbitmq.storage.store import Store
 from tests.crash import broken_broker

@@ -40,6 +40,8 @@ class Faults:
     """The disk is full from this many space-taking operations on, whatever their size."""
     sync_fails: bool = False
     """Every sync of file contents fails with EIO."""
+    reserve_fails: bool = False
+    """Giving blocks to a part of a file fails with EIO."""
     used_percent: int | None = None
     """What the disk says of itself; None is the truth."""
     steps_taken: int = field(default=0, init=False)
@@ -51,6 +53,11 @@ class Faults:
             raise storage_error("write", path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         if self.space_left is not None:
             self.space_left -= size
+
+    def before_reserve(self, size: int, path: Path) -> None:
+        if self.reserve_fails:
+            raise storage_error("allocate", path, OSError(errno.EIO, os.strerror(errno.EIO)))
+        self.take_space(size, path)
 
     def before_sync(self, path: Path) -> None:
         if self.sync_fails:
@@ -64,7 +71,7 @@ class _FaultyMappedFile(MappedFile):
     node: _Node
 
     def reserve(self, start: int, size: int) -> None:
-        self.disk.faults.take_space(size, self.path)
+        self.disk.faults.before_reserve(size, self.path)
         super().reserve(start, size)
 
     def sync(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.message.message import StoredMessage
-    from orbitmq.storage.commit_log import Appended
+    from orbitmq.storage.appended import Appended
     from orbitmq.storage.files import Disk
 
 STORE_HOST = pack_host("127.0.0.1", 10_911)

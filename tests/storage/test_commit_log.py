@@ -20,7 +20,8 @@ from orbitmq.message.sysflags import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from orbitmq.storage.commit_log import AppendCode, CommitLog
+from orbitmq.storage.appended import AppendCode
+from orbitmq.storage.commit_log import CommitLog
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.store_kit import BORN_AT_MS, BORN_HOST, STORE_HOST, small_config
 

@@ -8,8 +8,8 @@ import pytest
 
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StorageError, StoreFenced, StoreFull
+from orbitmq.storage.appended import AppendCode
 from orbitmq.storage.checkpoint import read_checkpoint
-from orbitmq.storage.commit_log import AppendCode
 from orbitmq.storage.config import FlushMode
 from orbitmq.storage.health import RunningFlags
 from orbitmq.storage.lock import LastExit

@@ -3,6 +3,7 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from random import Random
+from threading import Event, Thread, current_thread
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
 from orbitmq.message.tags import java_hash
+from orbitmq.storage import index_file
 from orbitmq.storage.files import Disk, LocalDisk
 from orbitmq.storage.index_file import HEADER, IndexFile, KeyedRecord, infer_slots, key_hash, positive
 from orbitmq.storage.key_index import KeyIndex, list_index_files
+from orbitmq.storage.open_files import MappedFile
 from tests import golden_stores
 from tests.storage.faulty_disk import FaultyDisk
 
@@ -364,6 +367,35 @@ def test_a_full_disk_is_met_once_by_who_reserves_and_then_by_who_puts(
     index.put_many(_records(entered, 90_000))
     assert threads.rounds == 2
     assert index.find("t", "k89999", 1, *EVER).offsets == [8_999_900]
+    index.close()
+
+
+def test_who_puts_and_who_reserves_ahead_do_not_reserve_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a file system cannot reserve, the C library writes back what it has read: entries put in between would be gone."""
+    monkeypatch.setattr(index_file, "_RESERVE_ENTRIES", 4)
+    index = KeyIndex(LocalDisk(), tmp_path, ManualClock(), slots=8, entries=100)
+    for number in range(5):  # as many as there are blocks for
+        index.put(number * 100, 1000, "t", f"k{number}", None)
+    reserving, has_put = Event(), Event()
+
+    def by_writing_back(file: MappedFile, start: int, size: int) -> None:
+        before = bytes(file.memory[start : start + size])
+        if current_thread() is ahead:
+            reserving.set()
+            has_put.wait(0.5)  # in vain: who puts waits for this
+        file.memory[start : start + size] = before
+
+    monkeypatch.setattr(MappedFile, "reserve", by_writing_back)
+    ahead = Thread(target=index.files[0].reserve_ahead)
+    ahead.start()
+    assert reserving.wait(60)
+    for number in range(5, 8):
+        index.put(number * 100, 1000, "t", f"k{number}", None)
+    has_put.set()
+    ahead.join()
+    assert [index.find("t", f"k{number}", 9, *EVER).offsets for number in range(8)] == [[n * 100] for n in range(8)]
     index.close()
 
 

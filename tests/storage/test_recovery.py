@@ -22,7 +22,7 @@ from tests.storage.store_kit import BORN_AT_MS, BORN_HOST, bodies, open_store, p
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orbitmq.storage.commit_log import Appended
+    from orbitmq.storage.appended import Appended
     from orbitmq.storage.store import Store
 
 SEGMENT = 4096

@@ -13,6 +13,9 @@ from orbitmq.errors import StorageError
 from orbitmq.message.log_entry import entries_at
 from orbitmq.message.record_check import valid_run
 from orbitmq.message.sysflags import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from orbitmq.storage import index_file, indexer
+from orbitmq.storage.health import RunningFlags
+from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.store_kit import BORN_AT_MS, BORN_HOST, bodies, open_store, put
 from tests.storage.test_indexer import index_files
 
@@ -137,6 +140,43 @@ def test_the_indexes_of_a_copied_log_are_the_masters_whichever_loop_makes_them(
         slave.close()
         made[switch] = index_files(tmp_path / switch)
     assert made["1"] == made["0"] == made["master"]
+
+
+@pytest.mark.parametrize("switch", ["0", "1"], ids=["in Python", "compiled"])
+def test_a_slave_copies_no_more_while_its_disk_keeps_keys_out_of_the_index_and_none_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    monkeypatch.setenv(SWITCH, switch)
+    if switch == "1" and compiled("indexes") is None:
+        pytest.skip("orbitmq-accelerator is not installed: `make setup` builds it where there is a C compiler")
+    monkeypatch.setattr(index_file, "_RESERVE_ENTRIES", 4)
+    monkeypatch.setattr(index_file, "_LOW_ENTRIES", 0)  # no thread reserves ahead
+    monkeypatch.setattr(indexer, "_COPIED_KEYS", 8)  # so that the compiled loop has to reserve in each read
+    files: dict[str, Any] = {"segment_bytes": 1 << 20, "index_entries": 10_000}
+    ((_, log),) = fill(tmp_path / "master", Random(20261116), files)
+    reads = [(at, log[at : at + 8192]) for at in range(0, len(log), 8192)]
+    disk = FaultyDisk(tmp_path / "slave")
+    slave = open_store(tmp_path / "slave", disk=disk, **files)
+    replica = slave.follow()
+    for read in reads[:5]:
+        replica.append([read])
+        slave.dispatch()
+    disk.faults.reserve_fails = True
+    indexed = slave.dispatched_offset
+    replica.append([reads[5]])
+    slave.dispatch()
+    assert slave.dispatched_offset > indexed, "the messages are in their queues all the same"
+    slave.find_by_key("T", "any")
+    assert slave.health.flags == RunningFlags.INDEX_ERROR
+    with pytest.raises(StorageError, match="Input/output error"):
+        replica.append([reads[6]])  # else the keys that wait would be more and more
+    disk.faults.reserve_fails = False
+    for read in reads[6:]:
+        replica.append([read])
+        slave.dispatch()
+    assert not slave.health.flags
+    slave.close()
+    assert index_files(tmp_path / "slave") == index_files(tmp_path / "master")
 
 
 def test_what_a_slave_has_copied_long_before_it_is_read_need_not_stay_in_memory_and_can_be_read(tmp_path: Path) -> None:

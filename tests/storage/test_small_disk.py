@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orbitmq.errors import StorageError, StoreFull
-from orbitmq.storage.commit_log import AppendCode
+from orbitmq.storage.appended import AppendCode
 from orbitmq.storage.json_file import JsonFile
 from orbitmq.storage.tables import OFFSETS, OffsetTable
 from tests.storage.store_kit import bodies, open_store, put

@@ -38,7 +38,7 @@ from orbitmq.broker import names
 from orbitmq.broker.handlers.send_express import pay_run
 from orbitmq.broker.sending import packed_host
 from orbitmq.errors import OrbitError
-from orbitmq.storage.commit_log import Appended
+from orbitmq.storage.appended import Appended
 
 cdef enum:
     PREFIX_BYTES = 8  # of a frame

@@ -101,8 +101,14 @@ class ConsumerOffsets:
         if queues is not None:
             self._offsets[f"{topic}{_AT}{target}"] = dict(queues)
 
-    def take_over(self, table: OffsetTable, log_end: int) -> None:
-        """A slave has the offsets of its master, which know of all leases before `log_end`; the next regular save writes them."""
+    def take_over(self, table: OffsetTable, log_end: int, *, forget_own: bool = False) -> None:
+        """A slave has the offsets of its master, which know of all leases before `log_end`; the next regular save writes them.
+
+        Those of a former master may speak of messages that its successor does not have.
+        """
+        if forget_own:
+            self._offsets.clear()
+            self._light.clear()
         self.saved_log_end = log_end
         self._offsets.update(table.offset_table)
         self._light.update(table.lmq_offset_table or {})

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from orbitmq.clock import Clock
     from orbitmq.message.message import StoredMessage
     from orbitmq.message.record import RawRecord
-    from orbitmq.storage.commit_log import Appended
+    from orbitmq.storage.appended import Appended
     from orbitmq.storage.store import Store
 
 logger = logging.getLogger(__name__)

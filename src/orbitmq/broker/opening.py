@@ -46,6 +46,7 @@ from orbitmq.broker.replication.master import Slaves
 from orbitmq.broker.replication.members import Members
 from orbitmq.broker.replication.metadata import MasterTables
 from orbitmq.broker.replication.slave import Copying
+from orbitmq.broker.replication.slave_timers import SlaveTimers
 from orbitmq.broker.replication.wire import CHALLENGE_BYTES, Handshake
 from orbitmq.broker.request_modes import RequestModes
 from orbitmq.broker.sending import Sending
@@ -303,7 +304,8 @@ class Opener:
         pool = self._pool(own_signature(configuration.settings))
         copying = Copying(store, configuration, self._clock, pool, self._network)
         topics, groups, offsets, _, request_modes = known
-        return copying, MasterTables(copying, pool, topics, groups, offsets, delayed, request_modes, timers, store)
+        followed = SlaveTimers(timers, store, self._clock) if timers is not None else None
+        return copying, MasterTables(copying, pool, topics, groups, offsets, delayed, request_modes, followed, store)
 
     def _open_acting(
         self,
@@ -324,8 +326,10 @@ class Opener:
         if copying is None or master_tables is None:
             return {"members": members, "acting": None, "handing_back": HandingBack(members, new_pool(), store, *done)}
         escape = Escape(configuration, name_servers, new_pool())
+        offsets, delayed, _, half_messages = done
         acting = ActingMaster(
-            configuration, members, escape, copying, master_tables, *done, leases["lease_log"], leases["reviving"], self._clock
+            configuration, members, escape, copying, master_tables, offsets, delayed, master_tables.timers, half_messages,
+            leases["lease_log"], leases["reviving"], self._clock,
         )  # fmt: skip
         return {"members": members, "acting": acting, "handing_back": None}
 

@@ -228,8 +228,7 @@ def build_routes(state: State) -> Routes:
     table |= plain_routes(s.gate, s.configuration.settings, lambda: s.registration.address, s.clock)
     table |= access_routes(s.users, enabled=s.configuration.settings.is_guarded)
     if s.copying is not None:
-        for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
-            table[code] = partial(slaves.guarded_pull, s.copying, table[code])
+        table |= slaves.held_back(s.copying, table)
         table |= slaves.refusals(s.configuration)
     return guarded(table, NEEDS, s.gate, AUDITED)
 

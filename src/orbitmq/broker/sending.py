@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from orbitmq.clock import Clock
     from orbitmq.message.ids import UniqueIds
     from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
-    from orbitmq.storage.commit_log import Appended
+    from orbitmq.storage.appended import Appended
     from orbitmq.storage.store import Store
     from orbitmq.storage.tables import TopicConfig
 

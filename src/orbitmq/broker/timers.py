@@ -13,33 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.broker import names, statistics
 from orbitmq.broker.durability import until_durable
 from orbitmq.broker.histograms import DELAY_LATENCY, ON_DISK
+from orbitmq.broker.timer_messages import TimerMessages, goal_queue, only_recalls, told_of_its_wait
 from orbitmq.broker.timer_requests import NO_LIMIT
 from orbitmq.errors import MessageError, StorageError
-from orbitmq.message import properties as keys
-from orbitmq.message.properties import (
-    LONG_DIGITS,
-    decode_properties,
-    encode_properties,
-    property_finder,
-    property_number,
-)
-from orbitmq.message.record import decode_raw
-from orbitmq.message.tags import java_hash
-from orbitmq.storage.timer_log import RECALL, ROLL, TimerUnit
-from orbitmq.storage.timer_store import Timer
+from orbitmq.storage.timer_log import RECALL, ROLL
 from orbitmq.tasks import set_within
 
 if TYPE_CHECKING:
     import random
     from array import array
-    from collections.abc import Iterator
 
     from orbitmq.broker.sending import Sending
     from orbitmq.broker.settings import BrokerConfiguration
@@ -49,7 +36,8 @@ if TYPE_CHECKING:
     from orbitmq.message.record import RawRecord
     from orbitmq.storage.checkpoint import TimerCheckpoint
     from orbitmq.storage.store import Store
-    from orbitmq.storage.timer_store import DueSlot, TimerStore
+    from orbitmq.storage.timer_log import TimerUnit
+    from orbitmq.storage.timer_store import DueSlot, Timer, TimerStore
 
 logger = logging.getLogger(__name__)
 
@@ -62,26 +50,9 @@ _LONGEST_SLEEP_SECONDS: Final = 0.1  # while something waits: an injected clock 
 _AFTER_FAILURE_SECONDS: Final = 0.1
 # What comes so soon after others waits for more. It is on the wheel before its slot fires all the same.
 _TOGETHER_SECONDS: Final = 0.01
-_PUT_PER_TURN: Final = 256
+PUT_PER_TURN: Final = 256
 _PUT_TOGETHER: Final = 1024
-_FIRED_PER_TURN: Final = 256
-
-_find_due: Final = property_finder(keys.TIMER_OUT_MS)
-_find_topic: Final = property_finder(keys.REAL_TOPIC)
-_find_queue: Final = property_finder(keys.REAL_QUEUE_ID)
-_find_recalled: Final = property_finder(keys.TIMER_DELETE_UNIQUE_KEY)
-_find_unique_key: Final = property_finder(keys.UNIQUE_KEY)
-_find_turns: Final = property_finder(keys.TIMER_ROLL_TIMES)
-_GOALS_REMEMBERED: Final = 10_000
-
-# What a message is told of its wait.
-_TOLD: Final = f"{keys.TIMER_ENQUEUE_MS}\x01%d\x02{keys.TIMER_DEQUEUE_MS}\x01%d\x02".encode()
-_TOLD_AND_ROLLED: Final = _TOLD + f"{keys.TIMER_ROLL_TIMES}\x01%d\x02".encode()
-_MAY_BE_TOLD: Final = re.compile(f"{keys.TIMER_ENQUEUE_MS}|{keys.TIMER_DEQUEUE_MS}|{keys.TIMER_ROLL_TIMES}".encode())
-
-
-PutElsewhere = Callable[["str", "RawRecord", int, bool], Awaitable[bool]]
-"""Goal, message, when it was put on the wheel, whether it has further to go. False: nobody took it."""
+FIRED_PER_TURN: Final = 256
 
 
 class _Ready(NamedTuple):
@@ -107,6 +78,7 @@ class Timers:
     ) -> None:
         self.wheel = wheel
         self.counts = counts  # of messages on the wheel
+        self.messages = TimerMessages(store.log, wheel)
         self._store = store
         self._sending = sending
         self._configuration = configuration
@@ -120,7 +92,6 @@ class Timers:
         self._next = 0
         self._recalled: dict[str, RawRecord] = {}  # in the slot that fires
         self._stand_in = (0, 0)  # a slave in this master's place fired all slots before this, of its log up to there
-        self._goals: dict[bytes, tuple[str, int]] = {}  # topics that messages are for, and Java's hashes of them
         low, high = store.queue_range(names.TIMER_TOPIC, QUEUE)
         if wheel.queue_offset > high:  # killed when the log was cut, before the wheel was told
             wheel.log_was_cut(store.log.end, high, store.log.last_stored_at_ms)
@@ -182,97 +153,13 @@ class Timers:
 
     # ---- on a slave
 
-    async def follow(self, master: TimerCheckpoint) -> None:
-        """Put on the wheel what the master has on its own, and pass over what it has delivered. The log must hold all of that."""
-        wheel = self.wheel
-        high = self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset
-        queue_offset = min(master.master_queue_offset or master.queue_offset, high)
-        while wheel.queue_offset < queue_offset:
-            most = min(_PUT_PER_TURN, queue_offset - wheel.queue_offset)
-            entries = self._store.queue_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, most)
-            now_ms = self._clock.now_ms()
-            timers = [timer for offset, size, _ in entries or () if (timer := self._copied(offset, size, now_ms))]
-            if wheel.put_many(timers, now_ms) < len(timers):
-                return  # no room: what is missing is put when this broker is the master
-            wheel.queue_offset += len(entries) if entries else most
-            await asyncio.sleep(0)
-        if wheel.follow_to(master.read_until_ms):
-            await self.save()
-
     def log_was_cut(self, since_ms: int) -> None:
         """What was on the wheel behind its end is no timer any more. A start must not find it there either, so that is saved."""
         high = self._store.queue_range(names.TIMER_TOPIC, QUEUE).max_offset
         self.wheel.log_was_cut(self._store.log.end, high, since_ms)
         self._save(self.wheel.mark_to_save())
 
-    def _copied(self, commit_log_offset: int, size: int, now_ms: int) -> Timer | None:
-        """What of the master's timer topic belongs on the wheel."""
-        if self.wheel.was_put(commit_log_offset):
-            return None
-        message = self._message(commit_log_offset, size)
-        timer = self._asked(message, size) if message is not None else None
-        return timer if timer is not None and not self.wheel.is_over(timer.due_ms, now_ms) else None
-
-    # ---- by a slave in its master's place, and after its return
-
-    async def fire_elsewhere(self, put: PutElsewhere) -> None:
-        """What is due, put one after the other; what cannot be put now ends the round, and begins the next."""
-        if not await self._put_waiting_elsewhere(put):
-            return
-        while (firing := self.wheel.due(self._clock.now_ms())) is not None:
-            recalled = self._recalls(firing) if firing.has_recalls else {}
-            for number in range(firing.fired, len(firing.positions)):
-                if not number % _FIRED_PER_TURN:
-                    await asyncio.sleep(0)  # much of it needs nobody to answer, but others want the event loop too
-                unit = self.wheel.log.unit(firing.positions[number])
-                message = self._message(unit.commit_log_offset, unit.size) if unit is not None else None
-                if (
-                    unit is None
-                    or message is None
-                    or _only_recalls(unit)
-                    or self._is_taken_back(unit, message, recalled)
-                ):
-                    continue
-                goal, rolls = self._goal(message)[0], bool(unit.kind & ROLL)
-                if not await put(goal, message, unit.put_at_ms, rolls):
-                    return
-                self.counts.add(goal, 1 if unit.kind & RECALL else -1)
-                self.wheel.note(number + 1)
-            self.wheel.fired(firing)
-
-    async def _put_waiting_elsewhere(self, put: PutElsewhere) -> bool:
-        """False: not all of them are on the wheel."""
-        wheel = self.wheel
-        low, high = self._store.queue_range(names.TIMER_TOPIC, QUEUE)
-        wheel.queue_offset = max(wheel.queue_offset, low)
-        while wheel.queue_offset < high:
-            entries = self._store.queue_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, _PUT_PER_TURN) or []
-            for commit_log_offset, size, _ in entries:
-                message = self._message(commit_log_offset, size)
-                timer = self._asked(message, size) if message is not None else None
-                now_ms = self._clock.now_ms()
-                if message is not None and timer is not None and not wheel.was_put(commit_log_offset):
-                    goal, _ = self._goal(message)
-                    if not wheel.is_over(timer.due_ms, now_ms):
-                        if not wheel.put_many([timer], now_ms):
-                            return False
-                        self.counts.add(goal, -1 if timer.recall else 1)
-                    elif not timer.recall and not await put(goal, message, NEVER_WAITED, False):
-                        return False
-                wheel.queue_offset += 1
-            if not entries:
-                return False
-            await asyncio.sleep(0)
-        return True
-
-    def due_for(self, goal: str, start_ms: int, stop_ms: int) -> Iterator[RawRecord]:
-        """Messages for that topic that are on the wheel for that time."""
-        topic_hash = java_hash(goal)
-        for unit in self.wheel.units_between(start_ms, stop_ms):
-            if unit.topic_hash == topic_hash:
-                message = self._message(unit.commit_log_offset, unit.size)
-                if message is not None and self._goal(message)[0] == goal:
-                    yield message
+    # ---- after a slave was in this master's place
 
     def take_back(self, slave: TimerCheckpoint, log_end: int) -> None:
         """What a slave, whose log ends there, fired in this master's place is not fired again."""
@@ -347,14 +234,14 @@ class Timers:
         now_ms = self._clock.now_ms()
         if self._put_together(now_ms):
             return True
-        entries = self._store.queue_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, _PUT_PER_TURN) or []
+        entries = self._store.queue_entries(names.TIMER_TOPIC, QUEUE, wheel.queue_offset, PUT_PER_TURN) or []
         ready: list[_Ready] = []
         end = wheel.queue_offset
         for number, (commit_log_offset, size, _) in enumerate(entries, end):
-            message = self._message(commit_log_offset, size)
-            timer = self._asked(message, size) if message is not None else None
+            message = self.messages.at(commit_log_offset, size)
+            timer = self.messages.asked(message, size) if message is not None else None
             if message is not None and timer is not None and not wheel.was_put(commit_log_offset):
-                goal, _ = self._goal(message)
+                goal, _ = self.messages.goal(message)
                 asked_seconds = (timer.due_ms - message.born_at_ms) // 1000
                 if not wheel.is_over(timer.due_ms, now_ms):
                     ready.append(_Ready(number, timer, goal, asked_seconds))
@@ -393,29 +280,6 @@ class Timers:
         self._stats.counter(statistics.TIMER_ENQUEUE_NUMS, goal).add(messages)
         self._delays.record(asked_seconds, goal, *ON_DISK.values(), times=messages)
 
-    def _asked(self, message: RawRecord, size: int) -> Timer | None:
-        """What a message of the timer topic asks for; None, and said, when it does not say when or where."""
-        properties = message.properties
-        due_ms = property_number(_find_due(properties), -1, LONG_DIGITS)
-        goal, topic_hash = self._goal(message)
-        if not goal or due_ms < 0 or property_number(_find_queue(properties), -1) < 0:
-            logger.error(
-                "skipped a message of the timer topic at %d: it does not say when or where", message.commit_log_offset
-            )
-            return None
-        return Timer(due_ms, message.commit_log_offset, size, topic_hash, recall=_find_recalled(properties) is not None)
-
-    def _goal(self, message: RawRecord) -> tuple[str, int]:
-        """The topic that a message is for, and Java's hash of it."""
-        topic = _find_topic(message.properties) or b""
-        goal = self._goals.get(topic)
-        if goal is None:
-            if len(self._goals) >= _GOALS_REMEMBERED:
-                self._goals.clear()
-            name = topic.decode("utf-8", "replace")
-            goal = self._goals[topic] = (name, java_hash(name))
-        return goal
-
     # ---- off the wheel
 
     def _fire(self) -> bool:
@@ -425,14 +289,14 @@ class Timers:
             if self._firing is None:
                 return False
             self._next = self._firing.fired
-            self._recalled = self._recalls(self._firing) if self._firing.has_recalls else {}
+            self._recalled = self.messages.recalls(self._firing)
         positions = self._firing.positions
-        stop = min(len(positions), self._next + _FIRED_PER_TURN)
+        stop = min(len(positions), self._next + FIRED_PER_TURN)
         while self._next < stop:
             if not self._recalled and not self._stand_in[1] and self._send_on(positions, stop):
                 continue
             unit = self.wheel.log.unit(positions[self._next])
-            if unit is not None and not _only_recalls(unit):
+            if unit is not None and not only_recalls(unit):
                 self._fire_unit(unit)
             self._next += 1
             self.wheel.note(self._next)
@@ -442,41 +306,21 @@ class Timers:
 
     def _slot_is_done(self, firing: DueSlot) -> None:
         for message in self._recalled.values():  # found nothing to take back
-            self.counts.add(self._goal(message)[0], 1)
+            self.counts.add(self.messages.goal(message)[0], 1)
         self._recalled = {}
         self._firing = None
         self.wheel.fired(firing)
 
-    def _recalls(self, due: DueSlot) -> dict[str, RawRecord]:
-        found = {}
-        for position in due.positions:
-            unit = self.wheel.log.unit(position)
-            if unit is None or not _only_recalls(unit):
-                continue
-            message = self._message(unit.commit_log_offset, unit.size)
-            if message is not None:
-                found[(_find_recalled(message.properties) or b"").decode("utf-8", "replace")] = message
-        return found
-
     def _fire_unit(self, unit: TimerUnit) -> None:
-        message = self._message(unit.commit_log_offset, unit.size)
+        message = self.messages.at(unit.commit_log_offset, unit.size)
         if message is None:
             return
-        topic, _ = self._goal(message)
-        if self._is_taken_back(unit, message, self._recalled):
+        topic, _ = self.messages.goal(message)
+        if self.messages.is_taken_back(unit, message, self._recalled):
             return
         if not self._fired_elsewhere(unit.fires_ms, unit.commit_log_offset):
             self._deliver(message, unit.put_at_ms, roll=bool(unit.kind & ROLL))
         self.counts.add(topic, 1 if unit.kind & RECALL else -1)
-
-    def _is_taken_back(self, unit: TimerUnit, message: RawRecord, recalled: dict[str, RawRecord]) -> bool:
-        """Recalled by its sender, or not the message that the unit is of. A recall counts once."""
-        if unit.kind & ROLL:
-            return False
-        if self._is_of_another(unit, message):
-            return True
-        unique_key = (_find_unique_key(message.properties) or b"").decode("utf-8", "replace") if recalled else ""
-        return bool(recalled) and recalled.pop(recall_key(self._goal(message)[0], unique_key), None) is not None
 
     def _send_on(self, positions: array[int], stop: int) -> bool:
         """Deliver some of a slot the quick way; False if the next one has to be looked at."""
@@ -493,34 +337,16 @@ class Timers:
         wheel.note(self._next)
         return sent.messages > 0
 
-    def _is_of_another(self, unit: TimerUnit, message: RawRecord) -> bool:
-        """Whether the log was cut since the unit was put, and has a later timer at that place. That one has a unit of its own."""
-        due_ms = property_number(_find_due(message.properties), -1, LONG_DIGITS)
-        precision_ms = self.wheel.precision_ms
-        return due_ms // precision_ms > unit.fires_ms // precision_ms
-
-    def _message(self, commit_log_offset: int, size: int) -> RawRecord | None:
-        """None if there is none: its file has expired, or the log of a former slave was cut before it."""
-        record = self._store.log.read(commit_log_offset, size)
-        try:
-            message = decode_raw(record) if record is not None else None
-        except MessageError as error:
-            logger.error("dropped a timer message that cannot be read: %s", error)
-            return None
-        return message if message is not None and message.topic == names.TIMER_TOPIC else None
-
     def _deliver(self, message: RawRecord, put_at_ms: int, *, roll: bool) -> None:
         """StorageError when the store cannot take it now."""
-        goal, _ = self._goal(message)
+        goal, _ = self.messages.goal(message)
         topic, queue_id = message.topic, message.queue_id
         now_ms = self._clock.now_ms()
-        if roll:
-            turns = property_number(_find_turns(message.properties), 0)
-            told = _TOLD_AND_ROLLED % (put_at_ms, now_ms, turns + 1)
-        else:
-            topic, queue_id = goal, property_number(_find_queue(message.properties), 0)
-            told = _TOLD % (put_at_ms, now_ms)
-        size = self._append(topic, queue_id, message, _told(message.properties, told))
+        if not roll:
+            topic, queue_id = goal, goal_queue(message)
+        size = self._append(
+            topic, queue_id, message, told_of_its_wait(message.properties, put_at_ms, now_ms, rolls=roll)
+        )
         self._sending.count(topic, 1, size)
         self._stats.counter(statistics.TIMER_DEQUEUE_NUMS, goal).add(1)
 
@@ -546,17 +372,3 @@ class Timers:
                 return appended.end - appended.commit_log_offset
         logger.error("dropped a timer message of %s: %s", topic, refusal)
         return 0
-
-
-def recall_key(topic: str, unique_key: str) -> str:
-    return f"{topic}+{unique_key}"
-
-
-def _told(properties: bytes, told: bytes) -> bytes:
-    if _MAY_BE_TOLD.search(properties) is None and properties.endswith(b"\x02"):
-        return properties + told
-    return encode_properties({**decode_properties(properties), **decode_properties(told)})  # it rolled before
-
-
-def _only_recalls(unit: TimerUnit) -> bool:
-    return bool(unit.kind & RECALL) and not unit.kind & ROLL

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _VIP_PORT_STEP: Final = 2
 _ROUTE_SECONDS: Final = 3.0
+_PASSED_OVER_SECONDS: Final = 5.0
 
 
 class Cluster:
@@ -58,6 +59,7 @@ class Cluster:
         self._routes: dict[str, Route] = {}
         self._fetching: dict[str, asyncio.Task[Route | None]] = {}
         self._templates: dict[tuple[str, int], Route] = {}
+        self._passed_over: dict[Address, float] = {}  # slaves, and the loop's time until when
 
     async def close(self) -> None:
         fetching = list(self._fetching.values())
@@ -213,11 +215,29 @@ class Cluster:
         replicas = self.brokers.get(broker_name)
         if not replicas:
             return None
+        if self._passed_over:
+            replicas = self._willing(replicas) or replicas
         for candidate in (broker_id, broker_id + 1):
             if candidate in replicas:
                 return replicas[candidate], candidate
         broker_id = min(replicas)
         return replicas[broker_id], broker_id
+
+    def pass_over(self, broker_name: str, address: Address) -> bool:
+        """A slave there refuses reads: for some seconds others are asked. False: there is nobody else to ask.
+
+        So do slaves that are not sure yet that they have what their master has. Java's client asks the same one again.
+        """
+        replicas = self.brokers.get(broker_name, {})
+        if replicas.get(MASTER) == address:
+            return False
+        self._passed_over[address] = asyncio.get_running_loop().time() + _PASSED_OVER_SECONDS
+        return bool(self._willing(replicas))
+
+    def _willing(self, replicas: dict[int, Address]) -> dict[int, Address]:
+        now = asyncio.get_running_loop().time()
+        self._passed_over = {address: until for address, until in self._passed_over.items() if until > now}
+        return {broker_id: address for broker_id, address in replicas.items() if address not in self._passed_over}
 
     def vip(self, address: Address) -> Address:
         """Where requests go that are not reads: the broker's second port, if the client was told to use it."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.client.cluster import refusal
-from orbitmq.errors import TransportError
+from orbitmq.client.questions import ask_reader
 from orbitmq.protocol.codes import RequestCode, ResponseCode
-from orbitmq.protocol.command import request
 from orbitmq.protocol.headers.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage, PullResult
 
 if TYPE_CHECKING:
@@ -84,9 +83,6 @@ class Fetcher:
         count: int,
         wait_seconds: float,
     ) -> tuple[PullResult, list[ReceivedMessage]]:
-        replica = self._cluster.replica(queue.broker_name)
-        if replica is None:
-            raise TransportError(f"broker {queue.broker_name!r} is in no route", hint="is it running and registered?")
         header = PullMessage(
             consumer_group=self._group,
             topic=queue.topic,
@@ -99,8 +95,9 @@ class Fetcher:
             expression_type=subscription.expression_type,
             bname=queue.broker_name,
         )
-        answer = await self._cluster.call(
-            replica[0], request(RequestCode.PULL_MESSAGE, header), wait_seconds + _TIMEOUT_SECONDS
+        seconds = wait_seconds + _TIMEOUT_SECONDS
+        answer = await ask_reader(
+            self._cluster, queue.broker_name, RequestCode.PULL_MESSAGE, header, seconds, vip=False
         )
         if answer.code not in _ANSWERS:
             raise refusal(answer)

@@ -42,6 +42,7 @@ class _Asked(NamedTuple):
 
     subscription: Subscription
     began: float
+    address: Address
     answer: asyncio.Future[Command]
 
 
@@ -116,7 +117,7 @@ class Puller:
             address, command = self._request(held, wanted, held.next_offset)
             answer = await self._cluster.call(address, command, _TIMEOUT_SECONDS)
         else:
-            wanted, began = asked.subscription, asked.began
+            wanted, began, address = asked.subscription, asked.began, asked.address
             answer = await asked.answer
             if answer.code == ResponseCode.GO_AWAY:
                 return None
@@ -125,6 +126,8 @@ class Puller:
         if held.dropped:
             return None
         if answer.code not in _PULL_CODES:
+            if answer.code == ResponseCode.SYSTEM_BUSY:
+                self._cluster.pass_over(held.queue.broker_name, address)
             raise refusal(answer)
         result = answer.read(PullResult)
         following = None
@@ -144,7 +147,7 @@ class Puller:
             answer = self._cluster.start_call(address, command, _TIMEOUT_SECONDS)
         except TransportError:
             return None  # asked for in the usual way it will say why
-        return None if answer is None else _Asked(wanted, now, answer)
+        return None if answer is None else _Asked(wanted, now, address, answer)
 
     def _request(self, held: ProcessQueue, subscription: Subscription, offset: int) -> tuple[Address, Command]:
         queue = held.queue

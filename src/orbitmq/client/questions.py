@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from orbitmq.client.cluster import Cluster
     from orbitmq.client.filters import Subscription
     from orbitmq.client.received import ReceivedMessage
+    from orbitmq.protocol.headers.base import Header
     from orbitmq.transport.address import Address
 
 SECONDS: Final = 5.0
@@ -51,29 +52,38 @@ def any_address(cluster: Cluster, broker_name: str) -> Address:
     return found[0]
 
 
+async def ask_reader(
+    cluster: Cluster, broker_name: str, code: RequestCode, header: Header, seconds: float = SECONDS, *, vip: bool = True
+) -> Command:
+    """The answer of the master, or of a slave when there is no master now: of the next one, if that refuses."""
+    while True:
+        address = any_address(cluster, broker_name)
+        answer = await cluster.call(cluster.vip(address) if vip else address, request(code, header), seconds)
+        if answer.code != ResponseCode.SYSTEM_BUSY or not cluster.pass_over(broker_name, address):
+            return answer
+
+
 async def max_offset(cluster: Cluster, queue: QueueRef) -> int:
     """One beyond the last message."""
-    header = QueueName(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-    return await _offset(cluster, queue, request(RequestCode.GET_MAX_OFFSET, header))
+    return await _offset(cluster, queue, RequestCode.GET_MAX_OFFSET, _name(queue))
 
 
 async def min_offset(cluster: Cluster, queue: QueueRef) -> int:
     """The first message still kept."""
-    header = QueueName(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-    return await _offset(cluster, queue, request(RequestCode.GET_MIN_OFFSET, header))
+    return await _offset(cluster, queue, RequestCode.GET_MIN_OFFSET, _name(queue))
 
 
 async def offset_at(cluster: Cluster, queue: QueueRef, timestamp_ms: int) -> int:
     """The first message stored at this time or later."""
     header = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, bname=queue.broker_name)
-    return await _offset(cluster, queue, request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header))
+    return await _offset(cluster, queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
 
 async def earliest_store_time(cluster: Cluster, queue: QueueRef) -> int:
     """When the first message still kept was stored, in ms; -1 for an empty queue."""
-    header = QueueName(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-    command = request(RequestCode.GET_EARLIEST_MSG_STORETIME, header)
-    answer = await cluster.ask(cluster.vip(any_address(cluster, queue.broker_name)), command, SECONDS)
+    answer = await ask_reader(cluster, queue.broker_name, RequestCode.GET_EARLIEST_MSG_STORETIME, _name(queue))
+    if answer.code != ResponseCode.SUCCESS:
+        raise refusal(answer)
     return answer.read(TimestampFound).timestamp
 
 
@@ -86,8 +96,7 @@ async def committed_offset(cluster: Cluster, group: str, queue: QueueRef) -> int
         set_zero_if_not_found=False,  # else a young queue answers 0, which is not what "never" means
         bname=queue.broker_name,
     )
-    address = cluster.vip(any_address(cluster, queue.broker_name))
-    answer = await cluster.call(address, request(RequestCode.QUERY_CONSUMER_OFFSET, header), SECONDS)
+    answer = await ask_reader(cluster, queue.broker_name, RequestCode.QUERY_CONSUMER_OFFSET, header)
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
         return None
     if answer.code != ResponseCode.SUCCESS:
@@ -168,9 +177,15 @@ async def send_back(
     await cluster.ask(cluster.vip(address), request(RequestCode.CONSUMER_SEND_MSG_BACK, header), SECONDS)
 
 
-async def _offset(cluster: Cluster, queue: QueueRef, command: Command) -> int:
-    answer = await cluster.ask(cluster.vip(any_address(cluster, queue.broker_name)), command, SECONDS)
+async def _offset(cluster: Cluster, queue: QueueRef, code: RequestCode, header: Header) -> int:
+    answer = await ask_reader(cluster, queue.broker_name, code, header)
+    if answer.code != ResponseCode.SUCCESS:
+        raise refusal(answer)
     return answer.read(OffsetFound).offset
+
+
+def _name(queue: QueueRef) -> QueueName:
+    return QueueName(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
 
 
 def _key(queue: QueueRef) -> QueueKey:

@@ -69,6 +69,8 @@ async def pull_once(
     command = request(RequestCode.PULL_MESSAGE, header)
     answer = await cluster.call(replica[0], command, options.access.timeout_seconds)
     if answer.code not in _ANSWERS:
+        if answer.code == ResponseCode.SYSTEM_BUSY:
+            cluster.pass_over(queue.broker_name, replica[0])
         raise refusal(answer)
     result = answer.read(PullResult)
     body = answer.body if answer.code == ResponseCode.SUCCESS else b""

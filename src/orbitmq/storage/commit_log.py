@@ -16,14 +16,10 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import deque
-from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NoReturn
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from orbitmq.accelerated import compiled
 from orbitmq.errors import MessageError, StorageError
-from orbitmq.message.ids import offset_message_id
 from orbitmq.message.properties import (
     INNER_BASE,
     INNER_NUM,
@@ -51,6 +47,7 @@ from orbitmq.message.record import (
     with_crc_room,
 )
 from orbitmq.message.sysflags import BORN_HOST_IPV6, HOSTS_MASK, INNER_BATCH, STORE_HOST_IPV6, TRANSACTION_PREPARED
+from orbitmq.storage.appended import AppendCode, Appended, AppendedBatch, out_of_range, refuse_batch, refuse_size
 from orbitmq.storage.config import FlushMode
 from orbitmq.storage.segmented_log import SegmentedLog
 from orbitmq.storage.write_pool import WritePool
@@ -86,33 +83,6 @@ _SHORT: Final = struct.Struct(">h")
 _crc32: Final = zlib.crc32
 _write_head: Final = REST_OF_USUAL_HEAD.pack_into
 _write_size_and_magic: Final = SIZE_AND_MAGIC.pack_into
-
-
-class AppendCode(IntEnum):
-    """Why an append was refused, as the response code a client understands. Java: PutMessageStatus"""
-
-    SYSTEM_ERROR = 1
-    MESSAGE_ILLEGAL = 13
-    SERVICE_NOT_AVAILABLE = 14
-
-
-class Appended(msgspec.Struct, gc=False):
-    """Where a message (or the first of a batch) went."""
-
-    commit_log_offset: int
-    end: int  # durable once the log is flushed to here
-    queue_offset: int
-    stored_at_ms: int
-
-
-class AppendedBatch(msgspec.Struct):
-    commit_log_offsets: list[int]
-    end: int
-    queue_offset: int  # of the first; the others follow without a gap
-    stored_at_ms: int
-
-    def message_ids(self, store_host: bytes) -> list[str]:
-        return [offset_message_id(store_host, offset) for offset in self.commit_log_offsets]
 
 
 class CommitLog:
@@ -215,7 +185,7 @@ class CommitLog:
         field = self.topic_fields.get(topic) or self._learn_topic(topic)
         body_bytes, properties_bytes = len(body), len(properties)
         if body_bytes > self.max_body_bytes or properties_bytes > MAX_PROPERTIES_BYTES:
-            _refuse_size(body_bytes, self.max_body_bytes, properties_bytes)
+            refuse_size(body_bytes, self.max_body_bytes, properties_bytes)
         from_body_on = b"".join((body, field.data, _SHORT.pack(properties_bytes), properties))
         size = USUAL_HEAD_BYTES + len(from_body_on)
         queue = (topic, queue_id)
@@ -233,7 +203,7 @@ class CommitLog:
                 born_at_ms, born_host, stored_at_ms, self.store_host, reconsume_times, prepared_transaction_offset, body_bytes,
             )  # fmt: skip
         except struct.error as error:
-            raise _out_of_range(error) from None
+            raise out_of_range(error) from None
         memory[position + USUAL_HEAD_BYTES : position + size] = from_body_on
         # Until these are in, nothing at `at` looks like a record.
         _write_size_and_magic(memory, position, size, field.magic)
@@ -271,7 +241,7 @@ class CommitLog:
         if self._adds_properties:
             light_queues, properties = self._complete(topic, properties)
         if len(body) > self.max_body_bytes or len(properties) > MAX_PROPERTIES_BYTES:
-            _refuse_size(len(body), self.max_body_bytes, len(properties))
+            refuse_size(len(body), self.max_body_bytes, len(properties))
         size = record_size(field, sys_flag, len(body), len(properties))
         at = self.end
         if at + size + BLANK_BYTES > self.prepared_to:
@@ -283,7 +253,7 @@ class CommitLog:
                 reconsume_times, prepared_transaction_offset, body, zlib.crc32(body) & _CRC_MASK, properties,
             )  # fmt: skip
         except struct.error as error:
-            raise _out_of_range(error) from None
+            raise out_of_range(error) from None
         self._write(at, fill_record_crc(record) if self._adds_crc else record)
         self.last_stored_at_ms = stored_at_ms
         if not sys_flag & NO_QUEUE_ENTRY:
@@ -314,7 +284,7 @@ class CommitLog:
             sys_flag |= BORN_HOST_IPV6
         most = MOST_BATCH_GROWTH * self.max_body_bytes
         if len(members) * len(properties) > most:  # before they are put together
-            _refuse_batch(len(members), most)
+            refuse_batch(len(members), most)
         member_properties = [_joined(member.properties, properties) for member in members]
         if self._config.record_crc:
             member_properties = [with_crc_room(text) for text in member_properties]
@@ -322,13 +292,13 @@ class CommitLog:
         for member, text in zip(members, member_properties, strict=True):
             sizes.append(record_size(field, sys_flag, len(member.body), len(text)))
             if len(text) > MAX_PROPERTIES_BYTES:
-                _refuse_size(len(member.body), self.max_body_bytes, len(text))
+                refuse_size(len(member.body), self.max_body_bytes, len(text))
         total = sum(sizes)
         bodies = sum(len(member.body) for member in members)
         if bodies > self.max_body_bytes:
-            _refuse_size(bodies, self.max_body_bytes, 0)
+            refuse_size(bodies, self.max_body_bytes, 0)
         if total > most:
-            _refuse_batch(len(members), most)
+            refuse_batch(len(members), most)
         at = self.end
         if at + total + BLANK_BYTES > self.prepared_to:
             at = self.make_room(total)
@@ -346,7 +316,7 @@ class CommitLog:
                     self.store_host, reconsume_times, 0, member.body, zlib.crc32(member.body) & _CRC_MASK, text,
                 )  # fmt: skip
             except struct.error as error:
-                raise _out_of_range(error) from None
+                raise out_of_range(error) from None
             records.append(fill_record_crc(record) if self._adds_crc else record)
             entries.append((queue, offset, size, first + number, sys_flag, stored_at_ms, text))
             offsets.append(offset)
@@ -533,28 +503,3 @@ def _joined(first: bytes, second: bytes) -> bytes:
     if first and second and not first.endswith(b"\x02"):
         return first + b"\x02" + second
     return first + second
-
-
-def _out_of_range(error: struct.error) -> MessageError:
-    return MessageError(f"a number does not fit into its field of the record: {error}", code=AppendCode.MESSAGE_ILLEGAL)
-
-
-def _refuse_batch(members: int, most: int) -> NoReturn:
-    raise MessageError(
-        f"the records of a batch of {members} messages take more than {most} bytes",
-        hint="send fewer at once, or fewer properties with all of them",
-        code=AppendCode.MESSAGE_ILLEGAL,
-    )
-
-
-def _refuse_size(body: int, body_limit: int, properties: int) -> NoReturn:
-    if properties > MAX_PROPERTIES_BYTES:
-        raise MessageError(
-            f"properties take {properties} bytes; up to {MAX_PROPERTIES_BYTES} can be stored",
-            code=AppendCode.MESSAGE_ILLEGAL,
-        )
-    raise MessageError(
-        f"the body has {body} bytes; this broker takes up to {body_limit}",
-        hint="send smaller messages, or raise maxMessageSize",
-        code=AppendCode.MESSAGE_ILLEGAL,
-    )

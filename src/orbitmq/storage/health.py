@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Final
 
 from orbitmq.errors import StorageError, StoreFenced, StoreFull
-from orbitmq.storage.commit_log import AppendCode
+from orbitmq.storage.appended import AppendCode
 
 logger = logging.getLogger(__name__)
 

@@ -203,6 +203,11 @@ class Indexer:
         """The keys of every record before this log offset are in the key index."""
         return self._keys.resume_offset if self._keys is not None else NEVER
 
+    @property
+    def keys_are_kept_out(self) -> bool:
+        """By a disk that is full or fails: `retry_keys` before anything is added."""
+        return RunningFlags.INDEX_ERROR in self._health.flags
+
     def retry_keys(self) -> None:
         """Enter the keys that a full disk kept out of the key index. Raises as long as it does so again."""
         self._put_waiting_keys()
@@ -213,7 +218,7 @@ class Indexer:
 
         After that it is for `retry_keys`.
         """
-        if RunningFlags.INDEX_ERROR in self._health.flags:
+        if self.keys_are_kept_out:
             return
         try:
             self._put_waiting_keys()
@@ -244,7 +249,7 @@ class Indexer:
         """Those that wait come first. False: the disk is full, and they go on waiting."""
         if self._waiting_keys:
             self.enter_waiting_keys()
-        return RunningFlags.INDEX_ERROR not in self._health.flags
+        return not self.keys_are_kept_out
 
     def _room_for_keys(self, offset: int) -> AbstractContextManager[Any]:
         if self._keys is None:

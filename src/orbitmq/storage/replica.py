@@ -70,9 +70,14 @@ class Replica:
         return self._indexer.indexed_to
 
     def append(self, pieces: Iterable[tuple[int, bytes | memoryview]]) -> None:
-        """Offsets and bytes. Raises StorageError if one does not begin at the end of the log, or the disk is full or has failed."""
+        """Offsets and bytes.
+
+        StorageError if one does not begin at the end of the log, the disk is full or has failed, or keeps keys out of their index.
+        """
         if self._flusher.failed is not None:
             raise self._flusher.failed
+        if self._indexer.keys_are_kept_out:
+            self._indexer.retry_keys()  # as before a master's append: else those that wait would be more and more
         for offset, parts in self._runs(pieces):
             first = not self._log.files.segments
             self._log.append_copied(offset, parts)

@@ -23,9 +23,10 @@ from orbitmq.clock import SystemClock
 from orbitmq.errors import MessageError, StorageError, StoreFull
 from orbitmq.message.record import END_OF_FILE, stored_at_ms
 from orbitmq.message.record_check import check_record
+from orbitmq.storage.appended import AppendCode
 from orbitmq.storage.batch_queue_index import BatchQueueIndex
 from orbitmq.storage.checkpoint import CheckpointFile, read_checkpoint
-from orbitmq.storage.commit_log import AppendCode, CommitLog
+from orbitmq.storage.commit_log import CommitLog
 from orbitmq.storage.config import FlushMode
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.flush import IndexFlusher, LogFlusher
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
     from orbitmq.clock import Clock
     from orbitmq.message.batch import BatchMember
-    from orbitmq.storage.commit_log import Appended, AppendedBatch
+    from orbitmq.storage.appended import Appended, AppendedBatch
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.files import Disk
     from orbitmq.storage.queue_extension import ExtensionUnit

@@ -1,7 +1,8 @@
 """Whether the log of a store may end with what no other broker has: the file `written-here`.
 
 It is there from when a broker opens the store as a master, and so writes the log itself, until one that opened it as a slave has
-compared the log with its master's, and what that does not have is cut off, durably. A slave that only ever copied has none.
+compared the log with its master's, what that does not have is cut off, durably, and the positions of groups are its master's, too.
+A slave that only ever copied has none.
 
 Java has no such file, and passes over this one.
 """
@@ -28,6 +29,6 @@ def mark_written_here(disk: Disk, directory: Path) -> None:
         disk.replace(directory / NAME, b"")
 
 
-def mark_compared(disk: Disk, directory: Path) -> None:
+def mark_a_copy(disk: Disk, directory: Path) -> None:
     """Only after what was cut off is gone from the disk: a power cut must not bring it back unmarked."""
     disk.remove(directory / NAME)

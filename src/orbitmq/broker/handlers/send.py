@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.topics import Topics
     from orbitmq.message.batch import BatchMember
+    from orbitmq.message.message import StoredMessage
     from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Connection
 
@@ -206,7 +207,6 @@ async def send_back(
     """A consumer could not handle a message: keep a copy for later, or put it to the dead letters.
 
     Answered once the copy is safe: the consumer will move on, and then the copy is all there is. (Java does not wait.)
-    With access control it has to be a message that the group may have got: a copy is a way to read it.
 
     Java: SendMessageProcessor.consumerSendMsgBack
     """
@@ -219,16 +219,7 @@ async def send_back(
     retry = topics.create_internal(names.retry_topic(header.group), group.retry_queue_nums)
     if not retry.perm & PERM_WRITE:
         raise RequestFailed(ResponseCode.NO_PERMISSION, f"the topic[{retry.topic_name}] sending message is forbidden")
-    record = store.record_at(header.offset)
-    if record is None:
-        raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
-    message = decode_record(record)
-    if compares_topic and not _may_come_from(message.topic, header):
-        raise RequestFailed(
-            ResponseCode.SYSTEM_ERROR,
-            f"look message by offset failed, {header.offset}",
-            hint="is originTopic its topic?",
-        )
+    message = _given_back(store, header, compares_topic)
     # `put` adds these three again.
     own = (keys.REGION, keys.TRACE_ON, keys.CLUSTER)
     properties = {key: value for key, value in message.properties.items() if key not in own}
@@ -261,6 +252,21 @@ async def send_back(
         await durability.keep_promise(appended.end)
     stats.counter(statistics.SEND_BACK_NUMS, f"{message.topic}@{header.group}").add(1)
     return ok()
+
+
+def _given_back(store: Store, header: SendBack, compares_topic: bool) -> StoredMessage:
+    """With access control it has to be a message that the group may have got: a copy is a way to read it."""
+    record = store.record_at(header.offset)
+    if record is None:
+        raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+    message = decode_record(record)
+    if compares_topic and not _may_come_from(message.topic, header):
+        raise RequestFailed(
+            ResponseCode.SYSTEM_ERROR,
+            f"look message by offset failed, {header.offset}",
+            hint="is originTopic its topic?",
+        )
+    return message
 
 
 def _may_come_from(topic: str, header: SendBack) -> bool:

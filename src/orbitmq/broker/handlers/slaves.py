@@ -13,6 +13,8 @@ from orbitmq.protocol.headers.admin import HaAddresses, MasterFlushOffset
 from orbitmq.transport.address import parse_address
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from orbitmq.broker.registration import Registration
     from orbitmq.broker.replication.acting import ActingMaster
     from orbitmq.broker.replication.master import Slaves
@@ -45,7 +47,38 @@ _CHANGES: Final = (
     RequestCode.DELETE_SUBSCRIPTIONGROUP,
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
 )
-_READS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+_PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+# What shows messages, or where queues begin and end.
+_OF_THE_LOG: Final = (
+    *_PULLS,
+    RequestCode.PEEK_MESSAGE,
+    RequestCode.NOTIFICATION,
+    RequestCode.QUERY_MESSAGE,
+    RequestCode.VIEW_MESSAGE_BY_ID,
+    RequestCode.QUERY_CONSUME_QUEUE,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.GET_EARLIEST_MSG_STORETIME,
+    RequestCode.GET_TOPIC_STATS_INFO,
+)
+# What shows how far groups are in it, or sends them elsewhere.
+_OF_POSITIONS: Final = (
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.GET_CONSUME_STATS,
+    RequestCode.GET_BROKER_CONSUME_STATS,
+    RequestCode.QUERY_CONSUME_TIME_SPAN,
+    RequestCode.QUERY_CORRECTION_OFFSET,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+)
+# What a master that comes back asks for. It has just told the slave of itself, so the logs are not compared then.
+_TABLES: Final = (
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_TIMER_CHECK_POINT,
+)
 
 
 def refusals(configuration: BrokerConfiguration) -> dict[int, Handler]:
@@ -74,25 +107,46 @@ def refusals(configuration: BrokerConfiguration) -> dict[int, Handler]:
             "[REJECTREQUEST]this broker is a slave that is not read from",
             hint="start it with slaveReadEnable=true",
         )
-        table |= {code: partial(_refuse, read) for code in _READS}
+        table |= dict.fromkeys(_PULLS, partial(_refuse, read))
     return table
 
 
-async def guarded_pull(copying: Copying, pull: Handler, request: Command, connection: Connection) -> Command | None:
-    """A slave that comes back may have messages that its master never acknowledged, and has replaced."""
-    if not copying.may_serve:
-        if copying.was_master:
-            raise RequestFailed(
-                ResponseCode.SYSTEM_BUSY,
-                "[REJECTREQUEST]this slave was a master, and has not compared its log with its successor's yet",
-                hint="read from the master or another slave; if there is none, start this broker as the master",
-            )
+def held_back(copying: Copying, table: Mapping[int, Handler]) -> dict[int, Handler]:
+    """The handlers that answer only once this slave is sure of its log, and of its groups' positions in it.
+
+    One that comes back may have messages that nobody acknowledged, where its master has others, and groups that are done with
+    them. What operators choose a master by (runtime information, haStatus) is always answered.
+    """
+
+    def has_the_log() -> bool:
+        return copying.may_serve
+
+    def has_the_positions() -> bool:
+        return not copying.was_master
+
+    def has_both() -> bool:
+        return copying.may_serve and not copying.was_master
+
+    kinds = ((_OF_THE_LOG, has_the_log), (_OF_POSITIONS, has_both), (_TABLES, has_the_positions))
+    return {code: partial(_once_sure, is_sure, copying, table[code]) for codes, is_sure in kinds for code in codes}
+
+
+async def _once_sure(
+    is_sure: Callable[[], bool], copying: Copying, handler: Handler, request: Command, connection: Connection
+) -> Command | None:
+    if is_sure():
+        return await handler(request, connection)
+    if copying.was_master:
         raise RequestFailed(
             ResponseCode.SYSTEM_BUSY,
-            "[REJECTREQUEST]this slave has not compared its log with its master's yet",
-            hint="read from the master; it takes a second",
+            "[REJECTREQUEST]this slave was a master, and does not follow its successor yet",
+            hint="ask the master or another slave; if there is none, start this broker as the master",
         )
-    return await pull(request, connection)
+    raise RequestFailed(
+        ResponseCode.SYSTEM_BUSY,
+        "[REJECTREQUEST]this slave has not compared its log with its master's yet",
+        hint="ask the master; it takes a second",
+    )
 
 
 def guarded_express(copying: Copying, pull: ExpressHandler) -> ExpressHandler:

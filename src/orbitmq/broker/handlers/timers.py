@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker.sending import packed_host
-from orbitmq.broker.timers import recall_key
+from orbitmq.broker.timer_messages import recall_key
 from orbitmq.errors import MessageError, RequestFailed
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import encode_properties

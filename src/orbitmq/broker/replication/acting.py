@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from orbitmq.broker.replication.members import Members
     from orbitmq.broker.replication.metadata import MasterTables
     from orbitmq.broker.replication.slave import Copying
+    from orbitmq.broker.replication.slave_timers import SlaveTimers
     from orbitmq.broker.settings import BrokerConfiguration
-    from orbitmq.broker.timers import Timers
     from orbitmq.clock import Clock
     from orbitmq.message.record import RawRecord
 
@@ -61,7 +61,7 @@ class ActingMaster:
         tables: MasterTables,
         offsets: ConsumerOffsets,
         delayed: DelayedMessages,
-        timers: Timers | None,
+        timers: SlaveTimers | None,
         half_messages: HalfMessages,
         lease_log: LeaseLog,
         reviving: Reviving,
@@ -140,6 +140,8 @@ class ActingMaster:
         if is_it and not self.is_acting:
             if self._copying.is_connected:  # not for long if the master is gone: haHousekeepingInterval
                 return
+            if self._copying.was_master:  # what is due here its successor may have done
+                return
             logger.warning("no master is alive: this slave acts in its place")
             self._tables.hold_positions(True)
             self._offsets.begin_acting()
@@ -214,7 +216,7 @@ class ActingMaster:
             acked |= self._acks[second].get(checkpoint.key, set())
         return acked
 
-    async def _acks_for(self, timers: Timers, second: int) -> dict[LeaseKey, set[int]]:
+    async def _acks_for(self, timers: SlaveTimers, second: int) -> dict[LeaseKey, set[int]]:
         own_name = self._configuration.settings.broker_name
         acked: dict[LeaseKey, set[int]] = {}
         entries = timers.due_for(self._lease_log.topic, second * 1000, second * 1000 + 999)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from orbitmq.broker.delayed import DelayedMessages
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.replication.slave import Copying
+    from orbitmq.broker.replication.slave_timers import SlaveTimers
     from orbitmq.broker.request_modes import RequestModes
-    from orbitmq.broker.timers import Timers
     from orbitmq.broker.topics import Topics
     from orbitmq.storage.checkpoint import TimerCheckpoint
     from orbitmq.storage.store import Store
@@ -67,7 +67,7 @@ class MasterTables:
         offsets: ConsumerOffsets,
         delayed: DelayedMessages,
         request_modes: RequestModes,
-        timers: Timers | None,
+        timers: SlaveTimers | None,
         store: Store,
     ) -> None:
         self._copying = copying
@@ -77,7 +77,7 @@ class MasterTables:
         self._offsets = offsets
         self._delayed = delayed
         self._request_modes = request_modes
-        self._timers = timers
+        self.timers = timers
         self._store = store
         self._positions: _Positions | None = None  # not taken over yet
         self._known_to = 0  # where the master's log ended before those that were taken over last were asked for
@@ -137,7 +137,7 @@ class MasterTables:
         offsets = await self._fetch(master, RequestCode.GET_ALL_CONSUMER_OFFSET, tables.OffsetTable)
         delays = await self._fetch(master, RequestCode.GET_ALL_DELAY_OFFSET, tables.DelayTable)
         timers = counts = None
-        if self._timers is not None:
+        if self.timers is not None:
             counts = await self._fetch_new(master, RequestCode.GET_TIMER_METRICS, tables.TimerCountTable)
             answer = await self._pool.call(master, new_request(RequestCode.GET_TIMER_CHECK_POINT), _CALL_SECONDS)
             if answer.code == ResponseCode.SUCCESS:
@@ -148,18 +148,23 @@ class MasterTables:
 
     async def _take_positions(self) -> None:
         positions = self._positions
-        if positions is None or self._store.log.end < positions.log_end:
+        # Only while it copies: before, what is here may be longer by what the master does not have, and is cut off.
+        if positions is None or not self._copying.is_connected or self._store.log.end < positions.log_end:
             return
         self._positions = None
         self._store.dispatch()
-        self._offsets.take_over(positions.offsets, self._known_to)
+        self._offsets.take_over(positions.offsets, self._known_to, forget_own=self._copying.was_master)
         self._known_to = positions.log_end
         self._delayed.take_over(positions.delays)
-        if self._timers is not None:
+        if self.timers is not None:
             if positions.timer_counts is not None:
-                self._timers.counts.take_over(positions.timer_counts)
+                self.timers.counts.take_over(positions.timer_counts)
             if positions.timers is not None:
-                await self._timers.follow(positions.timers)
+                await self.timers.follow(positions.timers)
+        if self._copying.was_master:
+            await self._offsets.save()
+            await self._delayed.save()
+            self._copying.is_copy_now()
 
     async def _fetch_new(self, master: Address, code: RequestCode, kind: type[T]) -> T | None:
         """None if the master does not know of such things: one of 4.x, or one without timers."""

@@ -17,7 +17,7 @@ from orbitmq.broker.replication.wire import CHALLENGE_BYTES, REPORT, Pieces, hel
 from orbitmq.errors import OrbitError, StorageError
 from orbitmq.message.record import stored_at_ms
 from orbitmq.protocol.signing import SigningKey
-from orbitmq.storage.written_here import is_written_here, mark_compared
+from orbitmq.storage.written_here import is_written_here, mark_a_copy
 from orbitmq.tasks import set_within
 from orbitmq.transport.network import TcpNetwork, TlsNetwork
 from orbitmq.transport.tls import client_context
@@ -69,7 +69,8 @@ class Copying:
         self._stream: _Stream | None = None
         self._failure = ""
         self._is_compared = False
-        # This broker was a master: its log may end with what nobody acknowledged, and its successor has something else there.
+        # This broker was a master: its log may end with what nobody acknowledged, and its successor has something else there; its
+        # groups may be done with that.
         self.was_master = is_written_here(store.disk, store.config.directory)
         self._loop = asyncio.get_running_loop()
         self._doubtful_until = self._loop.time() + _DOUBT_SECONDS
@@ -108,6 +109,11 @@ class Copying:
             self.master, self.ha_address = master, ha_address
             self._changed.set()
             self.disconnect()
+
+    def is_copy_now(self) -> None:
+        """A former master has its successor's log, and its positions, on its disk."""
+        mark_a_copy(self._store.disk, self._store.config.directory)
+        self.was_master = False
 
     def disconnect(self) -> None:
         if self._stream is not None:
@@ -148,8 +154,6 @@ class Copying:
             self._is_compared = not self._changed.is_set()
             if self._is_compared and self.was_master:
                 self._store.flush()  # also what an earlier try has cut off: it must not come back, and be taken for a copy
-                mark_compared(self._store.disk, self._store.config.directory)
-                self.was_master = False
         await self._until_safe()
         if self._changed.is_set():  # another master meanwhile
             return
