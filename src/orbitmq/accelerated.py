@@ -20,6 +20,8 @@ SWITCH: Final = "ORBITMQ_ACCELERATOR"
 MODULES: Final = (
     "sends",
     "refusals",
+    "leases",
+    "pops",
     "acks",
     "ends",
     "lanes",
@@ -32,7 +34,7 @@ MODULES: Final = (
     "columns",
     *(("sockets",) if sys.platform == "linux" else ()),
 )
-INTERFACE: Final = 14  # what the two expect of each other; to be changed in both, together
+INTERFACE: Final = 15  # what the two expect of each other; to be changed in both, together
 
 
 def compiled(module: str) -> Any | None:

@@ -3,6 +3,8 @@
     sends      the usual sends of one read, from frames to receipts, signatures included
     refusals   of sends that are too many, from frames to answers
     acks       those of one read, each lease's together
+    pops       the usual ones, answered from where their records lie in the log
+    leases     what is written and remembered of both
     ends       of transactions, committed between half messages
     pulls      the usual pulls of one read, answered from where their records lie in the log
     lanes      the entries of queues that are pulled from
@@ -18,4 +20,4 @@ Each does what a function of `orbitmq`, or the event loop, does, byte for byte, 
 whether they are used.
 """
 
-INTERFACE = 14  # as in `orbitmq.accelerated`
+INTERFACE = 15  # as in `orbitmq.accelerated`

@@ -65,6 +65,20 @@ cdef class Lanes:
         extent.given = min(limit, PyBytes_GET_SIZE(lane.entries) // ENTRY_BYTES - behind)
         return True
 
+    cdef bint is_there(self, Lane lane) except -1:
+        return lane.queue_key in <dict>self.table.queues
+
+    cdef int64_t end_of(self, Lane lane) except -1:
+        """The number that the next message of the queue gets; 0 of a queue that is not there."""
+        queue = (<dict>self.table.queues).get(lane.queue_key)
+        if queue is None:
+            return 0
+        self.lock()
+        try:
+            return queue.next_offset
+        finally:
+            self.unlock()
+
     cdef int read_again(self, Lane lane, queue, log, int64_t offset, int64_t limit, int64_t wanted) except -1:
         cdef int64_t behind = offset - <int64_t>log.written
         cdef const char *tail

@@ -37,7 +37,7 @@ cdef class SwiftSends:
     cdef object sending, store, log, durability, receipts, now_ms, served, served_batch, note_record
     cdef object end_transaction  # an express handler, or None where decisions go the ordinary way
     cdef SwiftEnds ends  # of the usual ones of them
-    cdef object acks  # a swift handler of them, or None
+    cdef object acks  # a swift handler of them and of pops, or None
     cdef dict next_offsets
     cdef bint notes_batches  # as one entry each
 

@@ -17,7 +17,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
-from orbitmq_accelerator.acks cimport begins_with_an_ack
+from orbitmq_accelerator.acks cimport begins_with_a_lease
 from orbitmq_accelerator.byte_order cimport load32, store32
 from orbitmq_accelerator.command_header cimport Text, is_plain
 from orbitmq_accelerator.ends cimport SwiftEnds
@@ -214,7 +214,7 @@ cdef class SwiftSends:
         cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
         cdef Py_ssize_t taken, length = PyBytes_GET_SIZE(data)
         if not begins_with_a_send(start, length):
-            if self.acks is not None and begins_with_an_ack(start, length):
+            if self.acks is not None and begins_with_a_lease(start, length):
                 return self.acks(connection, data)
             return NOTHING
         born_host = host_of(connection)

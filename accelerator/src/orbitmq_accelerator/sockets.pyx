@@ -3,6 +3,7 @@
     event loop ── one descriptor is ready ──> turn ── for each socket that is ──> recv ─┬─> the run of sends ─> send
                                                                                         ├─> sends that are refused ─> send
                                                                                         ├─> its pulls ─> sendmsg, from the log
+                                                                                        ├─> its pops and acks ─> send
                                                                                         └─ what is left ─> Connection.data_received
 
 A connection is seated here when a swift handler has taken a read of it, and is given back to the event loop when it ends, fails or is
@@ -18,6 +19,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strerror
 
+from orbitmq_accelerator.acks cimport SwiftAcks, begins_with_a_lease
 from orbitmq_accelerator.byte_order cimport load32
 from orbitmq_accelerator.pulls cimport SwiftPulls, begins_with_a_pull, iovec
 from orbitmq_accelerator.refusals cimport RefusedSends
@@ -85,6 +87,7 @@ cdef class SwiftReader:
 
     cdef SwiftSends sends
     cdef SwiftPulls pulls  # or None where pulls go the ordinary way
+    cdef SwiftAcks acks  # and pops; or None
     cdef object times, congestion, loop
     cdef dict seats  # by descriptor
     cdef int epoll
@@ -113,6 +116,7 @@ cdef class SwiftReader:
     def __init__(self, SwiftSends sends, SwiftPulls pulls, times, congestion):
         self.sends = sends
         self.pulls = pulls
+        self.acks = sends.acks
         self.times = times
         self.congestion = congestion
         self.seats = {}
@@ -259,6 +263,11 @@ cdef class SwiftReader:
         elif self.pulls is not None and begins_with_a_pull(data, length):
             self.show_what_was_acknowledged()
             taken = self.serve_pulls(seat, descriptor, data, length)
+        elif self.acks is not None and begins_with_a_lease(data, length):
+            self.show_what_was_acknowledged()
+            taken = self.acks.take_frames(data, length)
+            if taken:
+                self.write(seat, descriptor, self.acks.answers.data, self.acks.answers.length)
         return taken
 
     cdef int give(self, Seat seat, bytes data) except -1:

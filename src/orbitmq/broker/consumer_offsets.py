@@ -69,14 +69,14 @@ class ConsumerOffsets:
     # ---- committed
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        if self._is_light(group):
+        if self.is_light(group):
             return self._light.get(f"{topic}{_AT}{group}")
         queues = self._offsets.get(f"{topic}{_AT}{group}")
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Stored as it is, also when it goes back: a consumer may have its reasons."""
-        if self._is_light(group):
+        if self.is_light(group):
             self._light[f"{topic}{_AT}{group}"] = offset
         else:
             self._offsets.setdefault(f"{topic}{_AT}{group}", {})[queue_id] = offset
@@ -85,7 +85,7 @@ class ConsumerOffsets:
             self._bump()
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
-        if self._is_light(group):
+        if self.is_light(group):
             offset = self._light.get(f"{topic}{_AT}{group}")
             return {} if offset is None else {_LIGHT_QUEUE: offset}
         return self._offsets.get(f"{topic}{_AT}{group}", {})
@@ -218,7 +218,7 @@ class ConsumerOffsets:
             table.unknown = {**table.unknown, _LOG_END: self.saved_log_end}
         return table
 
-    def _is_light(self, group: str) -> bool:
+    def is_light(self, group: str) -> bool:
         return self._has_light_queues and group.startswith(names.LIGHT_PREFIX)
 
 

@@ -104,7 +104,7 @@ def build_swift(state: State, codes: Collection[int]) -> tuple[SwiftHandler | No
     For one port, and under the same conditions as the express handlers.
     """
     sockets = compiled("sockets")
-    sends = _build_sends(state)
+    sends = _build_sends(state, codes)
     if sends is None:
         return None, None
     pulls = _build_pulls(state, sends) if RequestCode.PULL_MESSAGE in codes else None
@@ -112,7 +112,7 @@ def build_swift(state: State, codes: Collection[int]) -> tuple[SwiftHandler | No
     return pulls or sends, on_sockets
 
 
-def _build_sends(state: State) -> SwiftHandler | None:
+def _build_sends(state: State, codes: Collection[int]) -> SwiftHandler | None:
     sends = compiled("sends")
     if sends is None or state.copying is not None:
         return None
@@ -128,7 +128,7 @@ def _build_sends(state: State) -> SwiftHandler | None:
         EndExpress(state.half_messages, state.durability, state.times) if state.gate is None else None,
         _swift_ends(state) if state.gate is None else None,
         None if state.gate is None else ExpressDoor(state.gate),
-        _swift_acks(state) if state.gate is None else None,
+        _swift_acks(state, codes) if state.gate is None else None,
     )
     return handler
 
@@ -144,12 +144,24 @@ def _swift_ends(s: State) -> Any | None:
     )
 
 
-def _swift_acks(s: State) -> SwiftHandler | None:
-    acks = compiled("acks")
-    if acks is None:
+def _swift_acks(s: State, codes: Collection[int]) -> SwiftHandler | None:
+    """With pops between them, where those are served."""
+    acks, pops, leases = compiled("acks"), compiled("pops"), compiled("leases")
+    if acks is None or pops is None or leases is None:
         return None
-    together = AckExpress(s.settling, s.topics, s.store, s.durability).together
-    handler: SwiftHandler = acks.SwiftAcks(together, s.durability, s.times.of(Kind(RequestCode.ACK_MESSAGE)), OK_HEADER)
+    book = leases.LeaseBook(s.store, s.configuration, s.lease_log, s.open_leases, s.statistics, s.clock.now_ms)
+    popped = s.times.of(Kind(RequestCode.POP_MESSAGE))
+    swift_pops = pops.SwiftPops(s.pops, s.pops.popping, s.topics, s.groups, s.offsets, s.store, book, popped)
+    handler: SwiftHandler = acks.SwiftAcks(
+        AckExpress(s.settling, s.topics, s.store, s.durability).together,
+        s.settling,
+        s.topics,
+        s.durability,
+        s.times.of(Kind(RequestCode.ACK_MESSAGE)),
+        OK_HEADER,
+        book,
+        swift_pops if RequestCode.POP_MESSAGE in codes else None,
+    )
     return handler
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.store import Store
 
 NEXT_OFFSET: Final = "ORBITMQ_NEXT"  # a property of checkpoints, for after a crash; Java's broker passes it over
-_BEFORE_ACKS_MS: Final = 1000  # how long before the end of its lease a checkpoint arrives
+BEFORE_ACKS_MS: Final = 1000  # how long before the end of its lease a checkpoint arrives
 _MOST_FOUND: Final = 64
 
 
@@ -42,11 +42,11 @@ class LeaseLog:
         self._configuration = configuration
         self._stats = stats
         self._clock = clock
-        self._store_host = store_host
+        self.store_host = store_host
         self.topic = names.revive_topic(configuration.settings.broker_cluster_name)
 
     def settle_at(self, store_host: bytes) -> None:
-        self._store_host = store_host
+        self.store_host = store_host
 
     def write_checkpoint(self, checkpoint: Checkpoint, revive_queue: int, next_offset: int | None = None) -> int:
         """Where the log ends with it. `next_offset`: where its group goes on, unless it goes on where it was."""
@@ -54,7 +54,7 @@ class LeaseLog:
         properties = _properties(CHECKPOINT_TAG, checkpoint.unique_key())
         if next_offset is not None:
             properties += f"{NEXT_OFFSET}\x01{next_offset}\x02"
-        deliver_ms = checkpoint.revive_ms - _BEFORE_ACKS_MS
+        deliver_ms = checkpoint.revive_ms - BEFORE_ACKS_MS
         return self._write(revive_queue, properties, checkpoint.to_json(), deliver_ms)
 
     def write_ack(self, ack: Ack, revive_queue: int, revive_ms: int) -> int:
@@ -97,7 +97,7 @@ class LeaseLog:
                     f"{keys.REAL_QUEUE_ID}\x01{queue_id}\x02"
                 )
                 topic, queue_id = names.TIMER_TOPIC, 0
-        return self._store.append(topic, queue_id, body, properties.encode(), now_ms, self._store_host).end
+        return self._store.append(topic, queue_id, body, properties.encode(), now_ms, self.store_host).end
 
 
 def _properties(tag: str, unique_key: str) -> str:

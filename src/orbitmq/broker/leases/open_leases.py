@@ -26,7 +26,7 @@ class Lease:
 
     __slots__ = ("acked", "key", "offsets")
 
-    def __init__(self, key: LeaseKey, offsets: list[int]) -> None:
+    def __init__(self, key: LeaseKey, offsets: Sequence[int]) -> None:
         self.key = key
         self.offsets = _compact(offsets)
         self.acked = 0
@@ -46,7 +46,7 @@ class Lease:
         return bits
 
 
-def _compact(offsets: list[int]) -> Sequence[int]:
+def _compact(offsets: Sequence[int]) -> Sequence[int]:
     """There may be many of them, and nearly all are one behind the other."""
     if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:
         return range(offsets[0], offsets[-1] + 1)
@@ -62,9 +62,11 @@ class OpenLeases:
         return len(self._leases)
 
     def add(self, checkpoint: Checkpoint) -> None:
-        lease = Lease(checkpoint.key, checkpoint.offsets())
-        self._leases[lease.key] = lease
-        self._in_flight[lease.key[:3]] += len(lease.offsets)
+        self.put(checkpoint.key, checkpoint.offsets())
+
+    def put(self, key: LeaseKey, offsets: Sequence[int]) -> None:
+        lease = self._leases[key] = Lease(key, offsets)
+        self._in_flight[key[:3]] += len(lease.offsets)
         if len(self._leases) > MOST_LEASES:
             self.close(next(iter(self._leases)))
 

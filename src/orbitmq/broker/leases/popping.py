@@ -97,13 +97,13 @@ class Popping:
         self._clock = clock
         self._random = randomness
         self._pops = 0
+        self._drawn: int | None = None  # by one who then left the pop to `pop`
 
     def pop(self, header: PopMessage, wishes: Wanted) -> Popped:
         settings = self._configuration.settings
-        chance = self._random.randrange(100)
-        revive_queue = ORDERED_REVIVE_QUEUE if header.order else self._pops % settings.revive_queue_num
-        self._pops += 1
-        popped = Popped(self._clock.now_ms(), revive_queue)
+        chance = self.draw()
+        next_queue = self.next_revive_queue()
+        popped = Popped(self._clock.now_ms(), ORDERED_REVIVE_QUEUE if header.order else next_queue)
         retry_first = chance < settings.pop_from_retry_probability
         if retry_first and not header.order:
             self._pop_retries(header, wishes, popped, chance)
@@ -117,9 +117,24 @@ class Popping:
             self._pop_retries(header, wishes, popped, chance)
         return popped
 
+    def draw(self) -> int:
+        """A percentage, which decides about retries, and where a pop begins."""
+        if self._drawn is None:
+            return self._random.randrange(100)
+        drawn, self._drawn = self._drawn, None
+        return drawn
+
+    def put_back(self, chance: int) -> None:
+        """It was drawn, and decided nothing."""
+        self._drawn = chance
+
+    def next_revive_queue(self) -> int:
+        self._pops += 1
+        return (self._pops - 1) % self._configuration.settings.revive_queue_num
+
     def peek(self, header: PeekMessage) -> tuple[list[memoryview], int]:
         """What a pop would give, as it is stored, and how much is there; nothing is leased."""
-        group, chance = header.consumer_group, self._random.randrange(100)
+        group, chance = header.consumer_group, self.draw()
         places = [(header.topic, queue_id) for queue_id in self._queues(header.topic, header.queue_id, chance)]
         for retries in self.retry_topics(group, header.topic)[:1]:
             places += [(retries, queue_id) for queue_id in self._queues(retries, ANY_QUEUE, chance)]
@@ -228,9 +243,9 @@ class Popping:
             )
             popped.end = self._lease_log.write_checkpoint(checkpoint, popped.revive_queue, result.next_offset)
             self._open_leases.add(checkpoint)
-            self._offsets.commit(group, topic, queue_id, result.next_offset)
             self._stats.counter(statistics.GROUP_CK_NUMS, f"{header.topic}@{group}").add(1)
             self._stats.counter(statistics.BROKER_CK_NUMS, self._configuration.settings.broker_cluster_name).add(1)
+            self._offsets.commit(group, topic, queue_id, result.next_offset)
         popped.starts.append(start_entry(topic, queue_id, offset))
         popped.offsets.append(offsets_entry(topic, queue_id, offsets))
         popped.count += result.count

@@ -12,8 +12,9 @@ from orbitmq.broker.leases.checkpoints import MOST_MESSAGES, check_duration
 from orbitmq.broker.leases.waiting import Waiting, WaitingRequests
 from orbitmq.broker.subscriptions import Wanted, wanted
 from orbitmq.errors import RequestFailed, StorageError
+from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.topics import PERM_READ
-from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
 from orbitmq.protocol.headers.leases import (
     ANY_QUEUE,
@@ -39,8 +40,14 @@ if TYPE_CHECKING:
     from orbitmq.clock import Clock
     from orbitmq.transport.connection import Connection
 
-_LATE_MS: Final = 500  # a pop that arrives so long after its client stopped waiting is not served
+LATE_MS: Final = 500  # a pop that arrives so long after its client stopped waiting is not served
 _EVERYTHING: Final = Wanted()
+# What stands between the numbers and lists of an answer that has messages; compiled pops write it themselves.
+FOUND_TEXTS: Final = (
+    b'{"code":0,"extFields":{"popTime":"%%d","invisibleTime":"%%d","reviveQid":"%%d","restNum":"%%d","startOffsetInfo":"%%d",'
+    b'"msgOffsetInfo":"%%d"},"flag":%d,"language":"PYTHON","opaque":%%d,"remark":"FOUND","serializeTypeCurrentRPC":"JSON",'
+    b'"version":%d}' % (FLAG_RESPONSE, versions.OURS)
+).split(b"%d")
 
 
 class Serving:
@@ -56,7 +63,7 @@ class Serving:
         start_task: Callable[[Coroutine[Any, Any, None], str], object],
     ) -> None:
         """`start_task` runs an answer that must wait for the disk, of a pop that nobody awaits any more."""
-        self._popping = popping
+        self.popping = popping
         self._ordered = ordered
         self._topics = topics
         self._groups = groups
@@ -74,24 +81,29 @@ class Serving:
         """The answer; None while the pop is held."""
         header = request.read(PopMessage)
         try:
-            wishes = self._check_pop(header)
+            wishes = self.check_pop(header)
         except RequestFailed as refusal:
             return answer(refusal.code, str(refusal), PopResult())
-        popped = self._popping.pop(header, wishes)
+        popped = self.popping.pop(header, wishes)
         if popped.count:
             if not self._durability.is_immediate:
                 await self._durability.keep_promise(popped.end)
-            if popped.rest and self.pops.at(header.topic, header.consumer_group, header.queue_id):
-                self.pops.wake(header.topic, header.consumer_group, header.queue_id)
+            if popped.rest:
+                self.wake_others(header.topic, header.consumer_group, header.queue_id)
             return _found(header, popped)
         code = self._hold(self.pops, Waiting(request, connection, header, wishes))
         return _nothing(header, popped, code) if code is not None else None
+
+    def wake_others(self, topic: str, group: str, queue_id: int) -> None:
+        """Who waits at the same place, for what one pop left."""
+        if self.pops.at(topic, group, queue_id):
+            self.pops.wake(topic, group, queue_id)
 
     def _pop_again(self, waiting: Waiting) -> bool:
         header = waiting.header
         assert isinstance(header, PopMessage)
         try:
-            popped = self._popping.pop(header, waiting.wishes)
+            popped = self.popping.pop(header, waiting.wishes)
         except Exception as error:  # whatever it is: neither the others who wait nor the sender have to do with it
             _fail(waiting, error)
             return True
@@ -160,12 +172,12 @@ class Serving:
         for queue_id in range(count) if header.queue_id == ANY_QUEUE else (header.queue_id,):
             if header.order and self._ordered.is_blocked(topic, group, queue_id, header.attempt_id):
                 continue
-            if self._popping.waiting_messages(group, topic, queue_id) > 0:
+            if self.popping.waiting_messages(group, topic, queue_id) > 0:
                 return True
         if header.order:
             return False
         return any(
-            self._popping.waiting_messages(group, name, 0) > 0 for name in self._popping.retry_topics(group, topic)
+            self.popping.waiting_messages(group, name, 0) > 0 for name in self.popping.retry_topics(group, topic)
         )
 
     # ---- looking without leasing
@@ -174,7 +186,7 @@ class Serving:
         header = request.read(PeekMessage)
         header.queue_id = max(header.queue_id, ANY_QUEUE)
         self._check_access(header.topic, header.consumer_group, header.queue_id)
-        parts, rest = self._popping.peek(header)
+        parts, rest = self.popping.peek(header)
         found = bool(parts)
         response = answer(
             ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND,
@@ -211,11 +223,11 @@ class Serving:
 
     # ---- checks, in Java's order
 
-    def _check_pop(self, header: PopMessage) -> Wanted:
+    def check_pop(self, header: PopMessage) -> Wanted:
         now_ms = self._clock.now_ms()
         header.queue_id = max(header.queue_id, ANY_QUEUE)
         header.born_time = header.born_time or now_ms
-        if now_ms - header.born_time - header.poll_time > _LATE_MS:
+        if now_ms - header.born_time - header.poll_time > LATE_MS:
             raise RequestFailed(ResponseCode.POLLING_TIMEOUT, "the pop came too late: its client waits no longer")
         if not 0 < header.max_msg_nums <= MOST_MESSAGES:
             raise RequestFailed(

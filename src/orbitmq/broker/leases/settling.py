@@ -67,7 +67,7 @@ class Settling:
         self._configuration = configuration
         self._stats = stats
         self._clock = clock
-        self._gathered: dict[LeaseKey, _Gathered] = {}
+        self.gathered: dict[LeaseKey, _Gathered] = {}
         self._call_soon = asyncio.get_running_loop().call_soon
         self.on_free: Callable[[str, str, int], None] = lambda topic, group, queue_id: None
 
@@ -80,7 +80,7 @@ class Settling:
             told(0)
             return
         key = (topic, group, queue_id, handle.start_offset, handle.pop_time_ms, handle.broker_name)
-        gathered = self._gathered.get(key)
+        gathered = self.gathered.get(key)
         lease = gathered.lease if gathered is not None else self._genuine(key, [offset])
         bits = lease.bits_of([offset]) if lease is not None else 0
         if lease is None or not bits:
@@ -89,9 +89,9 @@ class Settling:
             told(0)  # said before
             return
         if gathered is None:
-            if not self._gathered:
+            if not self.gathered:
                 self._call_soon(self.write_gathered)
-            gathered = self._gathered[key] = _Gathered(lease, handle.revive_queue, handle.invisible_ms)
+            gathered = self.gathered[key] = _Gathered(lease, handle.revive_queue, handle.invisible_ms)
         if offset not in gathered.offsets:
             gathered.offsets.append(offset)
         gathered.told.append(told)
@@ -104,7 +104,7 @@ class Settling:
         self._check(handle, queue_id, handle.offset)
         key = (topic, group, queue_id, handle.start_offset, handle.pop_time_ms, handle.broker_name)
         lease = self._open_leases.get(key)
-        if lease is None or handle.is_ordered or key in self._gathered:
+        if lease is None or handle.is_ordered or key in self.gathered:
             return False
         bits = lease.bits_of(offsets)
         if bits.bit_count() < len(offsets) or bits & lease.acked:
@@ -114,7 +114,7 @@ class Settling:
 
     def write_gathered(self) -> None:
         """One entry for each lease."""
-        leases, self._gathered = self._gathered, {}
+        leases, self.gathered = self.gathered, {}
         for key, gathered in leases.items():
             outcome: int | OrbitError
             try:
