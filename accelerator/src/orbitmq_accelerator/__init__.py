@@ -1,4 +1,4 @@
-"""The busiest loops of the OrbitMQ broker, and of those who read it with Spark, compiled.
+"""The busiest loops of the OrbitMQ broker, and of those who read and write it with Spark, compiled.
 
     sends      the usual sends of one read, from frames to receipts, signatures included
     refusals   of sends that are too many, from frames to answers
@@ -15,9 +15,10 @@
     copies     sending on what has waited: delays, timers, transactions
     timers     putting messages on the timer wheel, and finding those that are due
     columns    records as columns, for Spark's workers
+    members    rows as members of batches, for Spark's workers
 
 Each does what a function of `orbitmq`, or the event loop, does, byte for byte, and leaves whatever is unusual to it. `orbitmq.accelerated` decides
 whether they are used.
 """
 
-INTERFACE = 15  # as in `orbitmq.accelerated`
+INTERFACE = 16  # as in `orbitmq.accelerated`

@@ -1,6 +1,8 @@
 """Records as the buffers of Arrow columns, for those who read topics and stores with Spark: the loops of `orbitmq.spark.decoding`.
 
     chain         where the records of a pull's body begin          decoding._chain
+    layout        where the parts of each record are                record_fields._layout
+    numbers       one field of each record                          record_fields.RecordFields
     gathered      scattered values made into one column             byte_ranges.binary_column
     properties    the map of each record, and single properties     property_columns.PropertyColumns
 
@@ -8,11 +10,11 @@ A column of values comes as two buffers: where each begins (32 bits, one more th
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from orbitmq_accelerator.byte_order cimport load32
+from orbitmq_accelerator.byte_order cimport load32, load64
 
 cdef enum:
     NAME_END = 1
@@ -20,7 +22,18 @@ cdef enum:
     MOST_ENTRIES = 64  # of one record: each is compared with those before it
     MOST_SINGLES = 8
     MOST_BYTES = 0x7FFFFFFF  # of one column
+    # A record: see orbitmq/message/record.py, which has the layout.
+    FIXED_BYTES = 91
+    MAGIC_AT = 4
+    SYS_FLAG_AT = 36
+    BODY_AT = 88
+    BORN_HOST_IPV6 = 0x10
+    STORE_HOST_IPV6 = 0x20
+    IPV6_EXTRA_BYTES = 12
+    MOST_V1_TOPIC = 127
 
+cdef uint32_t MAGIC_V1 = 0xDAA320A7
+cdef uint32_t MAGIC_V2 = 0xDAA320AB
 cdef uint64_t HIGH_BITS = 0x8080808080808080
 
 cdef struct Entry:
@@ -52,6 +65,88 @@ def chain(const uint8_t[::1] records, int64_t fixed_bytes):
                 break
             at += size
     return positions[: count * 8]
+
+
+def layout(const uint8_t[::1] memory, const int64_t[::1] starts):
+    """Ends, system flags, and begin and end of body and topic of each record: six columns of 64 bits, one behind the other.
+
+    None if the parts of some record do not add up: what is wrong with which is for Python to say.
+    """
+    cdef Py_ssize_t number, count = starts.shape[0]
+    cdef bytes columns = PyBytes_FromStringAndSize(NULL, 6 * count * 8)
+    cdef int64_t *out = <int64_t *>PyBytes_AS_STRING(columns)
+    cdef int64_t length = memory.shape[0]
+    cdef bint sound = True
+    with nogil:
+        for number in range(count):
+            if starts[number] < 0 or starts[number] + FIXED_BYTES > length:
+                sound = False
+            else:
+                sound = _parts_of(&memory[0], starts[number], length, out + number, count)
+            if not sound:
+                break
+    return columns if sound else None
+
+
+cdef inline bint _parts_of(const uint8_t *memory, int64_t at, int64_t length, int64_t *out, Py_ssize_t step) noexcept nogil:
+    cdef int64_t size = <int32_t>load32(memory + at), end = at + size, body_at = at + BODY_AT, body_end, topic_at, topic_bytes
+    cdef uint32_t magic = load32(memory + at + MAGIC_AT)
+    cdef int32_t sys_flag = <int32_t>load32(memory + at + SYS_FLAG_AT)
+    if size < FIXED_BYTES or end > length or (magic != MAGIC_V1 and magic != MAGIC_V2):
+        return False
+    if sys_flag & BORN_HOST_IPV6:
+        body_at += IPV6_EXTRA_BYTES
+    if sys_flag & STORE_HOST_IPV6:
+        body_at += IPV6_EXTRA_BYTES
+    if body_at + 3 > end:
+        return False
+    body_end = body_at + <int32_t>load32(memory + body_at - 4)
+    if body_end < body_at or body_end + 3 > end:
+        return False
+    if magic == MAGIC_V2:
+        topic_bytes, topic_at = _int16(memory + body_end), body_end + 2
+    else:
+        topic_bytes, topic_at = memory[body_end], body_end + 1
+        if topic_bytes > MOST_V1_TOPIC:
+            return False
+    if topic_bytes < 0 or topic_at + topic_bytes + 2 > end:
+        return False
+    size = _int16(memory + topic_at + topic_bytes)
+    if size < 0 or topic_at + topic_bytes + 2 + size != end:
+        return False
+    out[0] = end
+    out[step] = sys_flag
+    out[2 * step] = body_at
+    out[3 * step] = body_end
+    out[4 * step] = topic_at
+    out[5 * step] = topic_at + topic_bytes
+    return True
+
+
+cdef inline int64_t _int16(const uint8_t *at) noexcept nogil:
+    return <int16_t>((at[0] << 8) | at[1])
+
+
+def numbers(const uint8_t[::1] memory, const int64_t[::1] places, int width, bint is_signed):
+    """The number at each place, of 4 or 8 bytes, as 64 bits. Whoever asks knows that the places lie inside."""
+    cdef Py_ssize_t number, count = places.shape[0]
+    cdef bytes column = PyBytes_FromStringAndSize(NULL, count * 8)
+    cdef int64_t *out = <int64_t *>PyBytes_AS_STRING(column)
+    cdef int64_t last = memory.shape[0] - width
+    for number in range(count):
+        if places[number] < 0 or places[number] > last:
+            raise IndexError(f"a number at {places[number]} of {memory.shape[0]} bytes")
+    with nogil:
+        if width == 8:
+            for number in range(count):
+                out[number] = load64(&memory[0] + places[number])
+        elif is_signed:
+            for number in range(count):
+                out[number] = <int32_t>load32(&memory[0] + places[number])
+        else:
+            for number in range(count):
+                out[number] = load32(&memory[0] + places[number])
+    return column
 
 
 def gathered(const uint8_t[::1] memory, const int64_t[::1] starts, const int64_t[::1] ends):

@@ -36,6 +36,7 @@ H = TypeVar("H", bound="Header")
 _OUR_LANGUAGE: Final = "PYTHON"
 _OUR_LANGUAGE_BYTES: Final = _OUR_LANGUAGE.encode()
 _SHORT_BODY_BYTES: Final = 4096
+_LARGE_BODY_BYTES: Final = 64 * 1024  # not worth copying behind its header
 _BARE_HEADER: Final = (
     b'{"code":%d,"flag":%d,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
 )
@@ -236,6 +237,8 @@ def encode_pieces(command: Command) -> list[bytes | memoryview]:
         body_length = len(body) + sum(map(len, command.parts))
         return [frame_prefix(len(header), body_length) + header + body, *command.parts]
     prefix = frame_prefix(len(header), len(body))
+    if len(body) >= _LARGE_BODY_BYTES:
+        return [prefix + header, body]
     # Most answers are short, and then adding is quicker than joining.
     return [prefix + header + body if len(body) < _SHORT_BODY_BYTES else b"".join((prefix, header, body))]
 

@@ -18,7 +18,7 @@ from orbitmq.client.cluster import Cluster
 from orbitmq.client.config import ClientConfig, name_server_source
 from orbitmq.errors import ConfigError
 from orbitmq.protocol.signing import Credentials
-from orbitmq.spark.buffers import keep_large_buffers
+from orbitmq.spark.worker_process import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
@@ -130,7 +130,7 @@ class Link:
     """The connections of this process to one cluster, and the loop they live on."""
 
     def __init__(self, access: Access) -> None:
-        keep_large_buffers()
+        settle()
         self.access = access
         self.config = access.client_config()
         self.portal = portal.enter()

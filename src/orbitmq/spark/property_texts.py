@@ -22,7 +22,8 @@ _SEPARATORS: Final = f"[{NAME_END}{VALUE_END}]"
 DEDUP_ID: Final = "ORBITMQ_DEDUP_ID"
 
 # Made anew for each message, or given by columns of their own.
-_LEFT_OUT: Final = pa.array(sorted(RESERVED | {DEDUP_ID}), pa.string())
+LEFT_OUT: Final = tuple(sorted(RESERVED | {DEDUP_ID}))
+_LEFT_OUT: Final = pa.array(LEFT_OUT, pa.string())
 
 
 def entry(name: str, values: pa.Array) -> pa.Array:
@@ -82,10 +83,11 @@ def holds_separator(texts: pa.Array) -> npt.NDArray[np.bool_]:
 
 def _has_separators(texts: pa.Array) -> bool:
     """Whether any of them may: one look at the bytes of all. Hardly any text does, and looking at each takes long."""
-    data = texts.buffers()[2]
-    if data is None:
+    _, offsets_buffer, data = texts.buffers()
+    if data is None or not len(texts):
         return False
-    found = np.frombuffer(data, np.uint8)
+    offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1, texts.offset * 4)
+    found = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
     return bool(((found == ord(NAME_END)) | (found == ord(VALUE_END))).any())
 
 

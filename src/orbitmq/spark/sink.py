@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ROWS_AT_ONCE = 8192
+# Encoded together: many enough for what each step costs by itself, few enough to be in the processor's cache from step to step.
+_ROWS_AT_ONCE: Final = 8192
+_BYTES_AT_ONCE: Final = 2 << 20
 
 
 @dataclass
@@ -138,8 +140,11 @@ def _current_task(job_id: str) -> TaskName:
 def _sized(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In pieces that can be encoded together."""
     for batch in batches:
-        for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-            yield batch.slice(start, _ROWS_AT_ONCE)
+        count = batch.num_rows
+        pieces = max(-(-count // _ROWS_AT_ONCE), min(count, -(-batch.nbytes // _BYTES_AT_ONCE)))
+        for piece in range(pieces):
+            start, end = count * piece // pieces, count * (piece + 1) // pieces
+            yield batch.slice(start, end - start)
 
 
 def _report(messages: Sequence[WriterCommitMessage | None], what: str) -> None:

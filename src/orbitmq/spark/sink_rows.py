@@ -2,7 +2,8 @@
 
     columns ─> checks ─> property text ─> header + body + properties of every row in one buffer ─> cut into requests
 
-A member is drawn in message/batch.py.
+Where the accelerator is installed and all rows of a frame are as usual, its loop does it in one pass (sink_members.py). A member is drawn in
+message/batch.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from orbitmq.client.names import check_topic
 from orbitmq.errors import MessageError
 from orbitmq.message import properties as names
 from orbitmq.spark.property_texts import DEDUP_ID, entry, holds_separator, joined, keys_text, map_entries
+from orbitmq.spark.sink_members import compiled_members
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 _HEAD_BYTES: Final = 20
 _LEVEL_MS: Final = np.array(LEVEL_SECONDS, np.int64) * 1000
 _MS_PER_SECOND: Final = 1000
+_TEXT_COLUMNS: Final = (("tags", names.TAGS), ("orderKey", names.SHARDING_KEY))
+_DELAYS: Final = ("delay", "deliverAt", "delayLevel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class EncodedRows:
     topics: pa.Array
     members: pa.Array  # binary: the row as a member of a batch
     bodies: pa.Array
-    properties: pa.Array  # binary: for rows that cannot travel in a batch
+    properties: pa.Array | None  # binary: for rows that cannot travel in a batch; None where all can
     order_keys: pa.Array | None
     travels_alone: npt.NDArray[np.bool_]
 
@@ -62,6 +66,9 @@ class _Verdicts:
             self.reasons.append(reason)
             self.codes[rows & (self.codes == 0)] = len(self.reasons) - 1
 
+    def any(self) -> bool:
+        return len(self.reasons) > 1
+
 
 def encode_rows(
     batch: pa.RecordBatch, columns: dict[str, str], options: SinkOptions, ids: list[str], dedup_ids: pa.Array | None
@@ -71,6 +78,11 @@ def encode_rows(
     given = {column: _plain(batch.column(name)) for column, name in columns.items()}
     bodies = _bodies(given["body"], options.max_message_bytes, verdicts)
     topics = _topics(given.get("topic"), batch.num_rows, options.topic, verdicts)
+    quick = _by_the_loop(given, bodies, options, ids, dedup_ids) if not verdicts.any() else None
+    if quick is not None:
+        none_alone = np.zeros(batch.num_rows, bool)
+        encoded = EncodedRows(topics, quick, bodies, None, given.get("orderKey"), none_alone)
+        return encoded, RefusedRows(np.empty(0, np.int64), [])
     entries = [entry(names.UNIQUE_KEY, pa.array(ids, pa.string()))]
     if "dedupId" in given:
         entries.append(entry(DEDUP_ID, _given_dedup_ids(given["dedupId"], dedup_ids, verdicts)))
@@ -90,6 +102,28 @@ def encode_rows(
     refused = np.flatnonzero(~good)
     reasons = [verdicts.reasons[code] for code in verdicts.codes[refused]]
     return _chosen(encoded, pa.array(good), good), RefusedRows(refused, reasons)
+
+
+def _by_the_loop(
+    given: dict[str, pa.Array], bodies: pa.Array, options: SinkOptions, ids: list[str], dedup_ids: pa.Array | None
+) -> pa.Array | None:
+    """The members, if no row is unusual."""
+    if not given.keys().isdisjoint(_DELAYS):
+        return None
+    texts = [(names.UNIQUE_KEY, pa.array(ids, pa.string()))]
+    if "dedupId" in given:
+        texts.append((DEDUP_ID, _own_or_made(given["dedupId"], dedup_ids)))
+    elif dedup_ids is not None:
+        texts.append((DEDUP_ID, dedup_ids))
+    texts += [(name, given[column]) for column, name in _TEXT_COLUMNS if column in given]
+    keys = given.get("keys")
+    if keys is not None and not pa.types.is_string(keys.type):
+        keys, bad = keys_text(keys)
+        if bad.any():
+            return None
+    if keys is not None:
+        texts.append((names.KEYS, keys))
+    return compiled_members(bodies, texts, given.get("properties"), options.max_message_bytes)
 
 
 def cut(sizes: npt.NDArray[np.int64], max_bytes: int, max_rows: int) -> list[tuple[int, int]]:
@@ -148,13 +182,17 @@ def _topics(given: pa.Array | None, count: int, option: str, verdicts: _Verdicts
 def _given_dedup_ids(given: pa.Array, made: pa.Array | None, verdicts: _Verdicts) -> pa.Array:
     """Those of the rows; rows without one have what the sink made for them."""
     verdicts.refuse(holds_separator(given), "its dedupId holds a character that separates properties")
+    return _own_or_made(given, made)
+
+
+def _own_or_made(given: pa.Array, made: pa.Array | None) -> pa.Array:
     own = pc.if_else(pc.equal(pc.binary_length(given), 0), pa.scalar(None, pa.string()), given)
     return own if made is None else pc.coalesce(own, made)
 
 
 def _user_entries(given: dict[str, pa.Array], verdicts: _Verdicts) -> list[pa.Array]:
     entries = []
-    for column, name in (("tags", names.TAGS), ("orderKey", names.SHARDING_KEY)):
+    for column, name in _TEXT_COLUMNS:
         if column in given:
             texts = given[column]
             verdicts.refuse(holds_separator(texts), f"its {column} hold a character that separates properties")
@@ -174,7 +212,7 @@ def _user_entries(given: dict[str, pa.Array], verdicts: _Verdicts) -> list[pa.Ar
 
 def _delay_entries(given: dict[str, pa.Array], verdicts: _Verdicts) -> tuple[list[pa.Array], npt.NDArray[np.bool_]]:
     """What delays a row, and which rows are delayed: brokers take none of those in a batch."""
-    column = next((name for name in ("delay", "deliverAt", "delayLevel") if name in given), None)
+    column = next((name for name in _DELAYS if name in given), None)
     if column is None:
         return [], np.zeros(len(given["body"]), bool)
     values = given[column]

@@ -61,8 +61,9 @@ class SinkSender:
 
     def send(self, rows: EncodedRows) -> None:
         """Begins sending; waits while too much is on its way. Raises what an earlier request failed with."""
-        for topic in rows.topics.unique().to_pylist():
-            of_topic = np.flatnonzero(_equal(rows.topics, topic))
+        topics = rows.topics.unique().to_pylist()
+        for topic in topics:
+            of_topic = np.flatnonzero(_equal(rows.topics, topic)) if len(topics) > 1 else np.arange(len(rows.members))
             alone = of_topic[rows.travels_alone[of_topic]]
             together = of_topic[~rows.travels_alone[of_topic]]
             if len(alone):
@@ -113,6 +114,7 @@ class SinkSender:
         ]
 
     def _send_alone(self, topic: str, rows: EncodedRows, chosen: npt.NDArray[np.int64]) -> None:
+        assert rows.properties is not None, "some travel alone"
         order_keys = rows.order_keys.to_pylist() if rows.order_keys is not None else None
         for start in range(0, len(chosen), _SINGLES_AT_ONCE):
             messages = []

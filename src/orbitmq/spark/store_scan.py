@@ -21,6 +21,7 @@ from orbitmq.message.sysflags import INNER_BATCH
 from orbitmq.message.tags import tag_code
 from orbitmq.spark.decoding import RecordDecoder
 from orbitmq.spark.record_fields import BadRecord, Mask, Numbers, RecordBytes, RecordFields, sound_records
+from orbitmq.spark.worker_process import settle
 from orbitmq.storage.reader import StoreReader
 
 if TYPE_CHECKING:
@@ -99,13 +100,14 @@ def plan(scan: StoreScan, *, start: int | None = None) -> tuple[list[LogRange], 
 
 def read_range(scan: StoreScan, log_range: LogRange, projection: Projection) -> Iterator[Piece]:
     """Raises StoreCorrupt at the first damage unless the scan skips it."""
+    settle()
     reader = _reader(scan, log_range.log_end)
     segment = reader.log.segment_of(log_range.start)
     if segment is None:
         yield _expired(scan, log_range, projection)
         return
     data = RecordBytes(segment.memory)
-    queues = [key for key in _queue_keys(reader) if scan.wants_queue(*key)]
+    queues = [key for key in reader.queue_keys() if scan.wants_queue(*key)]
     entries = _entries(scan, reader, queues, log_range)
     decoder = RecordDecoder(projection.with_columns(["tags"] if scan.tags else []), broker_name=scan.broker_name)
     for rows in _batches(entries.sizes):
@@ -168,10 +170,6 @@ def _wanted_files(scan: StoreScan, reader: StoreReader, begin: int, end: int) ->
         if scan.begin_ms is not None and following is not None and following < scan.begin_ms - _CLOCK_SLACK_MS:
             continue
         yield max(begin, segment.start), min(end, segment.end)
-
-
-def _queue_keys(reader: StoreReader) -> list[tuple[str, int]]:
-    return [(queue.topic, queue.queue_id) for queue in reader.queues()]
 
 
 def _entries(scan: StoreScan, reader: StoreReader, queues: Sequence[tuple[str, int]], log_range: LogRange) -> _Entries:

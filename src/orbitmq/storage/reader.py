@@ -134,11 +134,14 @@ class StoreReader:
 
     def topics(self) -> list[str]:
         """Every topic that has a queue on disk, sorted."""
-        return sorted({topic for topic, _ in self._queue_keys()})
+        return sorted({topic for topic, _ in self.queue_keys()})
+
+    def queue_keys(self) -> list[tuple[str, int]]:
+        """Topic and id of every queue, sorted: without looking into any, as `queues` does."""
+        return sorted({*self._views, *self._unindexed})
 
     def queues(self, topic: str | None = None) -> list[QueueRange]:
-        keys = sorted(key for key in self._queue_keys() if topic in (None, key[0]))
-        return [self.queue(*key) for key in keys]
+        return [self.queue(*key) for key in self.queue_keys() if topic in (None, key[0])]
 
     def queue(self, topic: str, queue_id: int) -> QueueRange:
         """An empty range for a queue that is not there."""
@@ -316,9 +319,6 @@ class StoreReader:
         except MessageError:
             return None
         return segment.memory[position : position + size]
-
-    def _queue_keys(self) -> set[tuple[str, int]]:
-        return {*self._views, *self._unindexed}
 
     def _index_files(self) -> tuple[IndexFile, ...]:
         files = []
