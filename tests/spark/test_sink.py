@@ -155,6 +155,7 @@ def test_delays_become_levels_where_there_is_one_and_timers_elsewhere() -> None:
         ids = [f"id{number}" for number in range(batch.num_rows)]
         rows, refused = encode_rows(batch, {name: name for name in batch.schema.names}, options, ids, None)
         assert refused.reasons == []
+        assert rows.properties is not None
         return [decode_properties(text.as_py()) for text in rows.properties]
 
     seconds = properties(delay=pa.array([10.0, 12.5, None, 0.0]))
