@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from orbitmq.cli.lazy import HelpfulGroup
-from orbitmq.cli.spark_session import SparkPlace, require_spark, spark_options, status
+from orbitmq.cli.spark_session import SparkPlace, continuous_options, require_spark, spark_options, status
 
 
 @click.group(cls=HelpfulGroup)
@@ -41,17 +41,7 @@ def init(directory: Path, name: str, name_server: str, topic: str, form: str) ->
 
 @pipeline.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--continuous", is_flag=True, help="Go on until interrupted, instead of ending with the messages there are."
-)
-@click.option(
-    "--every",
-    "seconds",
-    type=click.FloatRange(min=0.1),
-    default=10.0,
-    show_default=True,
-    help="Seconds, with --continuous.",
-)
+@continuous_options(10.0)
 @click.option("--dry-run", is_flag=True, help="Only show tables, columns and plans.")
 @spark_options
 def run(place: SparkPlace, file: Path, continuous: bool, seconds: float, dry_run: bool) -> None:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from orbitmq.cli.options import target_options
-from orbitmq.cli.spark_session import SparkPlace, require_spark, size_text, spark_options, status, tasks_done
+from orbitmq.cli.spark_session import (
+    SparkPlace,
+    continuous_options,
+    require_spark,
+    size_text,
+    spark_options,
+    status,
+    tasks_done,
+)
 from orbitmq.cli.times import moment
 from orbitmq.clock import SystemClock
 
@@ -68,17 +76,7 @@ def lake_options(default_layout: str) -> Callable[[F], F]:
     show_default=True,
     help="Where a new archive begins: earliest or latest. Queues that come later are read whole.",
 )
-@click.option(
-    "--continuous", is_flag=True, help="Go on until interrupted, instead of ending with the messages there are."
-)
-@click.option(
-    "--every",
-    "seconds",
-    type=click.FloatRange(min=0.1),
-    default=60.0,
-    show_default=True,
-    help="Seconds, with --continuous.",
-)
+@continuous_options(60.0)
 @click.option(
     "--batch", type=click.IntRange(min=1), default=5_000_000, show_default=True, help="Messages a batch, at most."
 )

@@ -88,6 +88,26 @@ def spark_options(function: F) -> F:
     return bundled(function, "place", options, lambda master, conf: SparkPlace(master=master, conf=conf))
 
 
+def continuous_options(seconds: float) -> Callable[[F], F]:
+    """Gives the command `continuous` and `seconds`, of which so many are the default."""
+
+    def add(function: F) -> F:
+        every = click.option(
+            "--every",
+            "seconds",
+            type=click.FloatRange(min=0.1),
+            default=seconds,
+            show_default=True,
+            help="Seconds, with --continuous.",
+        )
+        going_on = click.option(
+            "--continuous", is_flag=True, help="Go on until interrupted, instead of ending with the messages there are."
+        )
+        return going_on(every(function))
+
+    return add
+
+
 def status(text: str) -> None:
     """Progress, on one line that is written over; nothing where nobody looks."""
     if sys.stderr.isatty():

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from orbitmq.client.queue_locks import TRUSTED_SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orbitmq.client.process_queue import ProcessQueue
     from orbitmq.client.received import ReceivedMessage
 
@@ -44,7 +46,16 @@ class _Waiting:
         self._futures: deque[asyncio.Future[None]] = deque()
         self._waking = False  # one was woken and has not run yet
 
-    async def wait(self) -> None:
+    async def until_taken(self, take_now: Callable[[int], list[ReceivedMessage]], count: int) -> list[ReceivedMessage]:
+        """What `take_now` gives, once it gives something; nothing only when all is closed."""
+        while not self.closed:
+            taken = take_now(count)
+            if taken:
+                return taken
+            await self._wait()
+        return []
+
+    async def _wait(self) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures.append(future)
         try:
@@ -109,12 +120,7 @@ class ConcurrentInbox:
         return []
 
     async def take(self, count: int) -> list[ReceivedMessage]:
-        while not self._waiting.closed:
-            taken = self.take_now(count)
-            if taken:
-                return taken
-            await self._waiting.wait()
-        return []
+        return await self._waiting.until_taken(self.take_now, count)
 
     def close(self) -> None:
         self._waiting.close()
@@ -158,12 +164,7 @@ class OrderlyInbox:
         return []
 
     async def take(self, count: int) -> list[ReceivedMessage]:
-        while not self._waiting.closed:
-            taken = self.take_now(count)
-            if taken:
-                return taken
-            await self._waiting.wait()
-        return []
+        return await self._waiting.until_taken(self.take_now, count)
 
     def done(self, held: ProcessQueue) -> None:
         """What was taken is done with; the next may be."""
