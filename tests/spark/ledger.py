@@ -66,9 +66,15 @@ def dying_stage(folder: str, after_rows: int) -> Stage:
     return stage
 
 
-def start(spark: SparkSession, name_server: str, topic: str, folder: Path, stage: Stage) -> StreamingQuery:
+def start(
+    spark: SparkSession, name_server: str, topic: str, folder: Path, stage: Stage, driver_rows: int = 1000
+) -> StreamingQuery:
     source = spark.readStream.format("rocketmq").options(
-        nameServer=name_server, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="100"
+        nameServer=name_server,
+        subscribe=topic,
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger="100",
+        driverRows=str(driver_rows),
     )
     return (
         source.load()

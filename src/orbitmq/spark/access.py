@@ -135,6 +135,7 @@ class Link:
         self.config = access.client_config()
         self.portal = portal.enter()
         self.cluster = self.portal.run(self._open())
+        self.bytes_an_offset: dict[Hashable, float] = {}  # what readers found, for those that come after them
         self._kept: dict[Hashable, Producer] = {}
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:

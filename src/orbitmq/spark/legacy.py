@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+    from orbitmq.spark.planning import RangesPartition
+    from orbitmq.spark.source_options import SourceOptions
+
 COLUMNS: Final = (
     "topic", "flag", "body", "properties", "brokerName", "queueId", "queueOffset", "bornTimestamp", "storeTimestamp",
 )  # fmt: skip
@@ -74,8 +77,8 @@ class _LegacyBatchReader(BatchReader):
 
 
 class _LegacyStreamReader(StreamReader):
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return map(_with_json_properties, super().read(partition))
+    def _rows(self, partition: RangesPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+        return map(_with_json_properties, super()._rows(partition, options))
 
 
 def _with_json_properties(batch: pa.RecordBatch) -> pa.RecordBatch:

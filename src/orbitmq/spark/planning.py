@@ -38,8 +38,12 @@ class RangesPartition(InputPartition):
         super().__init__(None)
         self.ranges = tuple(ranges)
 
+    @property
+    def offsets(self) -> int:
+        return sum(map(len, self.ranges))
+
     def __repr__(self) -> str:
-        return f"RangesPartition({len(self.ranges)} ranges, {sum(map(len, self.ranges))} offsets)"
+        return f"RangesPartition({len(self.ranges)} ranges, {self.offsets} offsets)"
 
 
 def ranges_between(start: Mapping[QueueRef, int], end: Mapping[QueueRef, int]) -> list[QueueRange]:

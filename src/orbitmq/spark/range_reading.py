@@ -28,7 +28,7 @@ from orbitmq.spark.pulling import BULK_BYTES, Pulled, pull_once
 from orbitmq.spark.queue_offsets import named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
     from orbitmq.client.filters import Subscription
@@ -79,9 +79,10 @@ class RangeReader:
     def batches(self, ranges: Iterable[QueueRange]) -> Iterator[pa.RecordBatch]:
         """At least one batch for Spark to see the schema of, unless nothing is found."""
         waiting: deque[Future[Segment]] = deque()
-        segments = self._segments(ranges)
+        wanted = list(ranges)
+        at_once = _SEGMENTS_AT_ONCE if self._is_foreseeable(wanted) else 1
+        segments = self._segments(wanted)
         try:
-            at_once = 1  # until it is known how large messages are
             while True:
                 while len(waiting) < at_once and (next_ := next(segments, None)) is not None:
                     waiting.append(self._link.submit(self._pulled(next_)))
@@ -100,6 +101,19 @@ class RangeReader:
             for future in waiting:
                 future.cancel()
 
+    def _is_foreseeable(self, ranges: Sequence[QueueRange]) -> bool:
+        """Whether it is known how large messages are, from tasks before, or they are few. If not, the first segment will tell."""
+        known = self._link.bytes_an_offset
+        sizes = [known.get(self._size_key(range_.queue.topic)) for range_ in ranges]
+        largest = max((size for size in sizes if size is not None), default=None)
+        if largest is None or None in sizes:
+            return sum(map(len, ranges)) <= _FIRST_SEGMENT
+        self._segment_offsets = _segment_offsets(largest)
+        return True
+
+    def _size_key(self, topic: str) -> tuple[str, str, str]:
+        return topic, self._options.tags, self._options.sql  # a filter makes it less
+
     def _segments(self, ranges: Iterable[QueueRange]) -> Iterator[QueueRange]:
         """Cut when they are asked for: the length follows what the segments before turned out to hold."""
         for range_ in ranges:
@@ -110,8 +124,9 @@ class RangeReader:
                 start = until
 
     def _learn_size(self, segment: Segment) -> None:
-        bytes_each = max(1.0, len(segment.records) / len(segment.range))
-        self._segment_offsets = min(max(int(_BATCH_BYTES / bytes_each), _SHORTEST_SEGMENT), _LONGEST_SEGMENT)
+        bytes_each = len(segment.records) / len(segment.range)
+        self._link.bytes_an_offset[self._size_key(segment.range.queue.topic)] = bytes_each
+        self._segment_offsets = _segment_offsets(bytes_each)
 
     # ---- pulling, on the link's loop
 
@@ -195,6 +210,11 @@ class RangeReader:
             columns = batch.columns[: len(self._projection.columns)]
             batch = pa.RecordBatch.from_arrays(columns, schema=self._projection.arrow)
         return batch
+
+
+def _segment_offsets(bytes_each: float) -> int:
+    """How many make a batch."""
+    return min(max(int(_BATCH_BYTES / max(1.0, bytes_each)), _SHORTEST_SEGMENT), _LONGEST_SEGMENT)
 
 
 def _as_named(batch: pa.RecordBatch, namespace: str) -> pa.RecordBatch:

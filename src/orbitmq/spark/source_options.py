@@ -29,6 +29,7 @@ WhenNone = Literal["error", "latest"]
 
 DEFAULT_GROUP: Final = "orbitmq-spark"
 _PULL_BATCH: Final = 16_384
+_DRIVER_ROWS: Final = 1000
 
 # The name of each option, and the names under which rocketmq-spark and Kafka's source knew it.
 OPTIONS: Final[dict[str, tuple[str, ...]]] = {
@@ -55,6 +56,7 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "minOffsetsPerTrigger": (),
     "maxTriggerDelay": (),
     "maxBytesPerTrigger": (),
+    "driverRows": (),
     "discoveryInterval": (),
     "retryTimeout": (),
     "pullBatchSize": ("pull.max.batch.size",),
@@ -111,6 +113,7 @@ class SourceOptions:
     min_partitions: int | None
     max_partitions: int | None
     limits: TriggerLimits
+    driver_rows: int
     discovery_ms: int
     retry_ms: int
     pull_batch: int
@@ -179,6 +182,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool, checking: bool 
         min_partitions=options.number("minPartitions"),
         max_partitions=options.number("maxPartitions"),
         limits=_limits(options),
+        driver_rows=options.number("driverRows", _DRIVER_ROWS, at_least=0) or 0,
         discovery_ms=options.duration_ms("discoveryInterval", 10_000),
         retry_ms=options.duration_ms("retryTimeout", 60_000),
         pull_batch=options.number("pullBatchSize", _PULL_BATCH) or _PULL_BATCH,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -30,6 +31,7 @@ from orbitmq.protocol.codes import ResponseCode
 from orbitmq.spark.access import link
 from orbitmq.spark.bounds import starting_offsets
 from orbitmq.spark.discovery import Found, extents, find_queues, min_offsets
+from orbitmq.spark.driver_rows import CarriesRows
 from orbitmq.spark.failures import plain_errors, plain_errors_in
 from orbitmq.spark.group_offsets import commit_offsets
 from orbitmq.spark.loss import report_loss
@@ -37,7 +39,6 @@ from orbitmq.spark.patience import may_pass, patiently
 from orbitmq.spark.planning import RangesPartition, plan, ranges_between
 from orbitmq.spark.pulling import pull_once
 from orbitmq.spark.queue_offsets import Offsets, OffsetsJson, from_json, listed, named, to_json
-from orbitmq.spark.range_reading import RangeReader
 from orbitmq.spark.rate_limits import TriggerPace
 
 if TYPE_CHECKING:
@@ -64,10 +65,11 @@ _SAMPLED_QUEUES: Final = 3
 _SAMPLED_MESSAGES: Final = 16
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(CarriesRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """On the driver it plans, and keeps state; in workers only `read` is called, which must not."""
 
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
+        super().__init__(options.driver_rows)
         self.options = options
         self.projection = projection
         self._pace = TriggerPace(options.limits)
@@ -135,12 +137,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif backwards:  # made anew, and allowed by failOnDataLoss=false, else `latestOffset` would have failed
             from_here.update(self._patiently(here, lambda: min_offsets(here.cluster, backwards)))
         ranges = ranges_between(from_here, until)
-        return plan(ranges, self.options.min_partitions, self.options.max_partitions)
+        planned = plan(ranges, self.options.min_partitions, self.options.max_partitions)
+        at_once = replace(self.options, retry_ms=0)
+        self.carry(planned, lambda partition: self._rows(partition, at_once))
+        return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangesPartition)
-        reader = RangeReader(link(self.options.access), self.options, self.projection)
-        return plain_errors_in(reader.batches(partition.ranges))
+        return plain_errors_in(self._rows(partition, self.options))
+
+    def _rows(self, partition: RangesPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+        from orbitmq.spark.range_reading import RangeReader  # a process that only plans can do without
+
+        return RangeReader(link(options.access), options, self.projection).batches(partition.ranges)
 
     @plain_errors
     def commit(self, end: dict[str, Any]) -> None:
