@@ -316,7 +316,7 @@ class _MemoryMap(MappedFile):
     def forget(self, start: int, end: int) -> None:
         """It stays there."""
 
-    def read_ahead(self, *, enabled: bool) -> None:
+    def read_ahead(self, start: int = 0, *, enabled: bool) -> None:
         """Nothing is ahead."""
 
     def close(self) -> None:

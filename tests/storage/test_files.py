@@ -336,18 +336,26 @@ def test_no_store_is_lost_to_pages_that_are_being_had_ready(tmp_path: Path) -> N
 class _Watched(MappedFile):
     """Of 24 MB: which of its pages are asked for, in megabytes."""
 
-    __slots__ = ("asked",)
+    __slots__ = ("asked", "may_go_on", "reads")
 
     def __init__(self, path: Path) -> None:
         LocalDisk().allocate(path, 24 << 20).close()
         self.asked: list[tuple[str, int, int]] = []
+        self.reads, self.may_go_on = threading.Event(), threading.Event()
+        self.may_go_on.set()
         super().__init__(path, os.open(path, os.O_RDWR), 24 << 20, writable=True)
 
     def read_in(self, start: int, end: int) -> None:
         self.asked.append(("read", start >> 20, end >> 20))
+        self.reads.set()
+        self.may_go_on.wait()
 
     def make_storable(self, start: int, end: int) -> None:
         self.asked.append(("storable", start >> 20, end >> 20))
+
+    def read_ahead(self, start: int = 0, *, enabled: bool) -> None:
+        self.asked.append(("reads on" if enabled else "reads no more", start >> 20, self.size >> 20))
+        super().read_ahead(start, enabled=enabled)
 
 
 def test_pages_of_a_file_are_asked_for_a_step_at_a_time(tmp_path: Path) -> None:
@@ -356,12 +364,38 @@ def test_pages_of_a_file_are_asked_for_a_step_at_a_time(tmp_path: Path) -> None:
     position, turns = 0, []
     while position < file.size:
         position = pages.want(file, position)
+        pages.stop()  # which lets it end what it does
         turns.append(position)
-    pages.stop()
     pages.stop()
     file.close()
     assert turns == [n * STEP_BYTES for n in range(1, 25)]
-    assert file.asked == [("read", 0, 16), ("read", 16, 20), ("read", 20, 24)]
+    assert file.asked == [("reads no more", 0, 24), ("read", 0, 16), ("read", 16, 20), ("read", 20, 24)]
+
+
+def test_pages_that_the_appender_has_passed_are_not_had_ready(tmp_path: Path) -> None:
+    file = _Watched(tmp_path / "file")
+    pages = PagesAhead()
+    file.may_go_on.clear()
+    pages.want(file, 1 << 20)
+    file.reads.wait()
+    for megabyte in range(2, 21):
+        pages.want(file, megabyte << 20)
+    file.may_go_on.set()
+    pages.stop()
+    file.close()
+    assert file.asked == [("reads no more", 1, 24), ("read", 1, 17), ("read", 20, 24)]
+
+
+def test_the_system_reads_on_in_a_file_that_is_not_appended_to_any_more(tmp_path: Path) -> None:
+    first, second = _Watched(tmp_path / "first"), _Watched(tmp_path / "second")
+    pages = PagesAhead()
+    pages.want(first, 20 << 20)
+    pages.want(second, 0)
+    pages.stop()
+    for file in (first, second):
+        file.close()
+    assert [asked for asked in first.asked if asked[0] != "read"] == [("reads no more", 20, 24), ("reads on", 0, 24)]
+    assert second.asked == [("reads no more", 0, 24), ("read", 0, 16)]
 
 
 def test_while_much_is_written_the_next_pages_are_made_storable(tmp_path: Path) -> None:
@@ -371,9 +405,9 @@ def test_while_much_is_written_the_next_pages_are_made_storable(tmp_path: Path) 
     for step_ms in (1000, 50, 10, BUSY_STEP_MS + 1, 0, -5, 25, 25, 25, 25, 25, 25):
         clock.advance(ms=step_ms)
         position = pages.want(file, position)
-    pages.stop()
+        pages.stop()  # which lets it end what it does
     file.close()
     assert [asked[1:] for asked in file.asked if asked[0] == "storable"] == [
-        (1, 3), (2, 8), (4, 16), (6, 9), (7, 10), (8, 11), (9, 12), (10, 13), (11, 14),
+        (1, 3), (2, 8), (4, 20), (6, 9), (7, 10), (8, 11), (9, 12), (10, 13), (11, 14),
     ]  # fmt: skip
     assert [asked[1:] for asked in file.asked if asked[0] == "read"] == [(0, 16), (16, 20), (20, 24)]

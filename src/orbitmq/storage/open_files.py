@@ -65,6 +65,17 @@ def _room_left(path: Path) -> str:
     return f", {free / (1 << 20):,.1f} of {total / (1 << 20):,.1f} MiB are free"
 
 
+def _read_in(descriptor: int, start: int, end: int) -> None:
+    """All of it, into memory that nobody looks at. The descriptor is closed."""
+    # Many pieces into one buffer by one call: a thread that comes back often competes for the interpreter lock.
+    pieces = [bytearray(_READ_IN_BYTES)] * _READ_IN_PIECES
+    try:
+        for at in range(start, end, _READ_IN_BYTES * _READ_IN_PIECES):
+            os.preadv(descriptor, pieces[: -(-(end - at) // _READ_IN_BYTES)], at)
+    finally:
+        os.close(descriptor)
+
+
 class MappedFile:
     """A file as memory. `close` gives the descriptor back; the memory goes when the last view of it does."""
 
@@ -126,6 +137,7 @@ class MappedFile:
 
     def read_in(self, start: int, end: int) -> None:
         """Have the pages of [start, end) in memory, which waits for them but changes nothing. Not on a closed file."""
+        pages = compiled("pages")
         with self._sync_lock:
             if self._descriptor < 0:
                 return
@@ -134,18 +146,17 @@ class MappedFile:
                     # The system knows of this one that it reads on and on, whatever is looked at through the map meanwhile. Then
                     # it brings megabytes as one large page, which are mapped with one fault.
                     self._reader = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-                descriptor = os.dup(self._reader)  # a sync must not wait for this, nor this for a sync
+                # A sync must not wait for this, nor this for a sync.
+                descriptor = os.dup(self._reader) if pages is None else pages.duplicate(self._reader)
             except OSError as cause:
                 raise storage_error("open", self.path, cause) from cause
-        # Many pieces into one buffer by one call: a thread that comes back often competes for the interpreter lock.
-        pieces = [bytearray(_READ_IN_BYTES)] * _READ_IN_PIECES
         try:
-            for at in range(start, end, _READ_IN_BYTES * _READ_IN_PIECES):
-                os.preadv(descriptor, pieces[: -(-(end - at) // _READ_IN_BYTES)], at)
+            if pages is None:
+                _read_in(descriptor, start, end)
+            else:
+                pages.read_in(descriptor, start, end)
         except OSError as cause:
             raise storage_error("read", self.path, cause) from cause
-        finally:
-            os.close(descriptor)
 
     def make_storable(self, start: int, end: int) -> None:
         """Stores to these pages will need nothing of the system, until they are written back, as they will be: they count as changed.
@@ -180,10 +191,12 @@ class MappedFile:
         finally:
             os.close(descriptor)
 
-    def read_ahead(self, *, enabled: bool) -> None:
-        """Whether the system should read on when a page of it is needed: good for catching up, bad for looking around."""
-        if self.size:
-            cast("mmap.mmap", self.memory.obj).madvise(mmap.MADV_NORMAL if enabled else mmap.MADV_RANDOM)
+    def read_ahead(self, start: int = 0, *, enabled: bool) -> None:
+        """Whether the system should read on when a page behind `start` is needed: good for catching up, bad for looking around."""
+        start = start // PAGE_BYTES * PAGE_BYTES
+        if start < self.size:
+            advice = mmap.MADV_NORMAL if enabled else mmap.MADV_RANDOM
+            cast("mmap.mmap", self.memory.obj).madvise(advice, start, self.size - start)
 
     def close(self) -> None:
         with self._sync_lock:

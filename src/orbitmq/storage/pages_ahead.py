@@ -2,7 +2,7 @@
 
 The first store into a page of a mapped file makes the kernel find and clear it, and several megabytes behind it while it is at it:
 milliseconds in which an appender stands still. A thread reads that part of the file beforehand, which costs the same but nobody's
-time.
+time. Where it is late all the same, the appender waits for one page: the system is told not to bring more of a file that is appended to.
 
 While much is written that is not enough. The first store into a page, and the first after it was written back, also tells the file system
 of it. That waits for a journal that is being committed, and pauses who stores faster than the disk writes: tens of milliseconds each
@@ -36,9 +36,8 @@ STORABLE_MS: Final = 50  # what will be written in that time, if it goes on like
 
 class _Wanted(NamedTuple):
     file: MappedFile
-    start: int
-    end: int
-    storable: bool  # and not only in memory
+    position: int
+    storable_bytes: int  # behind it; the rest need only be in memory
 
 
 class PagesAhead:
@@ -47,30 +46,33 @@ class PagesAhead:
     def __init__(self, clock: Clock | None = None) -> None:
         """Without a clock, pages are read and no more."""
         self._clock = clock
-        self._wanted: SimpleQueue[_Wanted | None] = SimpleQueue()
+        self._calls: SimpleQueue[bool] = SimpleQueue()  # whether to go on
         self._thread: Thread | None = None
-        self._file: MappedFile | None = None
-        self._read_to = 0  # the part of the file before this was asked for
+        self._wanted: _Wanted | None = None  # last; what was wanted before is of no use any more
         self._last_step_ms = 0
+        self._file: MappedFile | None = None  # the thread's: what it reads, and how far it got
+        self._read_to = 0
 
     def want(self, file: MappedFile, position: int) -> int:
         """Writing goes on at `position`. Returns at once: the position from where on to ask again."""
-        if file is not self._file:
-            self._file, self._read_to = file, position
-        storable_bytes = self._storable_bytes()
-        if storable_bytes:
-            # Also those that were storable before: they may have been written back since. But in memory they must be.
-            self._ask(_Wanted(file, position, min(position + storable_bytes, self._read_to), storable=True))
-        end = min(position + AHEAD_BYTES, file.size)
-        if end - self._read_to >= READ_BYTES or end == file.size:
-            self._ask(_Wanted(file, self._read_to, end, storable=False))
-            self._read_to = end
+        before = self._wanted
+        if before is None or before.file is not file:
+            # Who stores to a page before it is ready waits for that page, not for eight megabytes.
+            file.read_ahead(position, enabled=False)
+            if before is not None:
+                before.file.read_ahead(enabled=True)
+        self._wanted = _Wanted(file, position, self._storable_bytes())
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="orbitmq-pages-ahead", daemon=True)
+            self._thread.start()
+        if self._calls.empty():
+            self._calls.put(True)
         return min(position + STEP_BYTES, file.size)
 
     def stop(self) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
-            self._wanted.put(None)
+            self._calls.put(False)
             thread.join()
 
     def _storable_bytes(self) -> int:
@@ -83,21 +85,25 @@ class PagesAhead:
             return 0
         return STEP_BYTES + STEP_BYTES * STORABLE_MS // max(took_ms, 1)
 
-    def _ask(self, wanted: _Wanted) -> None:
-        if wanted.end <= wanted.start:
-            return
-        if self._thread is None:
-            self._thread = Thread(target=self._run, name="orbitmq-pages-ahead", daemon=True)
-            self._thread.start()
-        self._wanted.put(wanted)
-
     def _run(self) -> None:
-        while (wanted := self._wanted.get()) is not None:
+        while self._calls.get():
+            wanted = self._wanted
+            assert wanted is not None, "it is set before the call"
             try:
-                if wanted.storable:
-                    wanted.file.make_storable(wanted.start, wanted.end)
-                else:
-                    wanted.file.read_in(wanted.start, wanted.end)
+                self._have_ready(*wanted)
             except StorageError as error:
                 # Whoever needs these bytes will be told; here nobody does yet.
                 logger.warning("could not have pages ready: %s", error)
+
+    def _have_ready(self, file: MappedFile, position: int, storable_bytes: int) -> None:
+        if file is not self._file:
+            self._file, self._read_to = file, 0
+        self._read_to = max(self._read_to, position)
+        end = min(position + AHEAD_BYTES, file.size)
+        if end - self._read_to >= READ_BYTES or end == file.size > self._read_to:
+            file.read_in(self._read_to, end)
+            self._read_to = end
+        # Also those that were storable before: they may have been written back since. But in memory they must be.
+        storable_to = min(position + storable_bytes, self._read_to)
+        if storable_to > position:
+            file.make_storable(position, storable_to)
