@@ -12,18 +12,9 @@ import pytest
 from orbitmq.cli.entry import cli
 from orbitmq.cli.view import FORMATS
 from tests.cli import schemas
+from tests.cli.story import IN_THE_BACKGROUND, SPARK_FOR_PEOPLE, STORY
 from tests.cli.test_acl import GUARDED, ROOT
-from tests.cli.tour import (
-    AFTER,
-    BEFORE,
-    IN_THE_BACKGROUND,
-    MENDING,
-    STORY,
-    WHILE_THE_APP_RUNS,
-    Tour,
-    command_in,
-    leaves,
-)
+from tests.cli.tour import Tour, command_in, leaves
 from tests.interop import orbit
 
 if TYPE_CHECKING:
@@ -31,33 +22,17 @@ if TYPE_CHECKING:
 
 TREE: Final = Path(__file__).parent.parent.parent
 
-# What the story does not hold, and where it is run instead.
+# What the story does not hold, and where the program is run instead.
 ON_OURS: Final = {
     "dev": "tests/cli/test_dev.py",
     "nameserver": "tests/interop/orbit.py",  # the story's own name server
     "broker": "tests/interop/orbit.py",  # and its broker
-    "completion": "tests/cli/test_messages.py",
-    "pipeline init": "tests/spark/test_pipeline.py",
-    "pipeline run": "tests/spark/test_pipeline.py",
-    "spark archive": "tests/spark/test_lake.py",
-    "spark compact": "tests/spark/test_table_formats.py",
-    "spark export-store": "tests/spark/test_lake.py",
-    "spark replay": "tests/spark/test_commands.py",
-    "spark sql": "tests/spark/test_commands.py",
-    "spark dlq": "tests/spark/test_commands.py",
-    "spark trace": "tests/spark/test_commands.py",
-    "spark stats": "tests/spark/test_commands.py",
 }
-_SPARK: Final = "tests/interop/test_spark_on_apaches_servers.py"
 ON_APACHES: Final = {
     "nameserver": "tests/interop/test_every_command.py",  # Apache's broker registers there
     "broker": "tests/interop/test_every_command.py",  # registers with Apache's name server
-    **{name: _SPARK for name in ON_OURS if name.startswith(("spark ", "pipeline "))},
 }
-WITHOUT_APACHES: Final = {
-    "dev": "starts servers of ours",
-    "completion": "prints a script",
-}
+WITHOUT_APACHES: Final = {"dev": "starts servers of ours"}
 # A command that shows something belongs into tests/cli/field_tables.py, not here.
 WITHOUT_JSON: Final = {
     "broker", "console", "nameserver", "run", "completion", "pipeline init", "pipeline run",
@@ -124,22 +99,31 @@ def test_what_is_not_as_documented_is_seen(name: str, value: Any, problem: str |
     assert found == [] if problem is None else found[0].startswith(problem), found
 
 
-@pytest.fixture
-def tour(tmp_path: Path) -> Iterator[Tour]:
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
+    """Where they are, and their words for the story."""
+    folder = tmp_path_factory.mktemp("every-command")
     with ExitStack() as stack:
-        name_server = orbit.start_name_server(tmp_path / "nameserver")
+        name_server = orbit.start_name_server(folder / "nameserver")
         stack.callback(name_server.process.kill)
-        broker = orbit.start_broker(tmp_path / "broker", name_server.address, settings=GUARDED)
+        settings = {**GUARDED, "traceTopicEnable": "true"}
+        broker = orbit.start_broker(folder / "broker", name_server.address, settings=settings)
         stack.callback(broker.process.kill)
-        words = {"broker": broker.name, "store": str(broker.folder / "store")}
-        yield Tour(name_server.address, tmp_path, words, ROOT)
+        yield name_server.address, {"broker": broker.name, "store": str(broker.folder / "store")}
+
+
+@pytest.fixture
+def tour(servers: tuple[str, dict[str, str]], tmp_path: Path) -> Tour:
+    address, words = servers
+    return Tour(address, tmp_path, words, ROOT)
 
 
 @pytest.mark.timeout(600)
 def test_the_story_of_every_command(tour: Tour) -> None:
-    tour.tell(BEFORE)
-    tour.visit_console()
-    with tour.running_app():
-        tour.tell(WHILE_THE_APP_RUNS)
-    tour.tell(AFTER)
-    tour.tell(MENDING)
+    tour.tell_everything()
+
+
+@pytest.mark.timeout(1800)
+def test_the_story_of_sparks_commands(tour: Tour) -> None:
+    tour.tell_of_spark()
+    tour.tell(SPARK_FOR_PEOPLE)

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbitmq.storage.files import LocalDisk
 from orbitmq.testing import Server
 from tests.child import child
 from tests.cli.kit import Command, wait_until
+from tests.cli.test_acl import GUARDED, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -225,14 +227,44 @@ def strict() -> Iterator[Command]:
         yield command
 
 
-def test_a_full_disk_is_said_to_be_full() -> None:
-    with Server() as full:
+def test_a_full_disk_is_said_to_be_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalDisk, "used_percent", lambda *_: 95)
+    with Server(settings={"cleanResourceInterval": "20"}) as full:
         command = Command(full.address)
         command.ok("topic", "create", "T", "-q", "1")
-        full.refuse_sends("the disk is full: 0 of 100 MiB are free")
-        outcome = command.failure("msg", "send", "T", "x", "--timeout", "2")
+        wait_until(lambda: command("msg", "send", "T", "x").code != 0)  # it looks every 20 ms
+        outcome = command.failure("msg", "send", "T", "x")
     assert outcome.code == FAILED
-    assert "the disk is full" in outcome.err
+    assert "the disk is 95% full: " in outcome.err
+    assert "make room" in outcome.err
+    assert is_answered(outcome.err)
+
+
+@pytest.mark.parametrize(
+    ("credentials", "cause"),
+    [
+        (None, "username cannot be null"),
+        ((ROOT[0], "guessed"), "check signature failed"),
+        (("nobody", "her-secret"), "User:nobody is not found"),
+        (("alice", "alice-secret"), "User:alice has no permission to access Topic:Theirs"),
+    ],
+    ids=["nobody in particular", "a wrong secret", "an unknown user", "not granted"],
+)
+def test_who_may_not_is_told_why(guarded: str, credentials: tuple[str, str] | None, cause: str) -> None:
+    outcome = Command(guarded, credentials).failure("msg", "send", "Theirs", "x")
+    assert outcome.code == NOT_PERMITTED
+    assert cause in outcome.err
+    assert "check credentials" in outcome.err
+    assert is_answered(outcome.err), f"docs/faq.md does not say what to do about: {outcome.err}"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    with Server(settings=GUARDED) as running:
+        root = Command(running.address, ROOT)
+        root.ok("topic", "create", "Theirs")
+        root.ok("acl", "user", "create", "alice", "--password", "alice-secret")
+        yield running.address
 
 
 def test_a_message_too_large_is_refused_before_it_is_sent(strict: Command, tmp_path: Path) -> None:
@@ -267,6 +299,9 @@ def test_a_message_too_large_is_refused_before_it_is_sent(strict: Command, tmp_p
         (("msg", "send", "T", "x", "--file", "no-such-file"), ["no-such-file"]),
         (("topic", "tail", "T", "--filter", "a", "--sql", "b"), ["exclude each other"]),
         (("store", "ls", "no-such-folder"), ["no-such-folder"]),
+        (("spark", "sql", "SELECT 1", "--secret-key", "sk"), ["--access-key and --secret-key belong together"]),
+        (("spark", "archive", "--to", "lake"), ["name topics, or give --pattern"]),
+        (("pipeline", "run", "pipeline.toml", "--access-key", "ak"), ["belong together"]),
         (("help", "topic"), ["No such command 'help': did you mean '--help'?"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -342,6 +377,8 @@ def test_a_port_in_use_is_named(server: Server, tmp_path: Path) -> None:
         (("broker", "--set", "listenPort=many"), ["listenPort=many"]),
         (("broker", "--store", "a-file/store", "--port", "0"), ["a-file", "name another folder"]),
         (("nameserver", "-c", "a-folder"), ["a-folder"]),
+        (("run", "nowhere:app"), ["cannot load 'nowhere:app'", "is this the right folder?"]),
+        (("dev", "--ephemeral", "--topics", "no-such-file"), ["no-such-file"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

@@ -1,11 +1,12 @@
 """Every command as a user types it: the real program, in a process of its own, against a cluster of real servers.
 
-One story, told on our servers (test_every_command.py) and on Apache's (tests/interop/test_every_command.py). What is printed as JSON
-is held against docs/cli-schemas.json.
+One story (story.py), told on our servers (test_every_command.py) and on Apache's (tests/interop/test_every_command.py). What is printed
+as JSON is held against docs/cli-schemas.json.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import re
@@ -15,110 +16,32 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import click
 
+import orbitmq as mq
 from orbitmq.cli.entry import cli
 from tests import golden_stores
 from tests.cli import schemas
 from tests.cli.field_tables import STREAMS
+from tests.cli.story import AFTER, APP, BEFORE, BEFORE_SPARK, MENDING, SPARK, UNTIL_SPARK, WHILE_THE_APP_RUNS
 from tests.console.visitor import Visitor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from tests.cli.story import Typed
+
 PATIENCE_SECONDS: Final = 90.0
 _PAUSE_SECONDS: Final = 0.2
+_SPARK_SETTINGS: Final = (
+    "spark.driver.defaultJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"  # half the time to start
+)
 _CHANGES: Final = ("msg send", "bench")  # print JSON, but are not to be repeated until they say the right thing
 _tours: Final = itertools.count(1)
 _VERBS: Final = "mqadmin"  # whose verbs have tests of their own: test_mqadmin.py, tests/interop/test_our_mqadmin.py
-
-
-class Typed(NamedTuple):
-    """What is typed behind `orbitmq`, with {words} of the cluster; a part of what it prints; its exit code."""
-
-    text: str
-    says: str = ""
-    code: int = 0
-
-
-# Handles what is good, and gives up at once what is bad.
-APP: Final = """
-import orbitmq as mq
-app = mq.App(credentials={credentials})
-@app.subscriber("{topic}", group="{group}", start="earliest")
-async def handle(message: mq.Message) -> None:
-    if message.tag == "bad":
-        raise mq.RetryLater("no use", delay_level=-1)
-"""
-
-BEFORE: Final = (
-    Typed("cluster -o json", '"masters": 1'),
-    Typed("broker ls -o json", '"{broker}"'),
-    Typed("broker describe {broker} -o json", '"brokerVersionDesc"'),
-    Typed("broker config {broker} fileReservedTime=50 --yes", "changed fileReservedTime on {broker}"),
-    Typed("broker config {broker} fileReservedTime -o json", '"50"'),
-    Typed("topic create {topic} -q 2", "{topic}"),
-    Typed("topic update {topic} -q 3", "{topic}"),
-    Typed("topic describe {topic} -o json", '"write_queues": 3'),
-    Typed("topic ls {topic} -o json", '"{topic}"'),
-    Typed("group create {group} --max-retries 3", "{group}"),
-    Typed("group update {group} --max-retries 2", "{group}"),
-    Typed("msg send {topic} hello --queue {broker}:0 --key k1 --tag bad -o json", '"SEND_OK"'),
-    Typed("msg send {topic} hello --queue {broker}:1 --key k2 --tag good -o json", '"SEND_OK"'),
-    Typed("msg get {id} --topic {topic} -o json", '"k2"'),
-    Typed("msg find {topic} --key k1 -o json", '"bad"'),
-    Typed("topic tail {topic} --from earliest --count 2 -o json", '"good"'),
-    Typed("store ls {store} --topic {topic} -o json", '"messages": 1'),
-    Typed("store dump {store} --topic {topic} -o json", '"k1"'),
-)
-WHILE_THE_APP_RUNS: Final = (
-    Typed("group connections {group} -o json", '"PYTHON"'),
-    Typed("group ls {group} -o json", '"{group}"'),
-    Typed("group describe {group} -o json", '"max_retries": 2'),
-    Typed("group lag {group} --topic {topic} -o json", '"lag": 0'),
-    Typed("group lag {group} --queues -o json", '"committed": 1'),
-    Typed("msg trace {id} --topic {topic} -o json", '"{group}"'),
-    Typed("broker stats --topic {topic} -o json", '"{topic}"'),
-    Typed("dlq ls -o json", '"{group}"'),
-    Typed("dlq ls {group} -o json", '"k1"'),
-    Typed("dlq export {group}", '"k1"'),
-    Typed("dlq resend {group} --yes", "sent 1 dead letters again"),
-    Typed("doctor --topic {topic} --group {group} -o json", "they subscribe to the same"),
-)
-AFTER: Final = (
-    Typed("group create {copy}", "{copy}"),
-    Typed("group reset {copy} --topic {topic} --to-earliest --yes", "{copy}"),
-    Typed("group clone {group} {copy} --topic {topic} --yes", "{copy}"),
-    Typed("group lag {copy} --queues -o json", '"committed": 1'),
-    Typed("bench --topic {topic} --messages 50 --size 10 --read -o json", '"messages": 50'),
-    Typed("acl user create {user} --password a-secret", "created user {user}"),
-    Typed("acl user update {user} --password another-secret", "changed user {user}"),
-    Typed("acl user ls -o json", '"{user}"'),
-    Typed("acl grant {user} Topic:{topic} --action Sub", "allowed {user} Sub on Topic:{topic}"),
-    Typed("acl policy grant {user} Group:{group} --action Sub", "allowed {user} Sub"),
-    Typed("acl ls {user} -o json", '"Topic:{topic}"'),
-    Typed("acl policy ls {user} -o json", '"Group:{group}"'),
-    Typed("acl check {user} Sub Topic:{topic} -o json", '"allowed": true'),
-    Typed("acl check {user} Pub Topic:{topic} -o json", '"allowed": false', code=5),
-    Typed("acl export -o json", '"{user}"'),
-    Typed("acl revoke {user} --resource Topic:{topic} --yes", "took 1 policies"),
-    Typed("acl policy revoke {user} --yes", "took 1 policies"),
-    Typed("acl user rm {user} --yes", "deleted user {user}"),
-    Typed("mqadmin clusterList", "{broker}"),
-    Typed("group rm {copy} --yes", "{copy}"),
-    Typed("topic rm {topic} --yes", "{topic}"),
-)
-MENDING: Final = (
-    Typed("store verify {damaged} -o json", '"commitlog/stray"', code=1),
-    Typed("store repair {damaged} --dry-run -o json", '"kept_in": null'),
-    Typed("store repair {damaged} --yes -o json", '"move commitlog/stray aside"'),
-    Typed("store verify {damaged} -o json", '"findings": []'),
-)
-STORY: Final = (*BEFORE, *WHILE_THE_APP_RUNS, *AFTER, *MENDING)
-IN_THE_BACKGROUND: Final = {"run", "console"}
 
 
 def leaves(group: click.Group = cli, context: click.Context | None = None, path: str = "") -> Iterator[str]:
@@ -165,14 +88,34 @@ class Tour:
         self, name_server: str, folder: Path, words: Mapping[str, str], credentials: tuple[str, str] | None = None
     ) -> None:
         self._folder = folder
+        self._name_server = name_server
+        self._credentials = credentials
         damaged = golden_stores.unpack("5.3.3", folder / "kept")
         (damaged / "commitlog" / "stray").write_text("put here by mistake")
         number = next(_tours)  # a test that is repeated finds what it made the first time
         names = {name: f"{name.capitalize()}OfTour{number}" for name in ("topic", "group", "copy", "user")}
         self._words = {**words, **names, "damaged": str(damaged), "credentials": repr(credentials)}
-        self._environment = {**os.environ, "NAMESRV_ADDR": name_server, "HOME": str(folder)}
+        (folder / "spark-defaults.conf").write_text(_SPARK_SETTINGS)
+        home = {"HOME": str(folder), "SPARK_CONF_DIR": str(folder)}
+        self._environment = {**os.environ, "NAMESRV_ADDR": name_server, **home}
         if credentials is not None:
             self._environment |= {"ORBITMQ_ACCESS_KEY": credentials[0], "ORBITMQ_SECRET_KEY": credentials[1]}
+
+    def tell_everything(self) -> None:
+        """But what is Spark's."""
+        self.tell(BEFORE)
+        self.visit_console()
+        with self.running_app():
+            self.tell(WHILE_THE_APP_RUNS)
+        self.tell(AFTER)
+        self.tell(MENDING)
+
+    def tell_of_spark(self) -> None:
+        self.tell(BEFORE_SPARK)
+        with self.running_app():
+            self.tell(UNTIL_SPARK)
+        asyncio.run(self._send_traced())
+        self.tell(SPARK)
 
     def tell(self, story: Sequence[Typed]) -> None:
         for typed in story:
@@ -186,11 +129,16 @@ class Tour:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             done = self._run(words)
-            if done.returncode == typed.code and wanted in done.stdout:
+            if done.returncode == typed.code and wanted in (done.stdout or done.stderr):
                 break
-            may_repeat = schema is not None and schema not in _CHANGES and time.monotonic() < deadline
+            only_looks = schema is not None and schema not in _CHANGES and "--yes" not in words
+            may_repeat = only_looks and time.monotonic() < deadline
             assert may_repeat, f"orbitmq {shlex.join(words)}: wanted {wanted!r} and {typed.code}; got {done}"
             time.sleep(_PAUSE_SECONDS)
+        if done.stdout == "":
+            assert re.fullmatch(r"orbitmq: [^\n]+\n", done.stderr), done
+        elif "--yes" not in words:  # which shows, before it goes on, what it would have asked
+            assert done.stderr == "", done
         if schema is not None and ("json" in words or schema in STREAMS):
             value = schemas.printed_value(schema, done.stdout)
             schemas.check(schema, value)
@@ -207,6 +155,14 @@ class Tour:
             cwd=self._folder,
             env=self._environment,
         )
+
+    async def _send_traced(self) -> None:
+        async with (
+            mq.connect(self._name_server, credentials=self._credentials) as client,
+            mq.Tracer(client) as tracer,
+            client.producer(group="TracedOnTour", hooks=[tracer]) as producer,
+        ):
+            await producer.send(self._words["topic"], b"traced", tag="traced")
 
     @contextmanager
     def running_app(self) -> Iterator[None]:

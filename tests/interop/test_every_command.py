@@ -1,4 +1,4 @@
-"""The story of every command (tests/cli/tour.py) on Apache's name server and broker; and our servers among Apache's."""
+"""The story of every command (tests/cli/story.py) on Apache's name server and broker; and our servers among Apache's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.tour import AFTER, BEFORE, MENDING, WHILE_THE_APP_RUNS, Tour, Typed
+from tests.cli.story import Typed
+from tests.cli.tour import Tour
 from tests.interop import apache, orbit
 from tests.interop.apache import BrokerPlan
 from tests.interop.java import build
@@ -53,13 +54,12 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
 
 
 def test_the_story_of_every_command(mixed: Mixed, tmp_path: Path) -> None:
-    tour = Tour(mixed.theirs.address, tmp_path, mixed.words)
-    tour.tell(BEFORE)
-    tour.visit_console()
-    with tour.running_app():
-        tour.tell(WHILE_THE_APP_RUNS)
-    tour.tell(AFTER)
-    tour.tell(MENDING)
+    Tour(mixed.theirs.address, tmp_path, mixed.words).tell_everything()
+
+
+@pytest.mark.timeout(1800)
+def test_the_story_of_sparks_commands(mixed: Mixed, tmp_path: Path) -> None:
+    Tour(mixed.theirs.address, tmp_path, mixed.words).tell_of_spark()
 
 
 def test_our_name_server_knows_apaches_broker_and_apaches_knows_ours(mixed: Mixed, tmp_path: Path) -> None:

@@ -1,22 +1,20 @@
-"""The data pipeline against Apache's name servers and brokers of both releases, with messages from and for Apache's Java client."""
+"""The data pipeline against Apache's name servers and brokers of both releases, with messages from and for Apache's Java client.
+
+Its commands as programs: test_every_command.py.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
-import orbitmq as mq
 from orbitmq.cli.entry import cli
 from orbitmq.spark.access import close_links
 from orbitmq.spark.frames import lake_frame
 from orbitmq.spark.registration import register
 from orbitmq.spark.session import start_session
-from tests.cli import schemas
-from tests.cli.kit import wait_until
 from tests.interop.drivers import JavaClient
 from tests.interop.marks import INTEROP
 
@@ -133,58 +131,3 @@ def test_what_spark_writes_reaches_apaches_consumers(
     wanted = sorted(text for number, text in enumerate(sent.values()) if number % 2)
     assert sorted({message.body.decode() for message in received}) == wanted
     assert all(message.tag == "t1" and message.properties["where"] == "zürich" for message in received)
-
-
-async def give_up(name_server: str, topic: str, group: str, bodies: list[bytes]) -> None:
-    """Messages that become dead letters at once, and traces of their sending."""
-    async with mq.connect(name_server) as client, mq.Tracer(client, topic=f"{topic}Traces") as tracer:
-        async with client.producer(group=f"{topic}Writers", hooks=[tracer]) as producer:
-            for body in bodies:
-                await producer.send(topic, body, tag="bad")
-        seen = 0
-        async with client.consumer(topic, group=group, start="earliest") as consumer:
-            async for message in consumer:
-                async with message.process():
-                    seen += 1
-                    raise mq.RetryLater("no use", delay_level=-1)
-                if seen == len(bodies):
-                    break
-
-
-def test_every_command_of_spark_works_on_apaches_servers(
-    world: World, spark: SparkSession, sent: dict[str, str], tmp_path: Path
-) -> None:
-    """In the process of the test, for its Spark session; `archive` is above."""
-    name_server = world.apache["5.3.3"].address
-    store = str(world.brokers["5.3.3"].folder / "store")
-    lake = str(tmp_path / "lake")
-    name = f"SparkCommands{tmp_path.name}"
-
-    def run(*arguments: str) -> str:
-        done = CliRunner().invoke(cli, arguments, env={"NAMESRV_ADDR": name_server})
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-    def shown(*arguments: str) -> Any:
-        value = json.loads(run(*arguments, "-o", "json"))
-        schemas.check(" ".join(arguments[:2]), value)
-        return value
-
-    query = f"SELECT tags, count(*) AS messages FROM {TOPIC} GROUP BY tags ORDER BY tags"
-    assert shown("spark", "sql", query, "-t", TOPIC) == [{"tags": f"t{one}", "messages": 20} for one in range(2)]
-    assert shown("spark", "stats", "-t", TOPIC)["topics"][0]["messages"] == 40
-    exported = run("spark", "export-store", store, "--topic", TOPIC, "--to", str(tmp_path / "export"))
-    assert f"exported {len(rows(lake_frame(spark, str(tmp_path / 'export'))))} messages" in exported
-    run("spark", "archive", TOPIC, "--to", lake, "--batch", "15")
-    assert "into" in run("spark", "compact", lake)
-    check(rows(lake_frame(spark, lake)), sent)
-    run("topic", "create", name, "-c", "cluster-5", "-q", "2")
-    assert "sent 40 messages" in run("spark", "replay", "--lake", lake, "--to", name)
-
-    asyncio.run(give_up(name_server, name, f"{name}Readers", [b"a", b"b"]))
-    wait_until(lambda: sum(row["messages"] for row in shown("spark", "dlq", f"{name}Readers")) == 2)
-    (produced,) = shown("spark", "trace", "--trace-topic", f"{name}Traces")
-    assert (produced["stage"], produced["topic"], produced["messages"]) == ("produce", name, 2)
-
-    run("pipeline", "init", str(tmp_path / "p"), "-n", name_server, "-t", TOPIC)
-    assert "clean: 40 rows read" in run("pipeline", "run", str(tmp_path / "p" / "pipeline.toml"))

@@ -1,10 +1,14 @@
-"""`orbitmq spark replay | sql | dlq | trace | stats`: as a user runs them, on a real server."""
+"""`orbitmq spark replay | sql | dlq | trace | stats` on a real server, in the session that tests share; as programs: tests/cli/story.py."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -23,7 +27,9 @@ from orbitmq.spark.lake import Lake
 from orbitmq.spark.property_texts import DEDUP_ID
 from orbitmq.sync import connect
 from orbitmq.testing import Server
+from tests.child import child
 from tests.cli import schemas
+from tests.cli.kit import wait_until
 from tests.client.scripted import eventually
 from tests.spark.marks import SPARK
 
@@ -102,7 +108,7 @@ def test_sql_over_a_topic_in_every_form(run: Any, server: Server, tmp_path: Path
     wrong = run("sql", "SELECT boddy FROM `Asked-1`", "-t", "Asked-1", code=1)
     assert len(wrong.strip().splitlines()) == 1
     assert "boddy" in wrong
-    missing = run("sql", "SELECT 1 FROM NoSuch", "-t", "NoSuch", code=1)
+    missing = run("sql", "SELECT 1 FROM NoSuch", "-t", "NoSuch", code=4)
     assert "'NoSuch' does not exist" in missing
     assert len(missing.strip().splitlines()) == 1
 
@@ -255,3 +261,16 @@ def test_stats_of_a_topic_and_of_its_store_agree(run: Any, server: Server, data:
     by_store = json.loads(run("stats", "--store", str(store), "--top", "200", "-o", "json"))
     assert [row for row in by_store["tags"] if row["topic"] == "Counted"] == by_topic["tags"]
     assert "nothing to read" in run("stats", code=1)
+
+
+def test_an_interrupted_query_ends_without_a_word_of_sparks(tmp_path: Path) -> None:
+    """Ctrl-C goes to all processes of the terminal: to the JVM and its workers, too."""
+    endless = "SELECT id FROM range(1000000000000000) WHERE sha2(cast(id AS STRING), 256) = ''"
+    command = [sys.executable, "-m", "orbitmq", "spark", "sql", endless, "--to", str(tmp_path / "out")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with child([*command, "--master", "local[1]"], **pipes, start_new_session=True) as running:
+        begun = tmp_path / "out" / "_temporary"
+        wait_until(lambda: begun.exists() or running.poll() is not None, seconds=200)
+        os.killpg(running.pid, signal.SIGINT)
+        printed = running.communicate(timeout=200)  # of the JVM as well: until it has ended
+    assert (running.returncode, *printed) == (130, "", "orbitmq: interrupted\n")

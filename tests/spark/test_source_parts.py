@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orbitmq.errors import ConfigError
+from orbitmq.errors import CallTimeout, ConfigError, ConnectFailed, OrbitError, RequestFailed
 from orbitmq.message import QueueRef
 from orbitmq.spark import sink_options as sink_options_module
 from orbitmq.spark import source_options as source_options_module
-from orbitmq.spark.failures import plain_reason
+from orbitmq.spark.failures import own_error, plain_errors, plain_reason
 from orbitmq.spark.planning import QueueRange, plan, ranges_between
 from orbitmq.spark.queue_offsets import from_json, parse_queues, to_json
 from orbitmq.spark.rate_limits import TriggerPace
@@ -220,6 +221,20 @@ def test_the_sentence_is_found_inside_what_spark_makes_of_it() -> None:
     assert plain_reason(RuntimeError(spark_says)) == "no name server is given (set NAMESRV_ADDR)"
     assert plain_reason(ConfigError("a", hint="b")) == "a (b)"
     assert plain_reason(RuntimeError("something else")) is None
+
+
+def test_an_error_comes_out_of_spark_as_what_it_was() -> None:
+    @plain_errors
+    def fails(error: OrbitError) -> None:
+        raise error
+
+    for raised in (RequestFailed(17, "no such topic", hint="make it"), ConnectFailed("nobody there"), CallTimeout("?")):
+        with pytest.raises(OrbitError) as caught:
+            fails(raised)
+        text = "".join(traceback.format_exception_only(caught.value))
+        found = own_error(RuntimeError(f"[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback:\n{text} SQLSTATE: 38000"))
+        assert (type(found), str(found), found and found.code) == (type(raised), str(raised), raised.code)
+    assert own_error(RuntimeError("orbitmq.errors.Unheard: of")).__class__ is OrbitError
 
 
 # ---- the page

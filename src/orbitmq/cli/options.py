@@ -39,13 +39,15 @@ class Target:
     tls: bool
     timeout: float
 
+    @property
+    def credentials(self) -> tuple[str, str] | None:
+        return credential_pair(self.access_key, self.secret_key)
+
     def open(self) -> Session:
         # Imported late: a wrong option, or a wish for help, should not wait for the client.
         from orbitmq.admin.session import open_session
 
-        if (self.access_key is None) != (self.secret_key is None):
-            raise click.UsageError("--access-key and --secret-key belong together")
-        credentials = (self.access_key, self.secret_key) if self.access_key and self.secret_key else None
+        credentials = self.credentials
         try:
             return open_session(self.name_servers, credentials=credentials, tls=self.tls, timeout=self.timeout)
         except ConfigError as error:
@@ -69,6 +71,12 @@ class Target:
             raise ConnectFailed(error.message, hint=_TLS_HINT) from error
 
 
+def credential_pair(access_key: str | None, secret_key: str | None) -> tuple[str, str] | None:
+    if (access_key is None) != (secret_key is None):
+        raise click.UsageError("--access-key and --secret-key belong together")
+    return (access_key, secret_key) if access_key and secret_key else None
+
+
 def be_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
     if value:
         from orbitmq.cli.logs import log_to_stderr
@@ -83,12 +91,24 @@ def tls_wanted() -> bool:
     return os.environ.get(TLS_VARIABLE, "").lower() in ("1", "true", "yes", "on")
 
 
+credential_options: Final = (
+    click.option("--access-key", envvar="ORBITMQ_ACCESS_KEY", show_envvar=True, help="Where the cluster has ACLs."),
+    click.option("--secret-key", envvar="ORBITMQ_SECRET_KEY", show_envvar=True, help="Its secret."),
+)
+verbose_option: Final = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    callback=be_verbose,
+    expose_value=False,
+    help="Log more; failures at length.",
+)
+
+
 def target_options(function: F) -> F:
     """Gives the command a `target`."""
 
-    def build(
-        name_servers: str, access_key: str | None, secret_key: str | None, tls: bool, timeout: float, verbose: bool
-    ) -> Target:
+    def build(name_servers: str, access_key: str | None, secret_key: str | None, tls: bool, timeout: float) -> Target:
         return Target(name_servers=name_servers, access_key=access_key, secret_key=secret_key, tls=tls, timeout=timeout)
 
     options = (
@@ -103,8 +123,7 @@ def target_options(function: F) -> F:
             metavar="HOST:PORT[;...]",
             help="Name servers.",
         ),
-        click.option("--access-key", envvar="ORBITMQ_ACCESS_KEY", show_envvar=True, help="Where the cluster has ACLs."),
-        click.option("--secret-key", envvar="ORBITMQ_SECRET_KEY", show_envvar=True, help="Its secret."),
+        *credential_options,
         click.option(
             "--tls",
             is_flag=True,
@@ -115,7 +134,7 @@ def target_options(function: F) -> F:
         click.option(
             "--timeout", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="Seconds."
         ),
-        click.option("-v", "--verbose", is_flag=True, callback=be_verbose, help="Log more; failures at length."),
+        verbose_option,
     )
     return bundled(function, "target", options, build)
 

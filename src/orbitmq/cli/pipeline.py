@@ -9,7 +9,15 @@ from pathlib import Path
 import click
 
 from orbitmq.cli.lazy import HelpfulGroup
-from orbitmq.cli.spark_session import SparkPlace, continuous_options, require_spark, spark_options, status
+from orbitmq.cli.options import credential_options, credential_pair, verbose_option
+from orbitmq.cli.spark_session import (
+    SparkPlace,
+    continuous_options,
+    credential_settings,
+    require_spark,
+    spark_options,
+    status,
+)
 
 
 @click.group(cls=HelpfulGroup)
@@ -44,12 +52,26 @@ def init(directory: Path, name: str, name_server: str, topic: str, form: str) ->
 @continuous_options(10.0)
 @click.option("--dry-run", is_flag=True, help="Only show tables, columns and plans.")
 @spark_options
-def run(place: SparkPlace, file: Path, continuous: bool, seconds: float, dry_run: bool) -> None:
+@credential_options[0]
+@credential_options[1]
+@verbose_option
+def run(
+    place: SparkPlace,
+    file: Path,
+    continuous: bool,
+    seconds: float,
+    dry_run: bool,
+    access_key: str | None,
+    secret_key: str | None,
+) -> None:
     """Run the pipeline in FILE, pipeline.toml or pipeline.py. What was done is kept in its checkpoint: run again, it goes on.
+
+    FILE says where the cluster is. Credentials need not be in it: those of the environment count where it names none.
 
     A FILE that ends with .yml is one of Spark's own declarative pipelines (pyspark.pipelines).
     """
     require_spark()
+    credentials = credential_settings(credential_pair(access_key, secret_key))
     if file.suffix in (".yml", ".yaml"):
         if continuous:
             raise click.UsageError("Spark's own pipelines run once: leave out --continuous")
@@ -63,7 +85,13 @@ def run(place: SparkPlace, file: Path, continuous: bool, seconds: float, dry_run
     with place.session("pipeline") as session:
         from orbitmq.spark.pipeline import RunningPipeline
 
-        running = RunningPipeline(session, loaded, file.absolute().parent, functions=code.functions if code else None)
+        running = RunningPipeline(
+            session,
+            loaded,
+            file.absolute().parent,
+            functions=code.functions if code else None,
+            credentials=credentials,
+        )
         if dry_run:
             click.echo(running.describe())
             return

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from orbitmq.cli.options import target_options
+from orbitmq.cli.options import target_options, verbose_option
 from orbitmq.cli.spark_session import (
     SparkPlace,
     continuous_options,
+    credential_settings,
     require_spark,
     size_text,
     spark_options,
@@ -22,6 +23,7 @@ from orbitmq.cli.spark_session import (
 )
 from orbitmq.cli.times import moment
 from orbitmq.clock import SystemClock
+from orbitmq.errors import ConfigError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -145,9 +147,15 @@ def source_settings(target: Target, topics: tuple[str, ...], **wishes: Any) -> d
 
 
 def connection_settings(target: Target) -> dict[str, str]:
+    """What is wrong with them is told here, before Spark starts."""
+    from orbitmq.client.config import name_server_source
+
+    try:
+        name_server_source(target.name_servers)
+    except ConfigError as error:
+        raise click.UsageError(f"--namesrv: {error}") from None
     options = {"nameServer": target.name_servers, "timeoutMs": str(int(target.timeout * 1000))}
-    if target.access_key and target.secret_key:
-        options |= {"accessKey": target.access_key, "secretKey": target.secret_key}
+    options |= credential_settings(target.credentials)
     return {**options, "tls": "true"} if target.tls else options
 
 
@@ -176,6 +184,7 @@ def _until_interrupted(step: Any, seconds: float) -> None:
 @click.option("--check-crc", is_flag=True, help="Check every body against its CRC.")
 @lake_options("topic")
 @spark_options
+@verbose_option
 def export_store(
     place: SparkPlace,
     directory: str,
@@ -245,6 +254,7 @@ def export_store(
 @click.option("--target-mb", type=click.IntRange(min=1), default=128, show_default=True, help="Size of the files made.")
 @click.option("--compression", type=click.Choice(_COMPRESSIONS), default="zstd", show_default=True)
 @spark_options
+@verbose_option
 def compact(place: SparkPlace, address: str, target_mb: int, compression: str) -> None:
     """Make the small files of an archive or export into few, and remove what interrupted runs left behind."""
     with place.session("compact") as session:

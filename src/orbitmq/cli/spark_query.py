@@ -120,10 +120,11 @@ def sql(
 
       orbitmq spark sql "SELECT tags, count(*) FROM Orders GROUP BY tags" -t Orders
     """
+    connection = connection_settings(target)
     with place.session("sql") as session:
         from orbitmq.spark.frames import Tables, make_views
 
-        make_views(session, Tables(**sources, connection=connection_settings(target)))
+        make_views(session, Tables(**sources, connection=connection))
         status("running")
         frame = session.sql(query)
         if path is not None:
@@ -151,11 +152,12 @@ def stats(
 ) -> None:
     """Volume by topic, tag and hour, how even queues are, and the largest messages."""
     pictures.check()
+    connection = connection_settings(target)
     with place.session("stats") as session:
         from orbitmq.spark.frames import Tables, all_frames
         from orbitmq.spark.statistics import COLUMNS, statistics, statistics_page
 
-        tables = Tables(**sources, connection=connection_settings(target))
+        tables = Tables(**sources, connection=connection)
         status("counting")
         found = statistics(all_frames(session, tables, columns=COLUMNS), top=top)
         status("")
@@ -192,12 +194,13 @@ def stats(
 def trace(target: Target, place: SparkPlace, trace_topic: str, output: str, pictures: Pictures) -> None:
     """How long messages take to be produced, delivered and consumed, from the trace topic."""
     pictures.check()
+    connection = connection_settings(target)
     with place.session("trace") as session:
         from orbitmq.spark.frames import topic_frame
         from orbitmq.spark.trace_latency import histogram, latencies, latency_page, summary
 
         status("measuring")
-        traces = topic_frame(session, connection_settings(target), (trace_topic,), columns="body")
+        traces = topic_frame(session, connection, (trace_topic,), columns="body")
         found = latencies(traces).cache()
         rows = summary(found)
         buckets = histogram(found)

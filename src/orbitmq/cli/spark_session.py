@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from orbitmq.cli.failures import verbosity
 from orbitmq.cli.options import bundled
 from orbitmq.errors import OrbitError
 
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_GATEWAY: Final = "py4j"
 _EXTRA: Final = 'Spark is not installed here: pip install "orbitmq[spark]"'
 
 
@@ -41,9 +46,11 @@ class SparkPlace:
         status("starting Spark")
         borrowed = SparkSession.getActiveSession() is not None
         session: SparkSession | None = None
-        with self.plain_failures():
+        with self.plain_failures(), _quiet_gateway():
             try:
-                session = start_session(f"orbitmq {name}", master=self.master, conf=parse_conf(self.conf))
+                conf = parse_conf(self.conf)
+                with _interrupts_held():
+                    session = start_session(f"orbitmq {name}", master=self.master, conf=conf)
                 register(session)
                 status("")
                 yield session
@@ -54,20 +61,65 @@ class SparkPlace:
 
     @contextmanager
     def plain_failures(self) -> Iterator[None]:
-        """What Spark fails with leaves as one sentence."""
-        from orbitmq.spark.failures import plain_reason
+        """What Spark fails with leaves as one sentence; an error of ours inside it as itself, with its exit code."""
+        from orbitmq.spark.failures import own_error
 
         try:
             yield
         except (OrbitError, click.ClickException):
             raise
         except Exception as error:
-            reason = plain_reason(error) or _of_spark(error)
+            ours = own_error(error)
+            if ours is not None:
+                raise ours from error
+            reason = _of_spark(error)
             if reason is None:
                 raise
             raise click.ClickException(reason) from error
         finally:
             status("")
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C counts when Spark has started: a JVM that is left alone while it starts says so with a page of frames, later than we
+    end. A second Ctrl-C is not held.
+    """
+    if threading.current_thread() is not threading.main_thread():  # who else has no signals
+        yield
+        return
+    asked = False
+
+    def hold(*_: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        status("ending, once Spark has started")
+
+    before = signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is hold:  # Spark has one of its own, in a session that it made
+            signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _quiet_gateway() -> Iterator[None]:
+    """py4j writes frames into the log for whatever ends a call to the JVM, Ctrl-C too, and then raises it all the same."""
+    root = logging.getLogger()
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return verbosity.verbose or _GATEWAY not in record.pathname
+
+    root.addFilter(is_news)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_news)
 
 
 def require_spark() -> None:
@@ -106,6 +158,11 @@ def continuous_options(seconds: float) -> Callable[[F], F]:
         return going_on(every(function))
 
     return add
+
+
+def credential_settings(credentials: tuple[str, str] | None) -> dict[str, str]:
+    """As options of source and sink."""
+    return {} if credentials is None else {"accessKey": credentials[0], "secretKey": credentials[1]}
 
 
 def status(text: str) -> None:

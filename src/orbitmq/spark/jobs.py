@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark import InheritableThread
 
+from orbitmq.spark.failures import plain_errors
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -37,7 +39,7 @@ def run_tasks(
     def run() -> None:
         context.setJobGroup(name, name, interruptOnCancel=True)
         try:
-            outcome["results"] = context.parallelize(tasks, len(tasks)).map(work).collect()
+            outcome["results"] = context.parallelize(tasks, len(tasks)).map(plain_errors(work)).collect()
         except BaseException as error:  # handed to the caller's thread below
             outcome["error"] = error
 

@@ -41,7 +41,9 @@ class PipelineSummary:
 
 
 class RunningPipeline:
-    """`folder` is where the file is: its paths begin there. `functions` are those of tables that a Python file makes."""
+    """`folder` is where the file is: its paths begin there. `functions` are those of tables that a Python file makes,
+    `credentials` the options to reach a cluster with where the file names none.
+    """
 
     def __init__(
         self,
@@ -50,11 +52,13 @@ class RunningPipeline:
         folder: Path,
         *,
         functions: Mapping[str, TableFunction] | None = None,
+        credentials: Mapping[str, str] | None = None,
     ) -> None:
         self._functions = functions or {}
         self._spark = spark
         self._pipeline = pipeline
         self._folder = folder
+        self._credentials = credentials or {}
         self.tables: dict[str, DataFrame] = {}
         with modules_beside(folder):
             for source in pipeline.sources:
@@ -106,12 +110,9 @@ class RunningPipeline:
         self.tables[name] = frame
 
     def _source(self, source: Source) -> DataFrame:
-        options = _texts(source.options)
         if source.format == "rocketmq":
-            return (
-                self._spark.readStream.format("rocketmq").options(**_texts(self._pipeline.connection), **options).load()
-            )
-        reading = self._spark.read.format(source.format).options(**options)
+            return self._spark.readStream.format("rocketmq").options(**self._connected(source.options)).load()
+        reading = self._spark.read.format(source.format).options(**_texts(source.options))
         if source.columns:
             reading = reading.schema(source.columns)
         return reading.load(self._path(source.path))
@@ -161,13 +162,19 @@ class RunningPipeline:
             writing.save()
 
     def _sink_options(self, sink: Sink) -> dict[str, str]:
-        options = _texts(sink.options)
         if sink.format == "rocketmq":
-            return {**_texts(self._pipeline.connection), **options}
+            return self._connected(sink.options)
+        options = _texts(sink.options)
         if sink.format in TABLE_FORMATS:
             options["tableFormat"] = sink.format
             sink_table({**options, "path": self._path(sink.path)})  # what is wrong is told before anything runs
         return options
+
+    def _connected(self, options: Mapping[str, str | int | bool]) -> dict[str, str]:
+        """A part's own options win over those of all parts. Credentials are a pair: one of the file's is with none of ours."""
+        named = {**_texts(self._pipeline.connection), **_texts(options)}
+        has_some = any(name.lower() in ("accesskey", "secretkey") for name in named)
+        return named if has_some else {**self._credentials, **named}
 
     def _path(self, path: str) -> str:
         return path if "://" in path or Path(path).is_absolute() else str(self._folder / path)
