@@ -95,12 +95,15 @@ async def prepare(name_server: str) -> str:
             async with client.producer(group="orders", hooks=[tracer]) as producer:
                 receipts = [await producer.send("Orders", b"order %d" % number, tag="paid") for number in range(12)]
             unread = {receipt.message_id for receipt in receipts}
-            async with client.consumer("Orders", group="billing", start="earliest", hooks=[tracer]) as consumer:
-                async for message in consumer:
-                    async with message.process():
-                        unread.discard(message.message_id)
-                    if not unread:
-                        break
+            all_read = asyncio.Event()
+
+            async def handle(message: mq.ReceivedMessage) -> None:
+                unread.discard(message.message_id)
+                if not unread:
+                    all_read.set()
+
+            async with client.consumer("Orders", group="billing", start="earliest", handler=handle, hooks=[tracer]):
+                await all_read.wait()
         async with client.producer(group="orders") as producer:
             for number in range(5):
                 await producer.send("Orders", b"late order %d" % number, tag="new")

@@ -59,7 +59,12 @@ def test_drawings_are_up_to_date() -> None:
 def test_pictures_of_the_terminal_can_be_taken_again(tmp_path: Path) -> None:
     made = shots.take(tmp_path)
     assert {path.name for path in made} == {path.name for path in pictures.FOLDER.glob("shot-*.svg")}
-    for path, words in (("dev", "OrbitMQ is up."), ("group-lag", "COMMITTED"), ("failure", "does not exist")):
+    for path, words in (
+        ("dev", "OrbitMQ is up."),
+        ("group-lag", "COMMITTED"),
+        ("msg-trace", "attempt 1"),
+        ("failure", "does not exist"),
+    ):
         for folder in (tmp_path, pictures.FOLDER):
             drawn = ET.parse(folder / f"shot-{path}.svg")
             text = " ".join(line.text or "" for line in drawn.iter(f"{SVG}text")).replace("\N{NO-BREAK SPACE}", " ")
