@@ -120,7 +120,6 @@ SPARK_FOR_PEOPLE: Final = (
     Typed("spark sql 'SELECT tags, topic FROM lake ORDER BY tags' --lake lake", "TAGS    TOPIC"),
     Typed("spark stats --lake lake", "largest:"),
     Typed("spark dlq {group} --resend --yes", "messages to the topics they came from"),
-    Typed("spark archive {topic} --to elsewhere -n 127.0.0.1:1", "nothing listens on 127.0.0.1:1", code=3),
     Typed("spark replay -t {topic}", "give --to", code=2),
     Typed("spark trace -n nonsense", "'nonsense' is not an address", code=2),
     Typed("pipeline run nowhere.toml", "`orbitmq pipeline init` makes one", code=1),
