@@ -74,12 +74,16 @@ BODY: Final = b"x" * KB
 GROUP: Final = "bench"
 LEASE_MS: Final = 60_000
 BATCH: Final = 32
+_ANY_KEY: Final = "?" * 32
+_BEFORE_KEY, _BEHIND_KEY = encode_batch([BatchMember(BODY, encode_properties({keys.UNIQUE_KEY: _ANY_KEY}))]).split(
+    _ANY_KEY.encode()
+)
 _BUSY_SECONDS: Final = 0.01
 _LOOK_SECONDS: Final = 0.2
 
 
 def _send(
-    topic: str, number: int, properties: dict[str, str], sys_flag: int = 0, members: list[BatchMember] | None = None
+    topic: str, number: int, properties: dict[str, str], sys_flag: int = 0, members: bytes | None = None
 ) -> Command:
     header = SendMessageV2(
         producer_group=GROUP,
@@ -94,7 +98,7 @@ def _send(
         batch=members is not None,
     )
     if members is not None:
-        return request(RequestCode.SEND_BATCH_MESSAGE, header, encode_batch(members))
+        return request(RequestCode.SEND_BATCH_MESSAGE, header, members)
     return request(RequestCode.SEND_MESSAGE_V2, header, BODY)
 
 
@@ -138,10 +142,9 @@ async def transaction(pool: Pool, address: Address, topic: str, number: int) -> 
 
 
 async def batch(pool: Pool, address: Address, topic: str, number: int) -> int:
-    members = [
-        BatchMember(BODY, encode_properties({keys.UNIQUE_KEY: f"{number * BATCH + index:032X}"}))
-        for index in range(BATCH)
-    ]
+    # Of pieces that are ready, as the body of a plain send is: encoding each anew took a third of the generator's time.
+    first = number * BATCH
+    members = b"".join(b"%b%032X%b" % (_BEFORE_KEY, first + index, _BEHIND_KEY) for index in range(BATCH))
     await _call(pool, address, _send(topic, number, {}, members=members))
     return BATCH
 

@@ -97,7 +97,7 @@ def waiting(number: int, chance: random.Random) -> bytes:
 def batch(number: int, chance: random.Random) -> bytes:
     members = [
         BatchMember(
-            chance.randbytes(chance.choice((0, 1, 300)) if chance.random() < 0.98 else 140_000),
+            chance.randbytes(chance.choice((0, 1, 300, 3000)) if chance.random() < 0.98 else 140_000),
             encode_properties({"UNIQ_KEY": f"{number:X}B{index}", "TAGS": chance.choice("ab")}),
             chance.randrange(-2, 2),
         )

@@ -305,7 +305,7 @@ class _MemoryMap(MappedFile):
     def make_storable(self, start: int, end: int) -> None:
         """It always is."""
 
-    def write(self, parts: Sequence[bytes | memoryview], position: int) -> None:
+    def write(self, parts: Sequence[bytes | bytearray | memoryview], position: int) -> None:
         for part in parts:
             self.memory[position : position + len(part)] = part
             position += len(part)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orbitmq.clock import ManualClock
-from orbitmq.errors import MessageError, StoreFull
+from orbitmq.errors import MessageError, StorageError, StoreFull
 from orbitmq.message.batch import BatchMember
 from orbitmq.message.hosts import pack_host
 from orbitmq.message.properties import decode_properties, encode_properties
@@ -21,7 +21,8 @@ from orbitmq.message.sysflags import (
     TRANSACTION_ROLLBACK,
 )
 from orbitmq.storage.appended import AppendCode
-from orbitmq.storage.commit_log import CommitLog
+from orbitmq.storage.commit_log import LARGE_BATCH_BYTES, CommitLog
+from orbitmq.storage.segmented_log import SegmentedLog
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.store_kit import BORN_AT_MS, BORN_HOST, STORE_HOST, small_config
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.message.message import StoredMessage
+    from orbitmq.storage.segmented_log import Segment
 
 
 def open_log(
@@ -369,3 +371,37 @@ def test_the_quick_way_and_the_long_way_write_the_same_bytes(
     assert bytes(quick.files.segments[0].memory) == bytes(long.files.segments[0].memory)
     assert list(quick.recent) == list(long.recent)
     assert quick.end == long.end
+
+
+def test_a_log_of_large_batches_has_no_pages_made_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    prepare = SegmentedLog.prepare_pages
+
+    def note(files: SegmentedLog, segment: Segment, offset: int, *, is_stored_to: bool = True) -> int:
+        asked.append(is_stored_to)
+        return prepare(files, segment, offset, is_stored_to=is_stored_to)
+
+    monkeypatch.setattr(SegmentedLog, "prepare_pages", note)
+    log = open_log(tmp_path, segment_bytes=32 << 20, max_message_bytes=8 << 20, prepare_next_segment=True)
+    put(log)
+    for bodies in ([500_000] * 3, [LARGE_BATCH_BYTES] * 60):
+        log.append_batch("T", 0, [BatchMember(bytes(size)) for size in bodies], b"", BORN_AT_MS, BORN_HOST)
+    put(log, bytes(1 << 20))
+    put(log, bytes(1 << 20))
+    assert asked == [True, True, False, False, True]
+    log.files.close()
+
+
+def test_a_batch_is_written_together_within_its_file_alone(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=64 << 10)
+    put(log)
+    size = (log.files.segments[0].file.path).stat().st_size
+    for start, length in ((log.end, 64 << 10), ((64 << 10) - 10, 10), (-1, 1)):
+        with pytest.raises(StorageError, match="do not fit"):
+            log.write_together(start, [bytes(length)], [bytes(length)])
+    members = [BatchMember(bytes([number]) * 1000) for number in range(LARGE_BATCH_BYTES // 1000)]
+    done = log.append_batch("T", 0, members, b"", BORN_AT_MS, BORN_HOST)
+    assert [at(log, offset).body for offset in done.commit_log_offsets] == [member.body for member in members]
+    assert log.end == done.end
+    assert (log.files.segments[0].file.path).stat().st_size == size
+    log.files.close()

@@ -10,12 +10,13 @@ Behind access control the same is done for sends that are signed, by users who m
 right is unusual as well: the ordinary way refuses it, and says why.
 """
 
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_CONTIG, PyBuffer_Release, PyObject_GetBuffer
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 from orbitmq_accelerator.acks cimport begins_with_a_lease
 from orbitmq_accelerator.byte_order cimport load32, store32
@@ -37,7 +38,7 @@ from orbitmq_accelerator.waiting cimport (
 from orbitmq.broker import names
 from orbitmq.broker.handlers.send_express import pay_run
 from orbitmq.broker.sending import packed_host
-from orbitmq.errors import OrbitError
+from orbitmq.errors import OrbitError, StorageError
 from orbitmq.storage.appended import Appended
 
 cdef enum:
@@ -49,6 +50,10 @@ cdef enum:
     MOST_TRANSACTION = 512  # bytes of an id that is said once more
     SEPARATOR = 2  # behind each property
     MOST_BATCH_GROWTH = 16  # as in `orbitmq.storage.commit_log`
+    LARGE_BATCH_BYTES = 16 << 10  # the same: less is stored sooner than calls are made
+    MOST_COPY_BYTES = 512 << 10  # of a batch that is put together beside the log
+    MOST_COPIES = 64  # that wait for the indexes
+    SIZE_AND_MAGIC = 8  # bytes that make a record a record
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     TOPIC = 1  # the letter b
@@ -609,18 +614,15 @@ cdef class SwiftSends:
     cdef bint take_batch(self, Send *send, const uint8_t *unique_key, Py_ssize_t key_bytes) except -1:
         """`send._put_members`: each member as a record of its own, or none of them."""
         cdef Record record
-        cdef Py_ssize_t members, total = 0
-        cdef const uint8_t *at = send.body
-        cdef const uint8_t *end = send.body + send.body_bytes
-        cdef const uint8_t *properties
+        cdef Py_ssize_t members, total = 0, position, answered = self.answered
         cdef tuple queue
-        cdef int64_t first, start
+        cdef int64_t first
         if send.body_bytes > self.most_body or send.sys_flag & (PREPARED_FLAG | COMMITTED_FLAG) or has_meaning(send):
             return False
         members = self.check_members(send, send.body, send.body_bytes, &total)
         if not members or total > MOST_BATCH_GROWTH * self.most_body or not self.make_log_room(total):
             return False
-        start = self.at
+        position = self.at - self.memory_start
         queue = <tuple>self.queue_keys[send.queue_id]
         first = self.next_offset(queue)
         self.write_batch_receipt(send, first, members, send.body, send.body_bytes, unique_key, key_bytes)
@@ -629,22 +631,66 @@ cdef class SwiftSends:
         record.topic_bytes = PyBytes_GET_SIZE(self.topic_field)
         record.magic = <uint32_t>self.topic_magic
         record.queue_offset = first
-        while at < end:
-            at = read_member(at, end, send, &record)
-            record.offset = self.at
-            record.size = record_bytes(&record)
-            record.body_crc = crc31(record.body, record.body_bytes)
-            properties = self.write(&record)
-            if not self.notes_batches:
-                self.note(&record, queue, properties)
-            record.queue_offset += 1
+        stored = None
+        if self.notes_batches and LARGE_BATCH_BYTES <= total <= MOST_COPY_BYTES:
+            stored = self.write_together(send, &record, queue, total)
+            if stored is None:
+                self.answered = answered
+                return False
+        else:
+            self.write_members(send, &record, queue, self.memory + position, total)
         if self.notes_batches:
-            stored = self.log.memory[start - self.memory_start : self.at - self.memory_start]
-            self.note_record((queue, start, total, first, record.sys_flag, self.stored_at, stored))
-        self.next_offsets[queue] = record.queue_offset
+            if stored is None or len(self.log.recent) >= MOST_COPIES:
+                stored = self.log.memory[position : position + total]
+            self.note_record((queue, self.at, total, first, record.sys_flag, self.stored_at, stored))
+        self.at += total
+        self.next_offsets[queue] = first + members
         self.topic_records += members
         self.topic_record_bytes += total
         return True
+
+    cdef int write_members(self, const Send *send, Record *record, tuple queue, uint8_t *out, Py_ssize_t room) except -1:
+        """As records that follow each other, from `out` on, where `check_members` says that there is room for all of them."""
+        cdef const uint8_t *at = send.body
+        cdef const uint8_t *end = send.body + send.body_bytes
+        cdef uint8_t *properties
+        record.offset = self.at
+        while at < end:
+            at = read_member(at, end, send, record)
+            record.size = record_bytes(record)
+            room -= record.size
+            if room < 0:
+                raise AssertionError("the records of a batch are larger than they were")
+            record.body_crc = crc31(record.body, record.body_bytes)
+            properties = write_record(out, record)
+            if not self.notes_batches:
+                self.note(record, queue, properties)
+            record.queue_offset += 1
+            record.offset += record.size
+            out += record.size
+        return 0
+
+    cdef object write_together(self, const Send *send, Record *record, tuple queue, Py_ssize_t total):
+        """Many pages of the log by calls of the system, as `CommitLog.write_together` says: a copy of them for the indexes.
+
+        None if they could not be written: the ordinary way tries it once more, and says why.
+        """
+        cdef bytearray whole = PyByteArray_FromStringAndSize(NULL, total)
+        cdef uint8_t *records = <uint8_t *>PyByteArray_AS_STRING(whole)
+        cdef bytearray headless
+        cdef uint8_t *out
+        cdef Py_ssize_t at = 0
+        self.write_members(send, record, queue, records, total)
+        headless = PyByteArray_FromStringAndSize(<char *>records, total)
+        out = <uint8_t *>PyByteArray_AS_STRING(headless)
+        while at < total:
+            memset(out + at, 0, SIZE_AND_MAGIC)
+            at += load32(records + at)
+        try:
+            self.log.write_together(self.at, (headless,), (whole,))
+        except StorageError:
+            return None
+        return memoryview(whole)
 
     cdef Py_ssize_t check_members(self, const Send *send, const uint8_t *at, Py_ssize_t length, Py_ssize_t *total) except -1:
         """How many there are, and the bytes of their records; 0 if one is unusual."""

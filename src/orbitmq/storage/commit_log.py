@@ -3,7 +3,8 @@
 Appending is a critical section without a lock: one thread appends (in the broker, the event loop's). In it, in this order:
 the queue offset is looked up, a place is found (a blank record closes a file that has no room), the store time is taken, the
 record is written, and only then the queue offset counts as used. The eight bytes that make a record a record are stored last,
-so a process killed half way leaves nothing that could be taken for a message.
+so a process killed half way leaves nothing that could be taken for a message. Records are stored through the map, of which the pages
+are had ready beforehand; many that come together, as a large batch, by calls of the system, which need no pages cleared for them.
 
 `recent` holds what was appended and not yet indexed; the indexer takes it from there instead of decoding it again. With a write
 pool (write_pool.py) records go to plain memory first, and can be read once `commit` has copied them.
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     from orbitmq.storage.segmented_log import Segment
     from orbitmq.storage.threads import Threads
 
+    Bytes = bytes | bytearray | memoryview
+
 LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 LIGHT_QUEUE_ID: Final = 0
 DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -77,9 +80,11 @@ NO_QUEUE_ENTRY: Final = TRANSACTION_PREPARED
 MOST_IN_BATCH: Final = 0x7FFF  # messages; the index counts them in two bytes
 # Each member gets the batch's properties, so a small batch could be a gigabyte of records.
 MOST_BATCH_GROWTH: Final = 16  # records of a batch together, as a multiple of the largest body
+LARGE_BATCH_BYTES: Final = 16 << 10  # of its records: for less, two calls cost more than the stores
 _MUCH_BYTES: Final = 64 << 10  # copied at once: a call costs less than the faults of so many new pages
 _SPECIAL: Final = HOSTS_MASK | INNER_BATCH | NO_QUEUE_ENTRY
 _SHORT: Final = struct.Struct(">h")
+_NO_HEAD: Final = bytes(SIZE_AND_MAGIC.size)
 _crc32: Final = zlib.crc32
 _write_head: Final = REST_OF_USUAL_HEAD.pack_into
 _write_size_and_magic: Final = SIZE_AND_MAGIC.pack_into
@@ -120,6 +125,7 @@ class CommitLog:
         self.segment_start = 0
         self._segment_end = 0
         self.prepared_to = 0  # a record that ends before this, with a blank one behind it, can be stored at once
+        self._asked_at, self._written_together = 0, 0  # where pages were last asked for, and what needed none since
         self._copied_to: Segment | None = None  # the file that is copied from another broker
         self._unreserved: Segment | None = None  # the file that recovery found, before the first append to it
 
@@ -322,8 +328,13 @@ class CommitLog:
             offsets.append(offset)
             offset += size
         # One after the other: a kill half way leaves the first ones, never later ones behind a hole.
-        for start, record in zip(offsets, records, strict=True):
-            self._write(start, record)
+        if self._pool is None and total >= LARGE_BATCH_BYTES:
+            headless = [part for record in records for part in (_NO_HEAD, memoryview(record)[len(_NO_HEAD) :])]
+            self.write_together(at, headless, records)
+            self.end = offset
+        else:
+            for start, record in zip(offsets, records, strict=True):
+                self._write(start, record)
         self.last_stored_at_ms = stored_at_ms
         self.next_queue_offsets[queue] = first + len(members)
         self.recent.extend(entries)
@@ -356,6 +367,24 @@ class CommitLog:
                 self.memory[position : position + len(part)] = part
                 position += len(part)
         self.end = offset + size
+
+    def write_together(self, at: int, headless: Sequence[Bytes], records: Sequence[Bytes]) -> None:
+        """Records that follow each other, from `at` on, where there is room for them; `headless`: without what makes them records.
+
+        Those first, then all of it: the system writes front to back, so who is killed leaves records that are whole, and nothing
+        behind them that could be taken for one. For who moves `end` (and accelerator/). A full disk raises StoreFull; nothing is left of it.
+        """
+        size, position = sum(map(len, records)), at - self.segment_start
+        if position < 0 or position + size + BLANK_BYTES > len(self.memory):
+            raise StorageError(f"{size} bytes at {at} do not fit into the file that begins at {self.segment_start}")
+        file = self.files.segments[-1].file
+        file.write(headless, position)
+        try:
+            file.write(records, position)
+        except StorageError:
+            file.write(headless, position)
+            raise
+        self._written_together += size
 
     def read(self, offset: int, size: int) -> memoryview | None:
         """The bytes of a record that begins at `offset`; None if they are deleted, or not there yet."""
@@ -411,7 +440,11 @@ class CommitLog:
             self._roll()
         segment = self.files.last
         assert segment is not None, "there is room, so there is a file"
-        prepared = self.files.prepare_pages(segment, self.end) if self._pool is None else segment.end
+        prepared = segment.end
+        if self._pool is None:
+            is_stored_to = 2 * self._written_together <= max(0, self.end - self._asked_at)  # most of it, not by calls
+            self._asked_at, self._written_together = self.end, 0
+            prepared = self.files.prepare_pages(segment, self.end, is_stored_to=is_stored_to)
         self.prepared_to = min(max(prepared, self.end + size + BLANK_BYTES), segment.end)
         return self.end
 

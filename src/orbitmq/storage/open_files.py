@@ -113,7 +113,7 @@ class MappedFile:
         finally:
             os.close(descriptor)
 
-    def write(self, parts: Sequence[bytes | memoryview], position: int) -> None:
+    def write(self, parts: Sequence[bytes | bytearray | memoryview], position: int) -> None:
         """What storing all of `parts`, one behind the other, through the map would do; much at once costs less so. Not on a closed file."""
         size = sum(map(len, parts))
         if len(parts) > _MOST_PARTS:

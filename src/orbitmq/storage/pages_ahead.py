@@ -9,6 +9,9 @@ of it. That waits for a journal that is being committed, and pauses who stores f
 time. So the thread stores to these pages as well, and it is the thread that waits. Pages that were stored to are written back, whether
 anything came to stand in them or not: so this is done for files that are synced now and then, and as far as is filled in a moment.
 
+What is written by calls of the system, and not stored through the map, needs no pages cleared for it. Where that is most of what comes,
+nobody has any ready.
+
 Java: DefaultMappedFile.warmMappedFile, which does it for a whole file at once
 """
 
@@ -53,8 +56,8 @@ class PagesAhead:
         self._file: MappedFile | None = None  # the thread's: what it reads, and how far it got
         self._read_to = 0
 
-    def want(self, file: MappedFile, position: int) -> int:
-        """Writing goes on at `position`. Returns at once: the position from where on to ask again."""
+    def want(self, file: MappedFile, position: int, *, is_stored_to: bool = True) -> int:
+        """Writing goes on at `position`, mostly by stores or mostly without. Returns at once: the position from where on to ask again."""
         before = self._wanted
         if before is None or before.file is not file:
             # Who stores to a page before it is ready waits for that page, not for eight megabytes.
@@ -62,12 +65,16 @@ class PagesAhead:
             if before is not None:
                 before.file.read_ahead(enabled=True)
         self._wanted = _Wanted(file, position, self._storable_bytes())
+        if is_stored_to:
+            self._call()
+        return min(position + STEP_BYTES, file.size)
+
+    def _call(self) -> None:
         if self._thread is None:
             self._thread = Thread(target=self._run, name="orbitmq-pages-ahead", daemon=True)
             self._thread.start()
         if self._calls.empty():
             self._calls.put(True)
-        return min(position + STEP_BYTES, file.size)
 
     def stop(self) -> None:
         thread, self._thread = self._thread, None

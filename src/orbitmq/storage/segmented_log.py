@@ -142,11 +142,11 @@ class SegmentedLog:
             self._preparer.prepare(segment.end)
         return segment
 
-    def prepare_pages(self, segment: Segment, offset: int) -> int:
+    def prepare_pages(self, segment: Segment, offset: int, *, is_stored_to: bool = True) -> int:
         """Writing goes on at `offset`: have the pages behind it in memory soon. Returns from where on to ask again."""
         if self._pages is None:
             return segment.end
-        return segment.start + self._pages.want(segment.file, offset - segment.start)
+        return segment.start + self._pages.want(segment.file, offset - segment.start, is_stored_to=is_stored_to)
 
     def start_at(self, offset: int) -> Segment:
         """The first file of an empty log that does not begin at 0 (a slave that joins late)."""
