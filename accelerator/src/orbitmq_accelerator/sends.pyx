@@ -650,17 +650,17 @@ cdef class SwiftSends:
         return True
 
     cdef int write_members(self, const Send *send, Record *record, tuple queue, uint8_t *out, Py_ssize_t room) except -1:
-        """As records that follow each other, from `out` on, where `check_members` says that there is room for all of them."""
+        """As records that follow each other, from `out` on. They fill `room`, which is what `check_members` says that they need."""
         cdef const uint8_t *at = send.body
         cdef const uint8_t *end = send.body + send.body_bytes
         cdef uint8_t *properties
         record.offset = self.at
         while at < end:
             at = read_member(at, end, send, record)
+            if at == NULL or record_bytes(record) > room:
+                raise AssertionError("a batch is not what it was when it was looked at")
             record.size = record_bytes(record)
             room -= record.size
-            if room < 0:
-                raise AssertionError("the records of a batch are larger than they were")
             record.body_crc = crc31(record.body, record.body_bytes)
             properties = write_record(out, record)
             if not self.notes_batches:
@@ -668,6 +668,8 @@ cdef class SwiftSends:
             record.queue_offset += 1
             record.offset += record.size
             out += record.size
+        if room:
+            raise AssertionError("a batch is smaller than it was when it was looked at")
         return 0
 
     cdef object write_together(self, const Send *send, Record *record, tuple queue, Py_ssize_t total):
