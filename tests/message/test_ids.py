@@ -100,3 +100,5 @@ def test_ids_taken_at_once_are_those_that_would_have_come_one_by_one() -> None:
     one_by_one, at_once = (UniqueIds(clock, bytes(4), pid=1, loader=2, counter_start=0xFFFE) for _ in range(2))
     assert at_once.take(4) == [next(one_by_one) for _ in range(4)]
     assert next(at_once) == next(one_by_one)
+    assert at_once.take(0) == []
+    assert at_once.take(1) == [next(one_by_one)]

@@ -67,8 +67,12 @@ class UniqueIds:
 
     def take(self, count: int) -> list[str]:
         """Many at once, up to 65,536: they share their moment."""
+        if not count:
+            return []
         head = self._prefix + f"{self._since_month_ms():08X}"
-        return [head + f"{number & 0xFFFF:04X}" for number in itertools.islice(self._counter, count)]
+        numbers = [number & 0xFFFF for number in itertools.islice(self._counter, count)]
+        tails = struct.pack(f">{count}H", *numbers).hex(" ", 2).upper()
+        return f" {tails}".replace(" ", f" {head}").split()
 
     def _since_month_ms(self) -> int:
         now_ms = self._clock.now_ms()

@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 _MAX_ROWS: Final = 4096  # in one request
 _SINGLES_AT_ONCE: Final = 256
+_IDS_AT_ONCE: Final = 16_384  # asking the link's thread takes as long as encoding hundreds of rows
 
 
 class SinkSender:
@@ -51,13 +52,17 @@ class SinkSender:
         self._link = link
         self._options = options
         self._producer = link.kept(("sink", options.group, options.max_message_bytes), lambda: _producer(link, options))
+        self._ids: list[str] = []
         self._waiting: deque[Future[None]] = deque()
         self._queues: dict[str, tuple[QueueRef, ...]] = {}
         self._turns: dict[QueueRef, asyncio.Lock] = {}
         self._failed = False
 
     def new_ids(self, count: int) -> list[str]:
-        return self._link.run(self._producer.new_ids(count))
+        if len(self._ids) < count:
+            self._ids += self._link.run(self._producer.new_ids(max(count, _IDS_AT_ONCE)))
+        taken, self._ids = self._ids[:count], self._ids[count:]
+        return taken
 
     def send(self, rows: EncodedRows) -> None:
         """Begins sending; waits while too much is on its way. Raises what an earlier request failed with."""
