@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from orbitmq.broker.broker import Broker
     from orbitmq.protocol.command import Command
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 T, ONE_QUEUE = "Leases", {"default_topic_queue_nums": 1}
 
 
