@@ -222,6 +222,7 @@ async def test_a_handle_that_was_never_given_is_refused_and_changes_nothing(
         handle._replace(start_offset=1),
         handle._replace(broker_name="broker-b"),
         handle._replace(revive_queue=77),
+        handle._replace(invisible_ms=10**17),
         handle._replace(revive_queue=999, offset=2),  # as of an ordered lease
         handle._replace(offset=2),  # there, and not leased
         handle._replace(offset=1),  # leased, by another handle than the request says

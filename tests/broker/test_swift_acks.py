@@ -67,6 +67,7 @@ def odd_ack(number: int, leased: Leased, chance: random.Random) -> bytes:
         {"extraInfo": handle._replace(pop_time_ms=1).text()},
         {"extraInfo": handle._replace(broker_name="another").text()},
         {"extraInfo": handle._replace(revive_queue=77).text()},
+        {"extraInfo": handle._replace(invisible_ms=10**17).text()},
         {"extraInfo": handle.text() + " more"},
         {"extraInfo": handle.text().replace(" ", "  ", 1)},
     ]

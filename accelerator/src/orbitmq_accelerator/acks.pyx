@@ -17,8 +17,11 @@ from orbitmq_accelerator.pops cimport SwiftPops
 from orbitmq_accelerator.request_header cimport Request, find_number, find_text, is_same_text, read_request
 from orbitmq_accelerator.text cimport write_number, write_text
 
+from orbitmq.broker.leases.checkpoints import LONGEST_LEASE_MS
 from orbitmq.errors import OrbitError
 from orbitmq.transport.express import MOST_SWIFT_HEADER_BYTES
+
+cdef int64_t LONGEST_LEASE = LONGEST_LEASE_MS
 
 cdef enum:
     PREFIX_BYTES = 8  # of a frame
@@ -125,7 +128,7 @@ cdef class SwiftAcks:
         party = self.book.party(self.first.group, self.first.topic)
         if party is None or not is_name(self.book.broker_text, broker):
             return False
-        if lot.revive_queue >= self.book.revive_queues or lot.revive_queue == ORDERED:
+        if lot.revive_queue >= self.book.revive_queues or lot.revive_queue == ORDERED or lot.invisible_ms > LONGEST_LEASE:
             return False
         lot.queue_id, lot.next, lot.record_bytes = self.first.queue_id, 0, 0
         config = (<dict>self.topics.all()).get(party.topic)

@@ -15,6 +15,7 @@ import errno
 import mmap
 import os
 from collections import deque
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
@@ -196,7 +197,8 @@ class MappedFile:
         start = start // PAGE_BYTES * PAGE_BYTES
         if start < self.size:
             advice = mmap.MADV_NORMAL if enabled else mmap.MADV_RANDOM
-            cast("mmap.mmap", self.memory.obj).madvise(advice, start, self.size - start)
+            with suppress(OSError):  # too many maps to make two of one; who appends goes on without
+                cast("mmap.mmap", self.memory.obj).madvise(advice, start, self.size - start)
 
     def close(self) -> None:
         with self._sync_lock:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orbitmq.broker import statistics
-from orbitmq.broker.leases.checkpoints import Ack, Checkpoint, LeaseKey
+from orbitmq.broker.leases.checkpoints import LONGEST_LEASE_MS, Ack, Checkpoint, LeaseKey
 from orbitmq.errors import OrbitError, RequestFailed
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.headers.leases import ChangedInvisibleTime
@@ -244,6 +244,8 @@ class Settling:
             )
         if not handle.is_ordered and not 0 <= handle.revive_queue < settings.revive_queue_num:
             raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, f"there is no revive queue {handle.revive_queue}")
+        if not 0 <= handle.invisible_ms <= LONGEST_LEASE_MS:  # what is written of its end would never be due
+            raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, f"no lease lasts {handle.invisible_ms} ms")
 
     def _count(self, of_group: str, of_broker: str, topic: str, group: str, times: int) -> None:
         self._stats.counter(of_group, f"{topic}@{group}").add(times)
