@@ -200,8 +200,7 @@ def test_damage_is_stepped_over_also_when_the_queues_are_rebuilt(tmp_path: Path)
     shutil.rmtree(tmp_path / "index")
     store = open_store(tmp_path)
     assert [damage.start for damage in store.recovered.damages] == [
-        appended[7].commit_log_offset,
-        appended[30].commit_log_offset,
+        appended[victim].commit_log_offset for victim in (7, 8, 30)
     ]
     intact = [number for number in range(60) if number not in (7, 8, 30)]
     assert numbers(store) == intact

@@ -382,9 +382,16 @@ class CommitLog:
         try:
             file.write(records, position)
         except StorageError:
-            file.write(headless, position)
+            self._take_heads_away(b"".join(records), position)
             raise
         self._written_together += size
+
+    def _take_heads_away(self, records: bytes, position: int) -> None:
+        """Through the map, where the pages are that were just written: another call may fail as well."""
+        at = 0
+        while at < len(records):
+            self.memory[position + at : position + at + len(_NO_HEAD)] = _NO_HEAD
+            at += SIZE_AND_MAGIC.unpack_from(records, at)[0]
 
     def read(self, offset: int, size: int) -> memoryview | None:
         """The bytes of a record that begins at `offset`; None if they are deleted, or not there yet."""

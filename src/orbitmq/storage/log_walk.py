@@ -1,7 +1,8 @@
 """Walking the commit log from record to record, also over damage, without an index and without changing anything.
 
 Bytes that are no record are damage if a record that names its own offset follows them in the same file; if none does, they are
-the unwritten rest of the file. Either way the walk goes on behind them, in the next file if need be.
+the unwritten rest of the file. Either way the walk goes on behind them, in the next file if need be. What a producer put into a body may
+look like a record, too: bodies of records that are not whole are looked into only where nothing says how far they reach.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import MessageError
-from orbitmq.message.record import END_OF_FILE, MAGIC_V1, MAGIC_V2
+from orbitmq.message.record import END_OF_FILE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from orbitmq.message.record_check import check_record, valid_run
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def walk_runs(
             try:
                 size = check_record(memory, position, length, check_crc=check_crc, property_crc=property_crc)
             except MessageError as error:
-                resumed = next_record(segment, position + 1)
+                resumed = behind_broken(segment, position)
                 yield NoRecord(segment, segment.start + position, segment.start + resumed, error.message)
                 position = resumed
                 continue
@@ -118,6 +119,41 @@ def walk_runs(
                 break
             yield Run(segment, [position], segment.start + position + size)
             position += size
+
+
+def behind_broken(segment: Segment, position: int) -> int:
+    """Where the walk goes on, with a record at `position` that is not whole; the file's length if nothing follows."""
+    memory, length = segment.memory, len(segment.memory)
+    if not _names_its_place(segment, position):
+        return next_record(segment, position + 1)
+    size: int
+    size, magic = SIZE_AND_MAGIC.unpack_from(memory, position)
+    if size == 0 or memory[position + SIZE_AND_MAGIC.size - 1] == 0:
+        return length  # it was being appended: these bytes are stored last, front to back
+    behind = position + size
+    if magic in (MAGIC_V1, MAGIC_V2) and size > 0 and behind <= length:
+        if _is_blank(segment, behind) or _names_its_place(segment, behind):
+            return behind
+        head = bytes(memory[behind : behind + _OWN_OFFSET_AT])
+        if head == _ZEROES[: len(head)]:
+            return length  # it was the last one: it was being copied, or is damaged
+    return next_record(segment, position + 1)
+
+
+def _names_its_place(segment: Segment, position: int) -> bool:
+    """Whether what stands there says of itself that it begins there."""
+    at = position + _OWN_OFFSET_AT
+    if at + _LONG.size > len(segment.memory):
+        return False
+    own_offset: int = _LONG.unpack_from(segment.memory, at)[0]
+    return own_offset == segment.start + position
+
+
+def _is_blank(segment: Segment, position: int) -> bool:
+    try:
+        return check_record(segment.memory, position, len(segment.memory)) == END_OF_FILE
+    except MessageError:
+        return False
 
 
 def next_record(segment: Segment, position: int) -> int:

@@ -55,6 +55,7 @@ class Recovered(NamedTuple):
     records: int
     damages: list[Damage]
     unindexed_from_ms: int | None = None  # store time of the first record that the indexes did not know
+    last_record: int | None = None  # where the last one begins
 
 
 def recover(
@@ -187,7 +188,7 @@ def _walk(
             hole = hole or damages[-1]
         elif isinstance(found, EndOfFile):
             end = found.segment.end if hole is None else end
-        elif hole is not None and unsynced_from_ms is not None and _first_stored_at_ms(found) >= unsynced_from_ms:
+        elif hole is not None and unsynced_from_ms is not None and _is_unsynced(found, last, unsynced_from_ms):
             end = hole.start
             break
         else:
@@ -209,9 +210,11 @@ def _walk(
                     unindexed_from_ms = batch[0][5]
             if is_torn:
                 break
+    last_record = None
     if last is not None:
         indexer.last_stored_at_ms = stored_at_ms(last.segment.memory, last.positions[-1])
-    return Recovered(end, records, [damage for damage in damages if damage.start < end], unindexed_from_ms)
+        last_record = last.segment.start + last.positions[-1]
+    return Recovered(end, records, [damage for damage in damages if damage.start < end], unindexed_from_ms, last_record)
 
 
 def _without_torn(run: Run, unsynced_from_ms: int) -> Run:
@@ -233,8 +236,14 @@ def _without_torn(run: Run, unsynced_from_ms: int) -> Run:
     return run
 
 
-def _first_stored_at_ms(run: Run) -> int:
-    return stored_at_ms(run.segment.memory, run.positions[0])
+def _is_unsynced(run: Run, last: Run | None, unsynced_from_ms: int) -> bool:
+    """What follows a hole; `last`: what came before it.
+
+    It is if what came before is, whatever time it says itself: it may have stood in a body.
+    """
+    stored_ms = stored_at_ms(run.segment.memory, run.positions[0])
+    before_ms = 0 if last is None else stored_at_ms(last.segment.memory, last.positions[-1])
+    return max(stored_ms, before_ms) >= unsynced_from_ms
 
 
 def clear_behind(log: CommitLog, end: int) -> None:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.accelerated import compiled
 from orbitmq.errors import StorageError
 from orbitmq.message.log_entry import entries_at
-from orbitmq.message.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from orbitmq.message.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, record_layout
 from orbitmq.message.record_check import valid_run
-from orbitmq.storage.log_walk import Run, next_record, walk_runs
+from orbitmq.storage.log_walk import Run, behind_broken, walk_runs
 from orbitmq.storage.recovery import clear_behind
 from orbitmq.storage.segmented_log import segment_name
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_PROPERTIES_LENGTH_BYTES: Final = 2
 _SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 _RUN_RECORDS: Final = 1024
 _CHUNK_BYTES: Final = 8 << 20
@@ -164,6 +165,20 @@ class Replica:
                 clear_behind(self._log, self.whole_end)
                 self._log.place_end(self.whole_end)
 
+    def cut_if_torn(self, start: int) -> None:
+        """The record at `start` is the last that a restart found. If its end had not come yet it was taken for whole: the CRC covers the body alone.
+
+        What has not come reads as zeroes, and neither topic nor properties end in one.
+        """
+        segment = self._log.files.segment_of(start)
+        assert segment is not None, "the restart found it there"
+        memory = segment.memory
+        size, _, _, _, topic_end = record_layout(memory, start - segment.start, len(memory))
+        end = start - segment.start + size
+        has_properties = end > topic_end + _PROPERTIES_LENGTH_BYTES
+        if memory[topic_end - 1] == 0 or (has_properties and memory[end - 1] == 0):
+            self.cut(start)
+
     def _pass_over(self, segment: Segment, position: int, limit: int) -> bool:
         """Step over the blank end of a file, or over damage that the master has as well; False: more must come first."""
         file_is_whole = limit == len(segment.memory)
@@ -176,7 +191,7 @@ class Replica:
             return file_is_whole
         if magic in (MAGIC_V1, MAGIC_V2) and limit < position + size <= len(segment.memory):
             return False
-        resumed = next_record(segment, position + 1)
+        resumed = behind_broken(segment, position)
         if resumed >= limit and not file_is_whole:
             return False
         logger.error(
