@@ -14,6 +14,7 @@ from orbitmq.broker.broker import Broker
 from orbitmq.errors import ConfigError
 from orbitmq.message.ids import offset_message_id
 from orbitmq.message.properties import encode_properties
+from orbitmq.message.record import USUAL_HEAD_BYTES, crc31, encode_record, topic_field
 from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
@@ -143,6 +144,28 @@ async def test_taking_up_a_transaction_needs_the_topic_that_it_is_for(guarded: G
     assert await take_up(THEIRS, topic=MINE) == ResponseCode.NO_PERMISSION
     assert await take_up(MINE, topic=MINE) == 0
     assert guarded.broker.state.half_messages.by_topic() == {MINE: 1}
+
+
+async def test_the_end_of_a_transaction_is_no_way_to_send_to_any_topic(guarded: Guarded) -> None:
+    await guarded.send(THEIRS, b"theirs")
+    await guarded.send(MINE, b"mine")
+    store = guarded.broker.state.store
+    begun = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "u"}
+    header = send_header(MINE, 0, begun, {"sys_flag": 4})
+    half = await guarded.ask(MEMBER, RequestCode.SEND_MESSAGE_V2, header, b"half")
+    number, place = int(half.fields["queueOffset"]), store.log.end + USUAL_HEAD_BYTES
+    properties = encode_properties({**begun, "REAL_TOPIC": THEIRS, "REAL_QID": "0"})
+    half_topic = topic_field("RMQ_SYS_TRANS_HALF_TOPIC")
+    forged = encode_record(
+        half_topic, 0, 0, number, place, 0, 1, bytes(8), 1, bytes(8), 0, 0, b"forged", crc31(b"forged"), properties
+    )
+    sent = await guarded.ask(MEMBER, RequestCode.SEND_MESSAGE_V2, send_header(MINE), bytes(forged))
+    assert int(sent.fields["msgId"][16:], 16) + USUAL_HEAD_BYTES == place
+    commit = {"producerGroup": "P", "tranStateTableOffset": number, "commitLogOffset": place, "commitOrRollback": 8}
+    ended = await guarded.ask(MEMBER, RequestCode.END_TRANSACTION, {**commit, "msgId": "u", "topic": MINE})
+    assert ended.code == ResponseCode.SYSTEM_ERROR
+    store.dispatch()
+    assert store.queue_range(THEIRS, 0).max_offset == 1
 
 
 async def test_a_key_with_the_hash_of_another_topics_finds_nothing_of_it(guarded: Guarded) -> None:

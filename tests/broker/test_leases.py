@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.kit import PATIENCE_SECONDS, Wire, running, wire
+from tests.broker.kit import PATIENCE_SECONDS, SEND_V2, Wire, running, send_header, wire
 from tests.broker.lease_kit import NOTIFICATION, PEEK, POLLING_INFO, LeaseClient, Leased
 
 if TYPE_CHECKING:
@@ -235,9 +236,26 @@ async def test_a_handle_that_was_never_given_is_refused_and_changes_nothing(
     assert (await LeaseClient(client, "thief").ack(leased)).code == 13
     assert (await consumer.ack_batch([leased], pt=handle.pop_time_ms + 1)).code == 13
     assert (await consumer.ack_batch([leased], c="thief")).code == 13
+    for place_or_time in ({"rq": -3}, {"rq": 77}, {"it": 10**17}, {"it": 2**63 - 1}, {"it": -1}):
+        assert (await consumer.ack_batch([leased], **place_or_time)).code == 13, place_or_time
     assert broker.state.store.log.end == written
     assert broker.state.open_leases.in_flight(T, "LG", 0) == 2
     assert (await consumer.ack_batch([leased, other])).code == 0
+
+
+async def test_somebodys_timer_message_is_no_checkpoint(client: Wire, consumer: LeaseClient, broker: Broker) -> None:
+    await send(client, b"a", b"b", b"c")
+    leased, *_ = await consumer.pop(T, maxMsgNums=1)
+    made_up = leased.handle._replace(start_offset=2, offset=2, pop_time_ms=1234567)
+    checkpoint = {
+        "bm": 0, "bn": "broker-a", "c": "LG", "d": [0], "it": 60_000, "n": 1, "pt": 1234567, "q": 0, "ro": 0, "so": 2, "t": T,
+    }  # fmt: skip
+    like_one = {"UNIQ_KEY": f"{T}@0@2@LG@1234567@broker-a@ck", "TAGS": "ck", "TIMER_DELAY_MS": "600000"}
+    sent = await client.ask(SEND_V2, send_header("Mine", 0, like_one), json.dumps(checkpoint).encode())
+    assert sent.code == 0, sent
+    assert (await consumer.extend(leased._replace(handle=made_up), 1000)).code == 13
+    assert (await consumer.ack(leased._replace(handle=made_up))).code == 13
+    assert broker.state.open_leases.in_flight(T, "LG", 0) == 1
 
 
 async def test_what_makes_no_sense_is_refused_with_a_code(client: Wire, consumer: LeaseClient) -> None:

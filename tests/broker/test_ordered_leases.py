@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbitmq.broker.leases.checkpoints import LONGEST_LEASE_MS
 from orbitmq.testing.clock import MovableClock
 from tests.broker.kit import PATIENCE_SECONDS, QUERY_OFFSET, Wire, running, wire
 from tests.broker.lease_kit import NOTIFICATION, LeaseClient, Leased
@@ -98,6 +99,19 @@ async def test_an_extended_batch_keeps_the_queue_longer(consumer: OrderedClient,
     clock.advance(seconds=6)
     assert await consumer.pop() == []
     assert (await consumer.ack(again)).code == 0
+    assert bodies(await consumer.pop()) == [b"3", b"4"]
+
+
+async def test_a_lease_that_was_kept_beyond_the_longest_is_settled_by_its_handle(
+    consumer: OrderedClient, clock: MovableClock
+) -> None:
+    first, second = await consumer.pop(invisibleTime=60_000)
+    clock.advance(seconds=5)
+    kept = await consumer.extended(first, LONGEST_LEASE_MS)
+    assert kept.handle.invisible_ms > LONGEST_LEASE_MS  # it counts from the pop on
+    again = await consumer.extended(kept, 30_000)
+    assert (await consumer.ack(kept)).code == 0
+    assert (await consumer.ack_batch([again, second])).code == 0
     assert bodies(await consumer.pop()) == [b"3", b"4"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.properties import encode_properties
-from orbitmq.message.record import decode_record, decode_records
+from orbitmq.message.record import USUAL_HEAD_BYTES, decode_record, decode_records, with_offset
 from orbitmq.message.sysflags import INNER_BATCH, NEED_UNWRAP
 from orbitmq.message.tags import tag_code
 from orbitmq.storage.batch_queue_index import BatchQueueIndex
@@ -245,6 +245,31 @@ def test_a_place_in_the_log_leads_to_a_record_only_where_one_begins(store: Store
     assert decode_record(record).body == b"2"
     for offset in (-1, 1, first.end + 1, second.end, 1 << 50):
         assert store.record_at(offset) is None
+
+
+def test_a_place_in_the_log_is_a_message_only_if_its_queue_leads_there(tmp_path: Path) -> None:
+    store = open_store(tmp_path, light_queues=True, is_batch_topic=lambda topic: topic == "B")
+    inner = [put_inner(store, count) for count in (3, 5)]
+    batches = [store.log.recent[number][1] for number in range(len(inner))]
+    light = put(store, INNER_MULTI_DISPATCH="%LMQ%a,%LMQ%b")
+    plain = put(store, body=b"plain")
+    for offset in (*batches, light.commit_log_offset, plain.commit_log_offset):  # not dispatched before the first
+        found = store.message_at(offset)
+        assert found is not None
+        assert decode_record(found).commit_log_offset == offset
+
+    place = store.log.end + USUAL_HEAD_BYTES
+    whole = store.record_at(plain.commit_log_offset)
+    assert whole is not None
+    outer = put(store, body=with_offset(whole, place))
+    assert store.record_at(place) is not None
+    assert store.message_at(place) is None
+    assert store.message_at(outer.commit_log_offset) is not None
+    store.delete_topic("T")
+    assert store.record_at(plain.commit_log_offset) is not None
+    assert store.message_at(plain.commit_log_offset) is None
+    assert store.message_at(batches[1]) is not None
+    store.close()
 
 
 # Batch queues

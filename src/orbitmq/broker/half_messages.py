@@ -187,10 +187,12 @@ class HalfMessages:
 
     def _find(self, queue_offset: int, commit_log_offset: int, group: str) -> RawRecord:
         half = self.undecided.get(queue_offset)
-        if half is not None and half.commit_log_offset == commit_log_offset:
+        if half is None:
+            record = self._store.message_at(commit_log_offset)  # decided before
+        elif half.commit_log_offset == commit_log_offset:
             record = self._store.log.read(commit_log_offset, half.size)
         else:
-            record = self._store.record_at(commit_log_offset)
+            record = None  # what stands there may be anything, and would be published
         message = decode_raw(record) if record is not None else None
         if message is None or message.topic != names.HALF_TOPIC:
             raise RequestFailed(

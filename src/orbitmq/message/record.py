@@ -453,6 +453,12 @@ def stored_at_ms(buffer: bytes | memoryview, at: int = 0) -> int:
     return value
 
 
+def own_offset(buffer: bytes | memoryview, at: int = 0) -> int:
+    """Where in the log the record at `at` says it begins."""
+    value: int = _LONG.unpack_from(buffer, at + _OFFSET_AT)[0]
+    return value
+
+
 END_OF_FILE: Final = 0  # the size of a blank record
 _BLANK_LAYOUT: Final = (END_OF_FILE, 0, 0, 0, 0)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.clock import SystemClock
 from orbitmq.errors import MessageError, StorageError, StoreFull
-from orbitmq.message.record import END_OF_FILE, stored_at_ms
+from orbitmq.message.record import END_OF_FILE, decode_entry, own_offset, stored_at_ms
 from orbitmq.message.record_check import check_record
 from orbitmq.storage.appended import AppendCode
 from orbitmq.storage.batch_queue_index import BatchQueueIndex
@@ -311,7 +311,11 @@ class Store:
         return self.reader.read(topic, queue_id, offset, max_count, max_bytes, tag_codes, accept, may_want, bulk=bulk)
 
     def record_at(self, commit_log_offset: int) -> memoryview | None:
-        """The record that begins at this offset of the log; None if none does."""
+        """The record that begins at this offset of the log; None if none does.
+
+        Believes the bytes that stand there, which may be a message's body: for an offset that somebody else names, and on which
+        more than showing the record depends, take `message_at`.
+        """
         segment = self.log.files.segment_of(commit_log_offset)
         if segment is None or commit_log_offset >= self.log.readable_end:
             return None
@@ -320,7 +324,24 @@ class Store:
             size = check_record(segment.memory, position, len(segment.memory), check_crc=False)
         except MessageError:
             return None
-        return None if size == END_OF_FILE else self.log.read(commit_log_offset, size)
+        if size == END_OF_FILE or own_offset(segment.memory, position) != commit_log_offset:
+            return None
+        return self.log.read(commit_log_offset, size)
+
+    def message_at(self, commit_log_offset: int) -> memoryview | None:
+        """The record that begins at this offset of the log and that its queue leads to; None if there is none.
+
+        Bodies are their senders' to fill, also with what looks like a record of any topic; queue entries are made by the store alone.
+        For the thread that owns the store.
+        """
+        record = self.record_at(commit_log_offset)
+        if record is None:
+            return None
+        if commit_log_offset >= self.dispatched_offset:
+            self.dispatch()
+        told = decode_entry(record, 0, commit_log_offset)
+        found = self.queue_entries(told.topic, told.queue_id, told.queue_offset, 1)
+        return record if found and found[0][:2] == (commit_log_offset, len(record)) else None
 
     def find_by_key(
         self, topic: str, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = FOREVER_MS

@@ -88,7 +88,7 @@ async def consume_directly(
     """Hand one message to one consumer, past its queue. With access control the topic, if one is named, has to be the message's."""
     header = request.read(ConsumeDirectly)
     _, offset = parse_offset_message_id(header.msg_id or "")
-    record = store.record_at(offset)
+    record = store.message_at(offset)
     topics_of_group = (header.topic, names.retry_topic(header.consumer_group))
     if record is None or (
         compares_topic and header.topic and decode_entry(record, 0, offset).topic not in topics_of_group

@@ -44,7 +44,8 @@ async def query_message(
 async def view_message(store: Store, compares_topic: bool, request: Command, connection: Connection) -> Command:
     """With access control the topic has to be the message's: leave to read one is no leave to read others.
 
-    As for a pull, what a power cut can still take is not there yet: an empty slave asks for its first record by this.
+    As for a pull, what a power cut can still take is not there yet: an empty slave asks for its first record by this. Slaves ask
+    for records of deleted topics as well, so no queue has to lead to what is shown.
     """
     header = request.read(ViewMessage)
     offset = header.offset

@@ -256,7 +256,7 @@ async def send_back(
 
 def _given_back(store: Store, header: SendBack, compares_topic: bool) -> StoredMessage:
     """With access control it has to be a message that the group may have got: a copy is a way to read it."""
-    record = store.record_at(header.offset)
+    record = store.message_at(header.offset)
     if record is None:
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     message = decode_record(record)

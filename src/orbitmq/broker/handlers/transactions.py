@@ -79,7 +79,7 @@ async def resume_checks(
     """
     header = request.read(ResumeHalfMessage)
     _, offset = parse_offset_message_id(header.msg_id)
-    record = store.record_at(offset)
+    record = store.message_at(offset)
     message = decode_raw(record) if record is not None else None
     topic = (_find_topic(message.properties) or b"").decode("utf-8", "replace") if message is not None else ""
     if message is None or message.topic != names.DISCARDED_HALF_TOPIC or not topic:

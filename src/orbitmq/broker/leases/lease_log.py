@@ -78,6 +78,8 @@ class LeaseLog:
             for record in self._store.find_by_key(where, unique_key, _MOST_FOUND).records:
                 try:
                     message = decode_record(record)
+                    if message.properties.get(keys.REAL_TOPIC, self.topic) != self.topic:
+                        continue  # somebody's timer message that only looks like one
                     if message.properties.get(keys.UNIQUE_KEY) == unique_key:
                         return Lease(key, read_checkpoint(message.body).offsets())
                 except (MessageError, BodyError):

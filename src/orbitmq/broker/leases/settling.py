@@ -139,6 +139,7 @@ class Settling:
             ]
             self._ack_ordered(ack.group, topic, ack.queue_id, offsets, ack.pop_time_ms)
             return 0
+        self._check_writable(ack.revive_queue, ack.invisible_ms)
         key = (topic, ack.group, ack.queue_id, ack.start_offset, ack.pop_time_ms, name)
         lease = self._genuine(key, [])
         if lease is None:
@@ -242,10 +243,16 @@ class Settling:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the handle is of message {handle.offset} in queue {handle.queue_id}, not {offset} in {queue_id}",
             )
-        if not handle.is_ordered and not 0 <= handle.revive_queue < settings.revive_queue_num:
-            raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, f"there is no revive queue {handle.revive_queue}")
-        if not 0 <= handle.invisible_ms <= LONGEST_LEASE_MS:  # what is written of its end would never be due
-            raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, f"no lease lasts {handle.invisible_ms} ms")
+        if not handle.is_ordered:
+            self._check_writable(handle.revive_queue, handle.invisible_ms)
+
+    def _check_writable(self, revive_queue: int, invisible_ms: int) -> None:
+        """What is written of a lease says where it is looked for and when it ends. Nothing is written of an ordered one, which may be
+        extended beyond the longest."""
+        if not 0 <= revive_queue < self._configuration.settings.revive_queue_num:
+            raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, f"there is no revive queue {revive_queue}")
+        if not 0 <= invisible_ms <= LONGEST_LEASE_MS:  # it would never be due
+            raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, f"no lease lasts {invisible_ms} ms")
 
     def _count(self, of_group: str, of_broker: str, topic: str, group: str, times: int) -> None:
         self._stats.counter(of_group, f"{topic}@{group}").add(times)
