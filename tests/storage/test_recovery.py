@@ -671,3 +671,16 @@ def _open_and_flush(directory: Path, disk: FaultyDisk) -> StorageError | None:
     finally:
         store.abandon()
     return None
+
+
+@pytest.mark.parametrize("end", ["close", "abandon"])
+def test_a_queue_with_a_negative_number_is_loaded_as_apaches_broker_does(tmp_path: Path, end: str) -> None:
+    for starts in range(
+        3
+    ):  # passed over, its directory would be in the way of its entries, and nothing be taken any more
+        store = open_store(tmp_path)
+        assert store.queue_range("T", -3) == (0, starts)
+        put(store, queue_id=-3)
+        store.flush()
+        assert not store.health.refuses_writes
+        getattr(store, end)()

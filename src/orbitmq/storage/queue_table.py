@@ -297,7 +297,7 @@ class QueueTable:
             if not topic.is_directory:
                 continue
             for directory in self._disk.list(path / topic.name):
-                if not directory.is_directory or not directory.name.isdecimal():
+                if not directory.is_directory or not directory.name.removeprefix("-").isdecimal():
                     continue  # Apache's broker passes over these as well
                 files = load_entry_files(self._disk, path / topic.name / directory.name, file_bytes)
                 queue = kind(topic.name, int(directory.name), files)

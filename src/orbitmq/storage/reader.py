@@ -254,7 +254,7 @@ class StoreReader:
         for name, is_batch in _QUEUE_DIRECTORIES:
             for topic in self._disk.list(self.directory / name):
                 for queue in self._disk.list(self.directory / name / topic.name) if topic.is_directory else []:
-                    if queue.is_directory and queue.name.isdecimal():
+                    if queue.is_directory and queue.name.removeprefix("-").isdecimal():
                         path = self.directory / name / topic.name / queue.name
                         view = QueueView(self._disk, path, topic.name, int(queue.name), is_batch=is_batch)
                         self._views[topic.name, int(queue.name)] = view
