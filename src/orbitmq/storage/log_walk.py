@@ -131,11 +131,11 @@ def behind_broken(segment: Segment, position: int) -> int:
     if size == 0 or memory[position + SIZE_AND_MAGIC.size - 1] == 0:
         return length  # it was being appended: these bytes are stored last, front to back
     behind = position + size
-    if magic in (MAGIC_V1, MAGIC_V2) and size > 0 and behind <= length:
+    if size > 0 and behind <= length:
         if _is_blank(segment, behind) or _names_its_place(segment, behind):
             return behind
         head = bytes(memory[behind : behind + _OWN_OFFSET_AT])
-        if head == _ZEROES[: len(head)]:
+        if magic in (MAGIC_V1, MAGIC_V2) and head == _ZEROES[: len(head)]:
             return length  # it was the last one: it was being copied, or is damaged
     return next_record(segment, position + 1)
 
