@@ -202,6 +202,31 @@ async def test_a_recalled_message_never_comes(client: Wire, broker: Broker, cloc
     assert counts["T"]["count"] == 0
 
 
+async def test_a_message_can_be_recalled_only_by_one_for_the_same_topic(
+    client: Wire, broker: Broker, clock: ManualClock
+) -> None:
+    """A recall is an ordinary message, and may be sent as one, as in Java; but not across topics."""
+    due: dict[str, Any] = {"TIMER_DELIVER_MS": str(NOW_MS + 5000)}
+    for topic, key in (("T", "K1"), ("T", "K2"), ("Mine", "K1"), ("%RETRY%g+t", "K3")):
+        broker.state.topics.create_internal(topic, 1)
+        assert (await client.send(topic, f"{topic} {key}".encode(), UNIQ_KEY=key, **due)).code == 0
+    for recalled in ("T+K1", "Mine+K1", "%RETRY%g+t+K3"):
+        for topic in ("Mine", "%RETRY%g"):
+            forged: dict[str, Any] = {"TIMER_DEL_UNIQKEY": recalled, "REAL_TOPIC": recalled.rpartition("+")[0], **due}
+            broker.state.topics.create_internal(topic, 1)
+            assert (await client.send(topic, b"0", **forged)).code == 0
+    assert (await client.send("T", b"0", TIMER_DEL_UNIQKEY="T+K2", **due)).code == 0
+    clock.advance(seconds=6)
+
+    await all_fired(broker, clock)
+
+    assert await client.bodies("T") == [b"T K1"]
+    assert await client.bodies("%RETRY%g+t") == [b"%RETRY%g+t K3"]
+    assert await client.bodies("Mine") == await client.bodies("%RETRY%g") == []
+    counts = json.loads((await client.ask(TIMER_METRICS)).body)["timingCount"]
+    assert [counts[topic]["count"] for topic in ("T", "Mine", "%RETRY%g+t")] == [0, 0, 0]
+
+
 async def test_what_cannot_be_recalled_is_told_so_and_changes_nothing(
     client: Wire, broker: Broker, clock: ManualClock
 ) -> None:

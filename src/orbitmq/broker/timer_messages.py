@@ -2,7 +2,7 @@
 
     TIMER_OUT_MS            the moment
     REAL_TOPIC, REAL_QID    where it is for
-    TIMER_DEL_UNIQKEY       recalls that one: `topic+unique key`
+    TIMER_DEL_UNIQKEY       recalls that one: `topic+unique key`, if it is for the same topic itself
     TIMER_ROLL_TIMES        turns it has made already, where its way is longer than the wheel's window
 
 Java: TimerMessageStore
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from orbitmq.message.record import RawRecord
     from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.timer_store import DueSlot, TimerStore
+
+    Recalls = dict[tuple[str, str], RawRecord]  # by the topic that they are for, and what they recall
 
 logger = logging.getLogger(__name__)
 
@@ -89,26 +91,30 @@ class TimerMessages:
             goal = self._goals[topic] = (name, java_hash(name))
         return goal
 
-    def recalls(self, due: DueSlot) -> dict[str, RawRecord]:
-        """Those of a slot, by what they recall."""
-        found: dict[str, RawRecord] = {}
+    def recalls(self, due: DueSlot) -> Recalls:
+        """Those of a slot. Anybody may send one to a topic of their own: it counts for messages of that topic alone."""
+        found: Recalls = {}
         for position in due.positions if due.has_recalls else ():
             unit = self._wheel.log.unit(position)
             if unit is None or not only_recalls(unit):
                 continue
             message = self.at(unit.commit_log_offset, unit.size)
             if message is not None:
-                found[(_find_recalled(message.properties) or b"").decode("utf-8", "replace")] = message
+                recalled = (_find_recalled(message.properties) or b"").decode("utf-8", "replace")
+                found[self.goal(message)[0], recalled] = message
         return found
 
-    def is_taken_back(self, unit: TimerUnit, message: RawRecord, recalled: dict[str, RawRecord]) -> bool:
+    def is_taken_back(self, unit: TimerUnit, message: RawRecord, recalled: Recalls) -> bool:
         """Recalled by its sender, or not the message that the unit is of. A recall counts once."""
         if unit.kind & ROLL:
             return False
         if self._is_of_another(unit, message):
             return True
-        unique_key = (_find_unique_key(message.properties) or b"").decode("utf-8", "replace") if recalled else ""
-        return bool(recalled) and recalled.pop(recall_key(self.goal(message)[0], unique_key), None) is not None
+        if not recalled:
+            return False
+        topic = self.goal(message)[0]
+        unique_key = (_find_unique_key(message.properties) or b"").decode("utf-8", "replace")
+        return recalled.pop((topic, recall_key(topic, unique_key)), None) is not None
 
     def _is_of_another(self, unit: TimerUnit, message: RawRecord) -> bool:
         """Whether the log was cut since the unit was put, and has a later timer at that place. That one has a unit of its own."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.timer_counts import TimerCounts
+    from orbitmq.broker.timer_messages import Recalls
     from orbitmq.clock import Clock
     from orbitmq.message.record import RawRecord
     from orbitmq.storage.checkpoint import TimerCheckpoint
@@ -90,7 +91,7 @@ class Timers:
         self._arrived.set()
         self._firing: DueSlot | None = None  # delivered up to `_next` of its units
         self._next = 0
-        self._recalled: dict[str, RawRecord] = {}  # in the slot that fires
+        self._recalled: Recalls = {}  # in the slot that fires
         self._stand_in = (0, 0)  # a slave in this master's place fired all slots before this, of its log up to there
         low, high = store.queue_range(names.TIMER_TOPIC, QUEUE)
         if wheel.queue_offset > high:  # killed when the log was cut, before the wheel was told
