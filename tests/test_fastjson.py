@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orbitmq.errors import BodyError
-from orbitmq.fastjson import MAX_DEPTH, ObjectKey, dumps, loads
+from orbitmq.fastjson import MAX_DEPTH, MAX_REFERENCE_STEPS, ObjectKey, dumps, loads
 
 
 class Queue(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -183,6 +183,79 @@ def test_references_cannot_be_made_to_multiply() -> None:
     levels += [f'"a{up}":[' + ",".join([f'{{"$ref":"$.a{up - 1}"}}'] * 10) + "]" for up in range(1, 30)]
     with pytest.raises(BodyError, match="multiply"):
         loads(("{" + ",".join(levels) + "}").encode())
+
+
+def test_references_through_references_are_followed_once_each() -> None:
+    """Followed anew each time, every entry doubled the work: these sixty would take longer than the sun lasts."""
+    chain = {f"b{up}": {"$ref": f"$.H.b{up - 1}.b{up - 1}"} for up in range(60, 1, -1)}
+    with pytest.raises(BodyError, match="a reference to something around it"):
+        loads(json.dumps({"H": {**chain, "b1": {"$ref": "$.H"}}}).encode())
+
+
+def test_a_chain_of_references_that_share_their_way_is_read() -> None:
+    links = {f"b{up}": {"$ref": f"$.b{up - 1}"} for up in range(100, 0, -1)}
+    value = loads(json.dumps({**links, "b0": {"x": 1}}).encode())
+    assert value == {f"b{up}": {"x": 1} for up in range(101)}
+
+
+def test_a_reference_that_leads_through_itself_is_refused() -> None:
+    with pytest.raises(BodyError, match="leads through itself: send the value"):
+        loads(b'{"a":{"$ref":"$.b.x"},"b":{"$ref":"$.a.x"}}')
+
+
+def test_the_steps_of_all_references_together_are_bounded() -> None:
+    rounds = ".x" * (MAX_REFERENCE_STEPS // 2)
+    circle = {"x": {"$ref": "$.circle"}}
+    text = json.dumps({"a": {"$ref": f"$.b{rounds}"}, "b": {"$ref": f"$.circle{rounds}"}, "circle": circle})
+    with pytest.raises(BodyError, match="steps in their paths: send values instead"):
+        loads(text.encode())
+
+
+def test_a_path_to_nowhere_is_not_repeated_whole_in_the_error() -> None:
+    with pytest.raises(BodyError, match="nowhere") as refused:
+        loads(b'{"a":{"$ref":"$.' + b"n" * 100_000 + b'"}}')
+    assert len(str(refused.value)) < 500
+
+
+_MEGABYTE = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":"' + b'\\"' * (2 * _MEGABYTE),
+        b'{"a":"' + b'\\"' * (2 * _MEGABYTE) + b"\\",
+        b"{'a':'" + b"\\'" * (2 * _MEGABYTE),
+        b"{'a':" + b'"\\' * (2 * _MEGABYTE),
+        b"{" + b" " * (4 * _MEGABYTE) + b"?",
+        b"{" + b"1" * (4 * _MEGABYTE) + b" " * _MEGABYTE + b"?",
+        b"{a:1." + b"1" * (2 * _MEGABYTE) + b"e" + b"1" * (2 * _MEGABYTE) + b"x",
+        b'{"a":{"$ref":"$.' + b"\\\\n" * _MEGABYTE + b'"}}',
+        b'{"a":{"$ref":"$' + b"['" * (2 * _MEGABYTE) + b'"}}',
+        b'{"a":{"$ref":"$' + b"[1" * (2 * _MEGABYTE) + b'"}}',
+    ],
+    ids=[
+        "escaped quotes, never closed",
+        "a lone backslash at the end",
+        "single quotes, never closed",
+        "strings that swallow the next quote",
+        "spaces",
+        "an integer that is no key",
+        "a number that is none",
+        "a name of escapes",
+        "quoted steps, never closed",
+        "numbered steps, never closed",
+    ],
+)
+def test_four_megabytes_of_what_regular_expressions_stumble_over_are_refused(text: bytes) -> None:
+    """Of the first, a search that began anew at each quote needed days."""
+    with pytest.raises(BodyError):
+        loads(text)
+
+
+def test_bare_integer_keys_are_found_beside_strings_full_of_quotes() -> None:
+    text = rb'{"a\\\"{1:2":{ 1 :"x\\",-2:"{3:4}"},5:[]}'
+    assert loads(text) == {'a\\"{1:2': {"1": "x\\", "-2": "{3:4}"}, "5": []}
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b"{a:", b"{{", b"[,", b'[{"$ref":"$"},'])

@@ -11,7 +11,9 @@ them apart either; ask for `dict[int, ...]` to get integers. A key that is an ob
 
 `dumps` writes one compact line, with integer keys bare if the reader at the other end is one that insists.
 
-Hostile input ends in BodyError: nesting is bounded, references may neither form a cycle nor multiply without end.
+Hostile input ends in BodyError: nesting is bounded, references may neither form a cycle nor multiply without end, and no
+regular expression here goes back over what it has read. That is why their repeats are possessive, and why a string that
+is never closed reaches to the end when keys are quoted: as no match, the search would begin anew at each quote in it.
 """
 
 from __future__ import annotations
@@ -29,8 +31,11 @@ T = TypeVar("T")
 MAX_DEPTH: Final = 128
 MAX_DIGITS: Final = 300
 MAX_EXPANDED_VALUES: Final = 4_000_000  # after references are followed
+MAX_REFERENCE_STEPS: Final = 250_000  # in the paths of all references together
 
-_STRING_OR_BARE_INTEGER_KEY: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(?<=[{,])(\s*)(-?\d+)(?=\s*:)', re.DOTALL)
+_STRING_OR_BARE_INTEGER_KEY: Final = re.compile(
+    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|(?<=[{,])(\s*+)(-?\d++)(?=\s*+:)', re.DOTALL
+)
 
 
 class ObjectKey(Mapping[str, Any]):
@@ -126,10 +131,10 @@ def _frozen(value: Any) -> Any:
 
 
 _TOKEN: Final = re.compile(
-    r"""\s*(?:
+    r"""\s*+(?:
         (?P<mark>[{}\[\]:,])
-      | (?P<string>"[^"\\]*(?:\\.[^"\\]*)*" | '[^'\\]*(?:\\.[^'\\]*)*')
-      | (?P<number>-?\d+(?P<fraction>\.\d*)?(?P<exponent>[eE][+-]?\d+)?)(?P<suffix>[LSBFD]?)(?![\w.])
+      | (?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+" | '[^'\\]*+(?:\\.[^'\\]*+)*+')
+      | (?P<number>-?\d++(?P<fraction>\.\d*+)?(?P<exponent>[eE][+-]?\d++)?)(?P<suffix>[LSBFD]?)(?![\w.])
       | (?P<name>[^\W\d][\w$.@-]*|\$[\w$.@-]*)
       | (?P<end>\Z)
     )""",
@@ -252,7 +257,11 @@ def _character(found: re.Match[str]) -> str:
     return chr(int(digits, 16)) if digits else _ESCAPED.get(found[3], found[3])
 
 
-_REFERENCE_STEP: Final = re.compile(r"\.((?:\\.|[^.\[\\])+)|\[(-?\d{1,9})\]|\['([^']*)'\]|\[\"([^\"]*)\"\]", re.DOTALL)
+_REFERENCE_STEP: Final = re.compile(
+    r"\.(?=[^.\[])([^.\[\\]*+(?:\\.[^.\[\\]*+)*+)|\[(-?\d{1,9})\]|\['([^']*+)'\]|\[\"([^\"]*+)\"\]", re.DOTALL
+)
+_STEP_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_BEING_FOLLOWED: Final = object()
 
 
 class _References:
@@ -261,6 +270,9 @@ class _References:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._weights: dict[int, int] = {}  # by id(): values in it, references followed; 0 while it is being walked
+        self._targets: dict[int, Any] = {}  # by id() of the reference: paths may lead through it many times
+        self._followed: list[Any] = []  # keeps those ids from being given to others
+        self._steps = 0
 
     def resolved(self) -> Any:
         if _is_reference(self._root):
@@ -279,25 +291,43 @@ class _References:
         members = container.items() if isinstance(container, dict) else enumerate(container)
         for place, value in list(members):
             if _is_reference(value):
-                value = container[place] = self._target(value["$ref"])
+                value = container[place] = self._target(value)
             weight += self._walk(value) if isinstance(value, dict | list) else 1
             if weight > MAX_EXPANDED_VALUES:
                 raise BodyError("JSON whose references multiply beyond all measure")
         self._weights[id(container)] = weight
         return weight
 
-    def _target(self, path: str) -> Any:
+    def _target(self, reference: dict[str, str]) -> Any:
+        """Each reference is followed once: they may lead through each other, which doubled the work at every turn."""
+        known = self._targets.get(id(reference))
+        if known is _BEING_FOLLOWED:
+            raise BodyError("JSON with a reference that leads through itself: send the value instead")
+        if known is None:
+            self._followed.append(reference)
+            self._targets[id(reference)] = _BEING_FOLLOWED
+            known = self._targets[id(reference)] = self._at(reference["$ref"])
+        return known
+
+    def _at(self, path: str) -> Any:
+        """What stands at the path, which is never None."""
         value, position = self._root, 1
-        while position < len(path) and path.startswith("$"):
+        while position < len(path) and path.startswith("$") and value is not None:
             step = _REFERENCE_STEP.match(path, position)
             if step is None:
                 break
+            self._steps += 1
+            if self._steps > MAX_REFERENCE_STEPS:
+                raise BodyError(
+                    f"JSON whose references have more than {MAX_REFERENCE_STEPS} steps in their paths: "
+                    "send values instead of references"
+                )
             value = _member(value, step)
             if _is_reference(value):
-                value = self._target(value["$ref"])
+                value = self._target(value)
             position = step.end()
         if not path.startswith("$") or position < len(path) or value is None:
-            raise BodyError(f"JSON with a reference to nowhere: {path!r}")
+            raise BodyError(f"JSON with a reference to nowhere: {path[:300]!r}")
         return value
 
 
@@ -311,7 +341,7 @@ def _member(value: Any, step: re.Match[str]) -> Any:
     if number is not None and isinstance(value, list):
         return value[int(number)] if -len(value) <= int(number) < len(value) else None
     if isinstance(value, dict):
-        key = number or step[3] or step[4] or re.sub(r"\\(.)", r"\1", name or "")
+        key = number or step[3] or step[4] or "".join(_STEP_ESCAPE.split(name or ""))
         return value.get(key)
     return None
 
