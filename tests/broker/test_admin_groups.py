@@ -41,10 +41,29 @@ async def test_a_group_is_made_changed_and_kept_with_members_we_do_not_know(tmp_
 
 
 @pytest.mark.parametrize(
-    "config", [{"groupName": "a b"}, {"groupName": ""}, {"groupName": "G", "retryMaxTimes": -2}, {}, {"groupName": []}]
+    "config",
+    [
+        {"groupName": "a b"},
+        {"groupName": ""},
+        {"groupName": "G", "retryMaxTimes": -2},
+        {"groupName": "G", "retryQueueNums": 65_537},
+        {},
+        {"groupName": []},
+    ],
 )
 async def test_impossible_groups_are_refused(client: Wire, config: dict[str, object]) -> None:
     assert (await make(client, **config)).code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_a_group_that_was_saved_with_too_many_retry_queues_has_as_many_as_a_topic_can(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, wire(broker) as client:
+        assert (await make(client, groupName="G", retryQueueNums=65_536)).code == 0
+    path = tmp_path / "config" / "subscriptionGroup.json"
+    saved = path.read_text()
+    assert saved.count("65536") == 1
+    path.write_text(saved.replace("65536", "2000000"))
+    async with running(tmp_path) as broker, wire(broker) as client:
+        assert (await config_of(client, "G"))["retryQueueNums"] == 65_536
 
 
 @pytest.mark.parametrize(

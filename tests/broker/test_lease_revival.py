@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from orbitmq.broker import names
 from orbitmq.broker.leases.checkpoints import CHECKPOINT_TAG, Ack, Checkpoint
 from orbitmq.broker.leases.lease_log import NEXT_OFFSET, LeaseLog
 from orbitmq.broker.leases.positions import restore_positions
 from orbitmq.message import properties as keys
+from orbitmq.protocol.codes import ResponseCode
 from orbitmq.testing.clock import MovableClock
 from tests.broker.kit import PATIENCE_SECONDS, Wire, running, wire
 from tests.broker.lease_kit import LeaseClient, Leased
@@ -230,6 +232,55 @@ async def test_leases_of_what_is_gone_are_dropped(
     clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
     await settled(broker)
     assert broker.state.topics.get("%RETRY%LG_Leases") is None
+
+
+async def test_a_message_that_claims_the_most_attempts_comes_back(
+    broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock
+) -> None:
+    broker.state.groups.require("LG").retry_max_times = -1
+    await client.send(T, b"a", 0, header={**ONE_QUEUE, "reconsume_times": 2**31 - 1})
+    await pop_some(consumer)
+    clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+    (again,) = await pop_some(consumer)
+    assert (again.body, again.message.reconsume_times) == (b"a", 2**31 - 1)
+
+
+LONG_TOPIC, LONG_GROUP = "%DLQ%" + "t" * 250, "g" * 120
+
+
+async def test_what_could_not_come_back_is_not_leased(broker: Broker, client: Wire) -> None:
+    assert (await client.send(LONG_TOPIC, b"a", 0, header=ONE_QUEUE)).code == 0
+    refused = await LeaseClient(client, LONG_GROUP).ask_pop(LONG_TOPIC, invisibleTime=LEASE_MS)
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+    assert "retry topic" in str(refused.remark)
+    assert len(broker.state.open_leases) == 0
+    longest = "t" * 127
+    assert (await client.send(longest, b"b", 0, header=ONE_QUEUE)).code == 0
+    assert (await LeaseClient(client, LONG_GROUP).ask_pop(longest)).code == 0
+
+
+async def test_a_lease_of_what_cannot_come_back_is_given_up_and_stops_nobody(
+    tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such leases were taken before that was checked."""
+    async with running(tmp_path, clock=clock, **QUICK) as broker, wire(broker) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(names, "can_be_leased", lambda group, topic: True)
+            await client.send(LONG_TOPIC, b"a", 0, header=ONE_QUEUE)
+            assert len(await LeaseClient(client, LONG_GROUP).pop(LONG_TOPIC, invisibleTime=LEASE_MS)) == 1
+        await send(client, b"b")
+        await pop_some(LeaseClient(client))
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        await settled(broker)
+        assert bodies(await pop_some(LeaseClient(client))) == [b"b"]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(broker.state.open_leases) > 1:
+                await asyncio.sleep(0.02)
+        assert "gave up message 0" in caplog.text
+        assert not [topic for topic in broker.state.topics.all() if len(topic) > 255]
+    async with running(tmp_path, clock=clock, **QUICK) as broker, wire(broker) as client:
+        assert (await client.send("Other", b"c")).code == 0
+        assert await client.bodies("Other") == [b"c"]
 
 
 async def test_prometheus_sees_leases(tmp_path: Path, clock: MovableClock) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbitmq.protocol.codes import ResponseCode
 from tests.broker.kit import MAX_OFFSET, QUERY_OFFSET, UPDATE_OFFSET, Wire, running, wire
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from orbitmq.broker.broker import Broker
 
+NO_FOLDERS = [pytest.param("%LMQ%a\0b", id="null"), pytest.param("%LMQ%" + "l" * 251, id="long")]
 LIGHT: dict[str, Any] = {"enableLmq": "true", "enableMultiDispatch": "true", "maxLmqConsumeQueueNum": 3}
 
 
@@ -76,11 +78,22 @@ async def test_there_are_only_so_many(client: Wire) -> None:
     assert len(await client.bodies("%LMQ%a")) == 2
 
 
-@pytest.mark.parametrize("queues", ["%LMQ%a,", "T", "%LMQ%../../x", "%LMQ%a,%LMQ%a"])
+@pytest.mark.parametrize("queues", ["%LMQ%a,", "T", "%LMQ%../../x", "%LMQ%a,%LMQ%a", *NO_FOLDERS])
 async def test_what_cannot_be_a_light_queue_is_refused(client: Wire, queues: str) -> None:
     assert (await client.send("T", b"x", INNER_MULTI_DISPATCH=queues)).code == 13
 
     assert await client.bodies("T") == []
+
+
+@pytest.mark.parametrize("name", NO_FOLDERS)
+async def test_what_cannot_be_a_light_queue_is_neither_sent_to_nor_a_group(
+    broker: Broker, client: Wire, name: str
+) -> None:
+    assert (await client.send(name, b"x")).code == ResponseCode.INVALID_PARAMETER
+    assert (await client.pull("T", consumer_group=name)).code == ResponseCode.INVALID_PARAMETER
+    assert broker.state.topics.get(name) is None
+    assert (await client.send("%LMQ%home%+%a", b"x")).code == 0
+    assert await client.bodies("%LMQ%home%+%a") == [b"x"]
 
 
 @pytest.mark.parametrize("offset", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "7"], ids=["no number", "too large", "forged"])

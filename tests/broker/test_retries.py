@@ -109,6 +109,19 @@ async def test_a_negative_delay_gives_up_at_once(client: Wire, broker: Broker) -
     assert (await only_message(broker, client, "%DLQ%G")).body == b"x"
 
 
+@pytest.mark.parametrize("delay_level", [0, -1])
+async def test_a_message_that_claims_the_most_attempts_can_be_given_back(
+    client: Wire, broker: Broker, delay_level: int
+) -> None:
+    await client.send("T", b"x", header={"reconsume_times": 2**31 - 1})
+    (message,) = await client.messages("T")
+
+    assert (await send_back(client, message, delay_level)).code == 0
+
+    dead = await only_message(broker, client, "%DLQ%G")
+    assert (dead.body, dead.reconsume_times) == (b"x", 2**31 - 1)
+
+
 async def test_a_group_without_retry_queues_drops_the_message(client: Wire, broker: Broker) -> None:
     await client.send("T", b"x")
     (message,) = await client.messages("T")

@@ -300,11 +300,32 @@ def test_light_queues_are_bounded_and_must_be_called_so(tmp_path: Path) -> None:
     with pytest.raises(MessageError, match="2 light queues already") as raised:
         put(log, properties=encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%c"}))
     assert raised.value.code == AppendCode.SYSTEM_ERROR
-    for name in ("plain", "%LMQ%a/b"):
+    for name in ("plain", "%LMQ%a/b", "%LMQ%a\0b", "%LMQ%" + "l" * 251):
         with pytest.raises(MessageError, match="not a light queue"):
             put(log, properties=encode_properties({"INNER_MULTI_DISPATCH": name}))
     log.forget_topic("%LMQ%a")
     put(log, properties=encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%c"}))
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["", ".", "..", "a/b", "a\0b", "\ud800", "t" * 256, "\N{GREEK SMALL LETTER ALPHA}" * 128],
+    ids=["empty", "here", "above", "path", "null", "no text", "long", "long in bytes"],
+)
+def test_a_topic_that_can_be_no_folder_is_refused(tmp_path: Path, topic: str) -> None:
+    log = open_log(tmp_path)
+    for sys_flag in (0, TRANSACTION_PREPARED):
+        with pytest.raises(MessageError, match="cannot be a topic") as raised:
+            put(log, topic=topic, sys_flag=sys_flag)
+        assert raised.value.code == AppendCode.MESSAGE_ILLEGAL
+    with pytest.raises(MessageError, match="cannot be a topic"):
+        log.append_batch(topic, 0, [BatchMember(b"x", b"")], b"", BORN_AT_MS, BORN_HOST)
+    assert (log.end, log.topic_fields) == (0, {})
+
+
+def test_a_topic_may_be_as_long_as_a_folder_can_be_called(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert at(log, put(log, topic="t" * 255)).topic == "t" * 255
 
 
 class _StopAtHead(Exception):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orbitmq.clock import ManualClock
 from orbitmq.message.batch import BatchMember
 from orbitmq.message.properties import decode_properties, encode_properties
+from orbitmq.message.record import topic_field
 from orbitmq.message.sysflags import INNER_BATCH, NEED_UNWRAP
 from orbitmq.message.tags import tag_code
 from orbitmq.storage.config import FlushMode
@@ -234,3 +235,19 @@ def test_properties_that_only_look_like_the_ones_before_are_read_for_themselves(
     assert len(store.find_by_key("T", named.get("UNIQ_KEY", "-")).records) == ("UNIQ_KEY" in named)
     assert store.find_by_key("T", "AB\x02D\x01E").records == []
     store.close()
+
+
+@pytest.mark.parametrize("topic", ["t" * 256, "a\0b", "../../outside"], ids=["long", "null", "path"])
+def test_records_whose_topic_can_be_no_folder_are_in_no_queue_and_stop_nobody(tmp_path: Path, topic: str) -> None:
+    """We store none; a log that others wrote, or a master's, may hold one."""
+    store = open_store(tmp_path / "store")
+    store.log.topic_fields[topic] = topic_field(topic)
+    put(store, topic)
+    put(store, body=b"fine")
+    assert bodies(store) == [b"fine"]
+    store.close()
+    store = open_store(tmp_path / "store")
+    assert put(store, body=b"and on").queue_offset == 1
+    assert bodies(store) == [b"fine", b"and on"]
+    store.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
 from orbitmq.broker.saved_table import SavedTable
+from orbitmq.broker.topics import MOST_QUEUES
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import ResponseCode
+from orbitmq.storage.files import is_file_name
 from orbitmq.storage.tables import DataVersion, GroupConfig, GroupTable
 from orbitmq.transport.load_limits import Refusals
 from orbitmq.transport.rates import PerMinute
@@ -45,7 +47,7 @@ class Groups:
     ) -> None:
         table = file.load()
         self.version = table.data_version
-        self._groups = table.subscription_group_table
+        self._groups = _bounded(table.subscription_group_table)
         self._forbidden = table.forbidden_table
         self._unknown = table.unknown
         self._configuration = configuration
@@ -68,7 +70,8 @@ class Groups:
 
     def get(self, group: str) -> GroupConfig | None:
         config = self._groups.get(group)
-        if config is None and self._has_light_queues and group.startswith(names.LIGHT_PREFIX):
+        is_light = self._has_light_queues and group.startswith(names.LIGHT_PREFIX)
+        if config is None and is_light and is_file_name(names.retry_topic(group)):
             return GroupConfig(group_name=group)  # in no table: there may be one for each light queue
         return config
 
@@ -105,6 +108,11 @@ class Groups:
                 raise RequestFailed(
                     ResponseCode.INVALID_PARAMETER, f"group {config.group_name}: negative retry numbers"
                 )
+            if config.retry_queue_nums > MOST_QUEUES:
+                raise RequestFailed(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"group {config.group_name}: a retry topic has up to {MOST_QUEUES} queues",
+                )
         self._creations.take(len({config.group_name for config in wanted} - self._groups.keys()))
         for config in wanted:
             self._groups[config.group_name] = config
@@ -115,7 +123,7 @@ class Groups:
         """A slave has the groups of its master, in the version they have there."""
         if table.data_version == self.version:
             return
-        self._groups = table.subscription_group_table
+        self._groups = _bounded(table.subscription_group_table)
         self._forbidden = table.forbidden_table
         self.version = table.data_version
         await self._saved.save()
@@ -168,3 +176,10 @@ class Groups:
             forbidden_table={group: dict(topics) for group, topics in self._forbidden.items()},
             unknown=self._unknown,
         )
+
+
+def _bounded(groups: dict[str, GroupConfig]) -> dict[str, GroupConfig]:
+    """As others wrote them, but for retry topics of more queues than a topic can have."""
+    for config in groups.values():
+        config.retry_queue_nums = min(config.retry_queue_nums, MOST_QUEUES)
+    return groups

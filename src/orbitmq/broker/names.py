@@ -11,6 +11,7 @@ from typing import Final
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.lease_texts import retry_topic_v1, retry_topic_v2
+from orbitmq.storage.files import is_file_name
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
@@ -54,6 +55,11 @@ def dead_letter_topic(group: str) -> str:
 def lease_retry_topics(group: str, topic: str) -> tuple[str, str]:
     """Where a lease consumer's failed messages of one topic go, in the newer and the older spelling."""
     return retry_topic_v2(group, topic), retry_topic_v1(group, topic)
+
+
+def can_be_leased(group: str, topic: str) -> bool:
+    """Whether there can be a topic by which a group's failed messages come back. What failed before comes by the one it is in."""
+    return topic.startswith(RETRY_PREFIX) or is_file_name(retry_topic_v1(group, topic))
 
 
 def revive_topic(cluster: str) -> str:

@@ -53,6 +53,7 @@ _HALF: Final = "TRAN_MSG\x01"
 _INNER: Final = "INNER_NUM\x01"
 _SMALL_BYTES, _MIDDLE_BYTES = MessageSizes.BOUNDS[:2]
 _NUMBER: Final = re.compile(r"-?[0-9]{1,10}")
+_MOST_ATTEMPTS: Final = 2**31 - 1
 
 
 class TopicCounters(NamedTuple):
@@ -429,6 +430,11 @@ def is_special(properties: str) -> bool:
 def asks_for_delay(properties: str) -> bool:
     """Whether it may do so; a false alarm costs only time."""
     return _DELAY in properties or _TIMER in properties
+
+
+def attempt_after(reconsume_times: int) -> int:
+    """A producer may say any number, and a record holds none beyond Java's largest."""
+    return min(reconsume_times + 1, _MOST_ATTEMPTS)
 
 
 def wants_to_wait(properties: str) -> bool:

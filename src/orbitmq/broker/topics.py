@@ -12,6 +12,7 @@ from orbitmq.broker.saved_table import SavedTable
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.bodies.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
 from orbitmq.protocol.codes import ResponseCode
+from orbitmq.storage.files import is_file_name
 from orbitmq.storage.tables import DataVersion, TopicConfig, TopicTable
 from orbitmq.transport.load_limits import Refusals
 from orbitmq.transport.rates import PerMinute
@@ -29,6 +30,7 @@ _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
 _BENCHMARK_QUEUES: Final = 1024
 _CLUSTER_QUEUES: Final = 16
+MOST_QUEUES: Final = 65536
 
 # attribute -> its values; None: any text. Java: TopicAttributes
 _ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {
@@ -74,7 +76,7 @@ class Topics:
 
     def get(self, topic: str) -> TopicConfig | None:
         config = self._topics.get(topic)
-        if config is None and self._has_light_queues and topic.startswith(names.LIGHT_PREFIX):
+        if config is None and self._has_light_queues and topic.startswith(names.LIGHT_PREFIX) and is_file_name(topic):
             # In no table: there may be more of them than topics, and a message makes one by naming it.
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return config
@@ -133,9 +135,11 @@ class Topics:
         return config
 
     def create_internal(self, topic: str, queues: int, perm: int = _READ_WRITE) -> TopicConfig:
-        """The topic, made if need be: retry and dead-letter topics, replies."""
+        """The topic, made if need be: retry and dead-letter topics, replies. RequestFailed if none can have this name."""
         config = self._topics.get(topic)
         if config is None:
+            if not is_file_name(topic):
+                raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"{topic[:300]!r} cannot be a topic")
             config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
             self._put(config)
         return config
@@ -223,8 +227,8 @@ class Topics:
             )
         if not 0 <= wanted.perm <= _ALL:
             raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"perm {wanted.perm} is none", hint="2 W, 4 R, 6 RW")
-        if not (0 <= wanted.read_queue_nums <= 65536 and 0 <= wanted.write_queue_nums <= 65536):
-            raise RequestFailed(ResponseCode.INVALID_PARAMETER, "queue numbers go from 0 to 65536")
+        if not (0 <= wanted.read_queue_nums <= MOST_QUEUES and 0 <= wanted.write_queue_nums <= MOST_QUEUES):
+            raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"queue numbers go from 0 to {MOST_QUEUES}")
         current = self._topics.get(topic)
         attributes = alter_attributes(current.attributes if current is not None else None, attribute_changes)
         return msgspec.structs.replace(wanted, attributes=attributes)

@@ -50,6 +50,7 @@ from orbitmq.message.record import (
 from orbitmq.message.sysflags import BORN_HOST_IPV6, HOSTS_MASK, INNER_BATCH, STORE_HOST_IPV6, TRANSACTION_PREPARED
 from orbitmq.storage.appended import AppendCode, Appended, AppendedBatch, out_of_range, refuse_batch, refuse_size
 from orbitmq.storage.config import FlushMode
+from orbitmq.storage.files import is_file_name
 from orbitmq.storage.segmented_log import SegmentedLog
 from orbitmq.storage.write_pool import WritePool
 
@@ -482,12 +483,12 @@ class CommitLog:
         self._copied_to = segment
 
     def _learn_topic(self, topic: str) -> TopicField:
+        if not is_file_name(topic):  # its queues could not be kept, and with them those of nobody
+            raise MessageError(f"{topic[:300]!r} cannot be a topic", code=AppendCode.MESSAGE_ILLEGAL)
         try:
             field = topic_field(topic)
         except MessageError as error:
             raise MessageError(error.message, code=AppendCode.MESSAGE_ILLEGAL) from None
-        if not topic or "/" in topic or topic in (".", ".."):
-            raise MessageError(f"{topic!r} cannot be a topic", code=AppendCode.MESSAGE_ILLEGAL)
         self.topic_fields[topic] = field
         return field
 
@@ -498,8 +499,8 @@ class CommitLog:
         offsets = []
         fresh = 0
         for name in names:
-            if not name.startswith(LIGHT_QUEUE_PREFIX) or "/" in name:
-                raise MessageError(f"{name!r} is not a light queue", code=AppendCode.MESSAGE_ILLEGAL)
+            if not name.startswith(LIGHT_QUEUE_PREFIX) or not is_file_name(name):
+                raise MessageError(f"{name[:300]!r} is not a light queue", code=AppendCode.MESSAGE_ILLEGAL)
             known = self.next_queue_offsets.get((name, LIGHT_QUEUE_ID))
             fresh += known is None
             offsets.append(str(known or 0))

@@ -26,6 +26,16 @@ from typing import Final, NamedTuple, Protocol
 from orbitmq.storage.open_files import DescriptorPool, FileLock, MappedFile, PlainFile, measure, storage_error
 
 _OPEN_DESCRIPTORS: Final = 512  # of plain files, at once; below the usual soft limit of 1024
+_MOST_NAME_BYTES: Final = 255  # of a file or folder, with every usual file system
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a file or folder can be called so: what is named by others, as a topic is, has to be asked before it is stored."""
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return 0 < len(encoded) <= _MOST_NAME_BYTES and name not in (".", "..") and "/" not in name and "\0" not in name
 
 
 @dataclass(frozen=True, slots=True)

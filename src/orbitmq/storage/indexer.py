@@ -46,6 +46,7 @@ from orbitmq.storage.commit_log import (
     NO_QUEUE_ENTRY,
     may_multi_dispatch,
 )
+from orbitmq.storage.files import is_file_name
 from orbitmq.storage.health import RunningFlags
 from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS, ExtensionUnit
 from orbitmq.storage.queue_index import QueueIndex, QueueRun
@@ -299,6 +300,9 @@ class Indexer:
                     continue
             run = runs.get(queue)
             if run is None:
+                if queue not in known_queues and not is_file_name(queue[0]):  # of a log that others wrote
+                    logger.error("the record at %d is in no queue: %.300r cannot be a topic", offset, queue[0])
+                    continue
                 opened = known_queues.get(queue) or self._queues.open(*queue)
                 if type(opened) is not QueueIndex:
                     self._put_batch(opened, entry, code)
@@ -413,7 +417,7 @@ class Indexer:
         touched: list[AnyQueue] = []
         for name, digits in zip(names, numbers, strict=True):
             number = property_number(digits, -1, LONG_DIGITS)
-            if name.startswith(LIGHT_QUEUE_PREFIX) and "/" not in name and number >= 0:
+            if name.startswith(LIGHT_QUEUE_PREFIX) and is_file_name(name) and number >= 0:
                 queue = self._queues.open(name, LIGHT_QUEUE_ID)
                 if type(queue) is QueueIndex:
                     queue.put(number, offset, size, code)

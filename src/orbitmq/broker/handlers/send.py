@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.broker import names, statistics, timer_requests
 from orbitmq.broker.compaction import check_key
 from orbitmq.broker.message_types import check_message_type
-from orbitmq.broker.sending import Sending, packed_host, wants_to_wait
+from orbitmq.broker.sending import Sending, attempt_after, packed_host, wants_to_wait
 from orbitmq.errors import MessageError, RequestFailed
 from orbitmq.message import properties as keys
 from orbitmq.message.batch import decode_batch
@@ -246,7 +246,7 @@ async def send_back(
         message.born_host,
         message.flag,
         message.sys_flag,
-        message.reconsume_times + 1,
+        attempt_after(message.reconsume_times),
     )
     if not durability.is_immediate:
         await durability.keep_promise(appended.end)

@@ -34,7 +34,8 @@ from orbitmq.broker.leases.checkpoints import (
     read_checkpoint,
 )
 from orbitmq.broker.own_queues import read_batch
-from orbitmq.errors import BodyError, MessageError, StorageError
+from orbitmq.broker.sending import attempt_after
+from orbitmq.errors import BodyError, MessageError, RequestFailed, StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import encode_properties
 from orbitmq.message.record import decode_raw, decode_record
@@ -285,7 +286,7 @@ class Reviving:
                     self._put_to_dead_letters(checkpoint, message)
                 else:
                     self._put_to_retry_topic(checkpoint, message)
-            except MessageError as error:
+            except (MessageError, RequestFailed) as error:  # it, or the retry topic's name, is refused for good
                 logger.error("gave up message %d of %s, which cannot be handed out again: %s", offset, topic, error)
             checkpoint.bits |= 1 << index
             self._lease_log.write_done(_done(checkpoint, offset), queue_id)
@@ -352,7 +353,7 @@ class Reviving:
             message.born_host,
             message.flag,
             message.sys_flag,
-            message.reconsume_times + 1,
+            attempt_after(message.reconsume_times),
         )
         self._sending.count(topic, 1, appended.end - appended.commit_log_offset)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from orbitmq.broker import names
 from orbitmq.broker.leases.checkpoints import MOST_MESSAGES, check_duration
 from orbitmq.broker.leases.waiting import Waiting, WaitingRequests
 from orbitmq.broker.subscriptions import Wanted, wanted
@@ -241,6 +242,12 @@ class Serving:
                 hint="start it with timerWheelEnable=true",
             )
         self._check_access(header.topic, header.consumer_group, header.queue_id)
+        if not header.order and not names.can_be_leased(header.consumer_group, header.topic):
+            raise RequestFailed(
+                ResponseCode.INVALID_PARAMETER,
+                "what is not acknowledged could not come back: the name of the retry topic would be too long",
+                hint="read it with a group of a shorter name",
+            )
         try:
             return wanted(header.exp, header.exp_type, filters_enabled=True) if header.exp else _EVERYTHING
         except RequestFailed as error:

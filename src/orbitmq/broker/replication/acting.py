@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from orbitmq.broker.leases.checkpoints import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, read_ack, read_checkpoint
+from orbitmq.broker.sending import attempt_after
 from orbitmq.errors import BodyError, OrbitError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import decode_properties
+from orbitmq.storage.files import is_file_name
 from orbitmq.tasks import set_within
 
 if TYPE_CHECKING:
@@ -187,8 +189,11 @@ class ActingMaster:
             return True
         acked = await self._acked(checkpoint)
         for message in self._reviving.unacked(checkpoint, acked | self._sent):
-            again = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
+            again = msgspec.structs.replace(message, reconsume_times=attempt_after(message.reconsume_times))
             topic = self._reviving.topic_again(checkpoint, message.reconsume_times)
+            if not is_file_name(topic):  # no broker would ever take it
+                logger.error("gave up a message of %s, which no retry topic can have", checkpoint.topic)
+                continue
             first_pop = (
                 decode_properties(message.properties).get(keys.FIRST_POP_TIME) if message.reconsume_times else None
             )
