@@ -324,6 +324,28 @@ async def test_messages_whose_lease_is_over_are_handed_out_by_another_master(gro
     assert messages_in(other, retry) == 1
 
 
+async def test_a_lease_of_what_cannot_come_back_holds_up_no_other(
+    group: Group, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such leases were taken before the length of their retry topic's name was checked."""
+    master, slave, other = await pair(group)
+    client, elsewhere = wire(master), wire(other)
+    await create_group(client)
+    await create_group(elsewhere)
+    await elsewhere.close()
+    long_topic = "%DLQ%" + "t" * 250
+    with monkeypatch.context() as patch:
+        patch.setattr(names, "can_be_leased", lambda group, topic: True)
+        assert (await client.send(long_topic, b"lost")).code == 0
+        assert len(await LeaseClient(client, "g").pop(long_topic, invisibleTime=20_000)) == 1
+    assert (await client.send("T", b"not")).code == 0
+    assert len(await LeaseClient(client, "g").pop("T", invisibleTime=22_000)) == 1
+    await client.close()
+    await master_dies(group, master, slave)
+    clock.advance(seconds=40)
+    await until(lambda: messages_in(other, retry_topic_v1("g", "T")) == 1, "the other master has it")
+
+
 async def test_acks_are_read_once_for_all_leases_that_end(
     group: Group, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
