@@ -13,6 +13,7 @@ from orbitmq.broker import names
 from orbitmq.broker.leases.checkpoints import CHECKPOINT_TAG, Ack, Checkpoint
 from orbitmq.broker.leases.lease_log import NEXT_OFFSET, LeaseLog
 from orbitmq.broker.leases.positions import restore_positions
+from orbitmq.broker.leases.reviving import GROUP
 from orbitmq.message import properties as keys
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.testing.clock import MovableClock
@@ -314,3 +315,19 @@ async def metric(broker: Broker, name: str, **labels: str) -> float:
     lines = [line for line in page.read().decode().splitlines() if line.startswith(name + "{")]
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if all(each in line for each in wanted))
+
+
+async def test_a_saved_position_behind_the_end_of_a_revive_queue_loses_no_lease(
+    tmp_path: Path, clock: MovableClock
+) -> None:
+    async with running(tmp_path, clock=clock, **QUICK) as broker, wire(broker) as client:
+        await send(client, b"a")
+        for queue in broker.state.reviving.queues:
+            broker.state.offsets.commit(GROUP, names.revive_topic("DefaultCluster"), queue.queue_id, 2**62)
+    async with running(tmp_path, clock=clock, **QUICK) as broker, wire(broker) as client:
+        consumer = LeaseClient(client)
+        assert bodies(await pop_some(consumer)) == [b"a"]
+
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+
+        assert bodies(await pop_some(consumer)) == [b"a"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from orbitmq.clock import ManualClock
 from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
 from tests.broker.kit import (
     EARLIEST_TIME,
     MAX_OFFSET,
@@ -19,6 +20,7 @@ from tests.broker.kit import (
     running,
     wire,
 )
+from tests.broker.lease_kit import LeaseClient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,3 +132,36 @@ async def test_offsets_by_time(tmp_path: Path) -> None:
         assert [await at(time_ms, "upper") for time_ms in (1_000_000, 1_001_500, 2_000_000)] == [0, 1, 4]
         earliest = await client.ask(EARLIEST_TIME, {"topic": "T", "queueId": 0})
         assert earliest.fields["timestamp"] == "1000000"
+
+
+@pytest.mark.parametrize("group", ["CID_RMQ_SYS_REVIVE_GROUP", "CID_RMQ_SYS_TRANS"])
+@pytest.mark.parametrize("topic", ["rmq_sys_REVIVE_LOG_DefaultCluster", "RMQ_SYS_TRANS_HALF_TOPIC"])
+async def test_no_client_moves_a_position_that_is_the_brokers_own(
+    used: Wire, broker: Broker, group: str, topic: str
+) -> None:
+    offsets = broker.state.offsets
+    assert (await used.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})).code == 0
+    offsets.commit(group, topic, 0, 1)
+    assert (await commit(used, 2**62, topic=topic)).code == 0, "that of a group like any other is its own business"
+    pull: dict[str, Any] = {
+        "consumer_group": group,
+        "sys_flag": PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET,
+        "commit_offset": 2**62,
+    }
+
+    for refused in (
+        await commit(used, 2**62, consumerGroup=group, topic=topic),
+        await used.pull(topic, **pull),
+        await used.pull(topic, **pull),
+        await LeaseClient(used, group).ask_pop(topic),
+        await used.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"group": group, "topic": topic, "timestamp": -1}),
+        await used.ask(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": group, "offline": "true"}),
+        await used.ask(
+            RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": group, "topic": topic, "offline": "true"}
+        ),
+        await used.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": group, "cleanOffset": "true"}),
+    ):
+        assert refused.code == ResponseCode.NO_PERMISSION, refused
+
+    assert (offsets.get(group, topic, 0), offsets.has_resets) == (1, False)
+    assert (await used.pull(topic)).code != ResponseCode.NO_PERMISSION

@@ -3,6 +3,9 @@
 What damage to the disk made unreadable is skipped and reported. The others' place in the queue is known from its index, so one
 bad record costs its message, and neither those behind it nor the start of the broker.
 
+How far it is in them is kept with the consumer offsets, under system groups, as in Java. To clients those positions are closed: one
+that is moved would lose the leases or transactions of everybody.
+
 Java: PopReviveService.decodeMsgList and its likes, which skip and log
 """
 
@@ -11,8 +14,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from orbitmq.errors import MessageError
+from orbitmq.broker import names
+from orbitmq.errors import MessageError, RequestFailed
 from orbitmq.message.record import decode_record, decode_records
+from orbitmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,6 +27,16 @@ if TYPE_CHECKING:
     from orbitmq.storage.store import Store
 
 logger = logging.getLogger(__name__)
+
+
+def check_position_is_open(group: str, topic: str) -> None:
+    """RequestFailed where a position is the broker's own, which no client may move."""
+    if names.is_system_group(group) and names.is_closed(topic):
+        raise RequestFailed(
+            ResponseCode.NO_PERMISSION,
+            f"the position of {group[:300]} in {topic[:300]} is the broker's own",
+            hint="read the topic as another group",
+        )
 
 
 class Batch(NamedTuple):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import statistics
 from orbitmq.broker.long_poll import HeldPull, HeldPulls
+from orbitmq.broker.own_queues import check_position_is_open
 from orbitmq.broker.pull_answers import found_frame
 from orbitmq.broker.subscriptions import ALL, TAG, Wanted, wanted
 from orbitmq.errors import RequestFailed
@@ -195,6 +196,7 @@ class Pulling:
         topic = self._topics.require(header.topic)
         if not topic.perm & PERM_READ:
             raise PullRefused(_TOPIC_FORBIDDEN, f"the topic[{header.topic}] pulling message is forbidden")
+        check_position_is_open(header.consumer_group, header.topic)  # a pull may commit
         if not 0 <= header.queue_id < topic.read_queue_nums:
             raise RequestFailed(
                 ResponseCode.INVALID_PARAMETER,

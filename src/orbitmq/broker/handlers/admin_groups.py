@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from orbitmq import fastjson
 from orbitmq.broker import names
 from orbitmq.broker.histograms import GROUP_CREATE_TIME
+from orbitmq.broker.own_queues import check_position_is_open
 from orbitmq.errors import BodyError, RequestFailed
 from orbitmq.protocol.bodies.admin import GroupReadable, GroupSubscription
 from orbitmq.protocol.bodies.groups import GroupList
@@ -77,8 +78,11 @@ async def delete_group(
     connection: Connection,
 ) -> Command:
     header = request.read(DeleteGroup)
+    forgets_offsets = header.clean_offset or header.remove_offset
+    for topic in offsets.topics_of(header.group_name) if forgets_offsets else ():
+        check_position_is_open(header.group_name, topic)
     await groups.delete(header.group_name)
-    if header.clean_offset or header.remove_offset:
+    if forgets_offsets:
         offsets.forget_group(header.group_name)
     pulling.forget(header.group_name)
     open_leases.forget_group(header.group_name)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
+from orbitmq.broker.own_queues import check_position_is_open
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol import versions
 from orbitmq.protocol.bodies.admin import CorrectionOffsets, TimeSpan, TimeSpans
@@ -163,6 +164,8 @@ async def clone_offsets(
     names.check_group_name(header.dest_group)
     wanted = [header.topic] if header.topic else offsets.topics_of(header.src_group)
     for topic in wanted:
+        check_position_is_open(header.dest_group, topic)
+    for topic in wanted:
         if topics.get(topic) is not None and (header.offline or progress.is_read_by(header.src_group, topic)):
             offsets.clone(header.src_group, header.dest_group, topic)
     return ok()
@@ -181,6 +184,7 @@ async def reset_offset(
 ) -> Command:
     """Send a group to a time, the end, or an offset: by answering the pulls that wait and the next ones, or by telling its members."""
     header = request.read(ResetOffset)
+    check_position_is_open(header.group, header.topic)
     if configuration.settings.use_server_side_reset_offset:
         by_queue = _reset_here(topics, groups, offsets, store, header)
         await offsets.save()  # after a crash, leases from before it must not move the group on again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orbitmq.broker.own_queues import check_position_is_open
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
@@ -62,6 +63,7 @@ async def update_consumer_offset(
     if groups.get(group) is None:
         raise RequestFailed(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
     topics.require(topic)
+    check_position_is_open(group, topic)
     if header.queue_id is None or header.commit_offset is None:
         missing = "QueueId" if header.queue_id is None else "Offset"
         raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"{missing} is null, topic is {topic}")

@@ -202,7 +202,9 @@ class Reviving:
     def _opened(self, queue_id: int) -> ReviveQueue:
         """A reader behind what was done before the last stop, which it knows the newest of."""
         done = self._offsets.get(GROUP, self._topic, queue_id)
-        queue = ReviveQueue(queue_id, 0 if done is None else done + 1)
+        end = self._store.queue_range(self._topic, queue_id).max_offset
+        # Not behind the end, whatever the file says: nothing that is still to come would ever be read.
+        queue = ReviveQueue(queue_id, 0 if done is None else max(0, min(done + 1, end)))
         offset = max(0, queue.next_offset - _REMEMBERED)
         while offset < queue.next_offset:
             messages, result = read_batch(self._store, self._topic, queue_id, offset, _BATCH)

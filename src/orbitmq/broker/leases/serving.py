@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orbitmq.broker import names
 from orbitmq.broker.leases.checkpoints import MOST_MESSAGES, check_duration
 from orbitmq.broker.leases.waiting import Waiting, WaitingRequests
+from orbitmq.broker.own_queues import check_position_is_open
 from orbitmq.broker.subscriptions import Wanted, wanted
 from orbitmq.errors import RequestFailed, StorageError
 from orbitmq.protocol import versions
@@ -267,6 +268,7 @@ class Serving:
             )
         if not self._groups.require(group_name).consume_enable:
             raise RequestFailed(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
+        check_position_is_open(group_name, topic_name)
 
     def _hold(self, requests: WaitingRequests, waiting: Waiting) -> ResponseCode | None:
         """None: it waits."""
