@@ -141,6 +141,24 @@ async def test_a_group_is_forbidden_to_read_a_topic_and_allowed_again(broker: Br
     assert (await client.pull("T", sys_flag=0, sub_version=0)).code == 0
 
 
+async def test_what_is_not_there_cannot_be_forbidden_but_is_allowed(tmp_path: Path) -> None:
+    async with running(tmp_path, autoCreateSubscriptionGroup="false") as broker, wire(broker) as client:
+        await client.send("T")
+        await make(client, groupName="G")
+
+        async def code(group: str, topic: str, readable: str) -> int:
+            header = {"group": group, "topic": topic, "readable": readable}
+            return (await client.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, header)).code
+
+        assert await code("G", "nope", "false") == ResponseCode.TOPIC_NOT_EXIST
+        assert await code("nobody", "T", "false") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert broker.state.groups.may_read("G", "nope")
+        assert broker.state.groups.may_read("nobody", "T")
+        assert await code("G", "nope", "true") == 0
+        assert await code("G", "T", "false") == 0
+        assert not broker.state.groups.may_read("G", "T")
+
+
 async def test_who_reads_a_topic_and_what_a_group_reads(broker: Broker, client: Wire) -> None:
     await client.heartbeat("client", "Online", {"T": "a || b"})
     broker.state.offsets.commit("Offline", "T", 0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
+    from orbitmq.protocol.bodies.offsets import ConsumeStats
     from orbitmq.transport.connection import Connection
 
 RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -65,6 +67,26 @@ async def test_while_a_group_is_online_only_topics_it_subscribes_to_count(broker
     assert await topics(topic="U") == set()
     assert await topics(topic="T") == {"T"}
     assert await topics(topicList="U;T;nope") == {"U", "T"}
+
+
+async def test_each_topic_of_a_list_is_looked_at_once_and_others_have_their_turn_between(
+    broker: Broker, client: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("T", "U"):
+        await fill(client, topic)
+    progress, seen = broker.state.progress, list[str]()
+    look = progress.of_topic
+
+    def noted(group: str, topic: str) -> ConsumeStats | None:
+        seen.append(topic)
+        asyncio.get_running_loop().call_soon(seen.append, "another's turn")
+        return look(group, topic)
+
+    monkeypatch.setattr(progress, "of_topic", noted)
+    header = {"consumerGroup": "G", "topicList": "T;U;" * 500}
+    answer = await client.ask(RequestCode.GET_CONSUME_STATS, header)
+    assert seen == ["T", "another's turn", "U", "another's turn"]
+    assert {key["topic"] for key in fastjson.loads(answer.body)["offsetTable"]} == {"T", "U"}
 
 
 async def test_consume_stats_of_all_groups(broker: Broker, client: Wire) -> None:
@@ -139,6 +161,18 @@ async def test_offsets_are_cloned_in_one_topic_or_all(broker: Broker, client: Wi
     assert (await client.ask(code, {"srcGroup": "A", "destGroup": "a@b", "topic": "T", "offline": "true"})).code == 29
 
 
+async def test_offsets_are_cloned_to_groups_that_can_be_seen(tmp_path: Path) -> None:
+    header = {"srcGroup": "A", "destGroup": "B", "topic": "T", "offline": "true"}
+    for automatic, code in (("false", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST), ("true", ResponseCode.SUCCESS)):
+        changes = {"autoCreateSubscriptionGroup": automatic}
+        async with running(tmp_path / automatic, **changes) as broker, wire(broker) as client:
+            await fill(client)
+            broker.state.offsets.commit("A", "T", 1, 2)
+            assert (await client.ask(RequestCode.CLONE_GROUP_OFFSET, header)).code == code
+            assert broker.state.offsets.get("B", "T", 1) == (2 if automatic == "true" else None)
+            assert (broker.state.groups.get("B") is not None) == (automatic == "true")
+
+
 async def test_tables_for_slaves(broker: Broker, client: Wire) -> None:
     broker.state.offsets.commit("G", "T", 3, 9)
     offsets = fastjson.loads((await client.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)).body)
@@ -188,6 +222,19 @@ async def test_a_reset_of_what_is_not_there(broker: Broker, client: Wire) -> Non
     await fill(client)
     assert (await client.ask(RESET, reset_header(topic="nope"))).code == ResponseCode.TOPIC_NOT_EXIST
     assert (await client.ask(RESET, reset_header())).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+@pytest.mark.parametrize("changes", [{"offset": 0}, {"timestamp": -1}, {"timestamp": 0}])
+@pytest.mark.parametrize("queue_id", [2, 2**31 - 1])
+async def test_a_reset_of_a_queue_that_the_topic_does_not_have_leaves_nothing(
+    broker: Broker, client: Wire, queue_id: int, changes: dict[str, int]
+) -> None:
+    await fill(client, queues=2)
+    broker.state.groups.find("G")
+    refused = await client.ask(RESET, reset_header(queueId=queue_id, **changes))
+    assert (refused.code, "no such queue" in (refused.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
+    assert broker.state.offsets.queues("G", "T") == {}
+    assert broker.state.offsets.pending_reset("G", "T", queue_id) is None
 
 
 class Member:

@@ -10,6 +10,7 @@ import pytest
 from orbitmq.broker.queue_locks import QueueLocks
 from orbitmq.clock import ManualClock
 from orbitmq.protocol.bodies.groups import QueueKey
+from orbitmq.protocol.codes import ResponseCode
 from tests.broker.kit import CHECK_CLIENT, CONSUMER_LIST, HEART_BEAT, LOCK, UNLOCK, UNREGISTER, Wire, running, wire
 from tests.raw_client import until
 
@@ -217,6 +218,35 @@ async def test_a_lock_lives_for_a_minute_after_its_owner_last_asked_for_it(tmp_p
         assert await lock(client, "c2", 0, 1) == []
         clock.advance(ms=1)
         assert await lock(client, "c2", 0, 1) == [0]
+
+
+async def test_a_group_that_locks_nothing_is_not_remembered(broker: Broker, client: Wire) -> None:
+    await client.send("T")
+    assert await lock(client, "c1", group="Empty") == []
+    assert await lock(client, "c1", 999, group="Nowhere") == []
+    assert await lock(client, "c1", 0, group="Holder") == [0]
+    assert await lock(client, "c2", 0, group="Holder") == []
+    assert list(broker.state.locks._owners) == ["Holder"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"consumerGroup": "g" * 10_000},
+        {"consumerGroup": "a b"},
+        {"consumerGroup": ""},
+        {"clientId": "c" * 10_000},
+        {"mqSet": [{"brokerName": "b" * 10_000, "queueId": 0, "topic": "T"}]},
+    ],
+)
+async def test_a_lock_under_a_name_that_nobody_has_is_refused(
+    broker: Broker, client: Wire, changes: dict[str, Any]
+) -> None:
+    await client.send("T")
+    body = {"clientId": "c1", "consumerGroup": "G", "mqSet": queues(0), **changes}
+    answer = await client.ask(LOCK, None, json.dumps(body).encode())
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert len(broker.state.locks) == 0
 
 
 def test_locks_of_clients_that_fell_silent_are_forgotten() -> None:

@@ -29,7 +29,7 @@ class QueueLocks:
         now_ms = self._clock.now_ms()
         if self._new >= _NEW_BETWEEN_LOOKS:
             self._forget_old(now_ms)
-        owners = self._owners.setdefault(group, {})
+        owners = self._owners.get(group, {})
         before = len(owners)
         held = []
         for queue in queues:
@@ -37,6 +37,8 @@ class QueueLocks:
             if owner is None or owner[0] == client_id or now_ms - owner[1] > LOCK_LIVES_MS:
                 owners[queue] = (client_id, now_ms)
                 held.append(queue)
+        if held:  # a group without locks would never be forgotten
+            self._owners[group] = owners
         self._new += len(owners) - before
         return held
 

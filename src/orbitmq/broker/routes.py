@@ -310,7 +310,7 @@ def _topics_groups_and_clients(state: State) -> dict[int, Handler]:
         ),
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: partial(admin_groups.all_groups, s.groups),
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: partial(admin_groups.group_config, s.groups),
-        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: partial(admin_groups.group_forbidden, s.groups),
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: partial(admin_groups.group_forbidden, s.groups, s.topics),
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: partial(admin_groups.groups_of_topic, s.clients, s.offsets),
         RequestCode.QUERY_TOPICS_BY_CONSUMER: partial(admin_groups.topics_of_group, s.offsets, s.registration),
         RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: partial(admin_groups.subscription_of_group, s.clients),
@@ -340,7 +340,7 @@ def _figures_and_care(state: State) -> dict[int, Handler]:
             admin_offsets.consume_time_span, s.topics, s.offsets, s.store, s.clock, s.configuration
         ),
         RequestCode.QUERY_CORRECTION_OFFSET: partial(admin_offsets.correction_offsets, s.offsets),
-        RequestCode.CLONE_GROUP_OFFSET: partial(admin_offsets.clone_offsets, s.progress, s.topics, s.offsets),
+        RequestCode.CLONE_GROUP_OFFSET: partial(admin_offsets.clone_offsets, s.progress, s.topics, s.groups, s.offsets),
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: partial(
             admin_offsets.reset_offset, s.topics, s.groups, s.clients, s.offsets, s.store, s.pulling, s.configuration
         ),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.pulling import Pulling
     from orbitmq.broker.registration import Registration
     from orbitmq.broker.statistics import Statistics
+    from orbitmq.broker.topics import Topics
     from orbitmq.clock import Clock
     from orbitmq.transport.connection import Connection
 
@@ -90,12 +91,15 @@ async def delete_group(
     return ok()
 
 
-async def group_forbidden(groups: Groups, request: Command, connection: Connection) -> Command:
-    """Forbid or allow a group to read a topic, or only ask."""
+async def group_forbidden(groups: Groups, topics: Topics, request: Command, connection: Connection) -> Command:
+    """Forbid or allow a group to read a topic, or only ask. What is forbidden is kept: both must be there."""
     header = request.read(GroupForbidden)
     if header.readable is not None:
         names.check_group_name(header.group)
         names.check_topic_name(header.topic)
+        if not header.readable:
+            topics.require(header.topic)
+            groups.require(header.group)
         await groups.set_may_read(header.group, header.topic, header.readable)
     readable = groups.may_read(header.group, header.topic)
     return ok(body=GroupReadable(group=header.group, topic=header.topic, readable=readable).to_json())

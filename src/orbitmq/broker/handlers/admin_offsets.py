@@ -62,12 +62,16 @@ async def consume_stats(progress: Progress, request: Command, connection: Connec
     header = request.read(headers.ConsumeStats)
     group = header.consumer_group
     if header.topic_list:
-        topics = [topic for topic in header.topic_list.split(_TOPIC_SEPARATOR) if topic]
+        topics = [topic for topic in dict.fromkeys(header.topic_list.split(_TOPIC_SEPARATOR)) if topic]
     elif header.topic:
         topics = [header.topic] if progress.is_read_by(group, header.topic) else []
     else:
         topics = progress.topics_of(group)
-    found = [stats for topic in topics if (stats := progress.of_topic(group, topic)) is not None]
+    found = []
+    for topic in topics:
+        if (stats := progress.of_topic(group, topic)) is not None:
+            found.append(stats)
+            await asyncio.sleep(0)  # there may be thousands of topics, and others wait
     lags = {queue: lag for stats in found for queue, lag in stats.offsets.items()}
     return ok(body=ConsumeStats(lags, sum(stats.tps for stats in found)).to_json())
 
@@ -157,11 +161,17 @@ async def correction_offsets(offsets: ConsumerOffsets, request: Command, connect
 
 
 async def clone_offsets(
-    progress: Progress, topics: Topics, offsets: ConsumerOffsets, request: Command, connection: Connection
+    progress: Progress,
+    topics: Topics,
+    groups: Groups,
+    offsets: ConsumerOffsets,
+    request: Command,
+    connection: Connection,
 ) -> Command:
-    """Let one group go on where another is."""
+    """Let one group go on where another is. It is made where groups may be, so that it can be seen, and deleted again."""
     header = request.read(headers.CloneGroupOffset)
     names.check_group_name(header.dest_group)
+    groups.require(header.dest_group)
     wanted = [header.topic] if header.topic else offsets.topics_of(header.src_group)
     for topic in wanted:
         check_position_is_open(header.dest_group, topic)
@@ -212,6 +222,11 @@ def _reset_here(
         raise RequestFailed(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic[:300]} does not exist")
     if groups.get(header.group) is None:
         raise RequestFailed(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group[:300]} does not exist")
+    if header.queue_id >= 0 and not topics.has_queue(header.topic, header.queue_id):  # it would be kept for good
+        raise RequestFailed(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has no such queue",
+        )
     if header.queue_id >= 0 and header.offset is not None and header.offset != _NO_OFFSET:
         low, high = store.queue_range(header.topic, header.queue_id)
         if not low <= header.offset <= high + 1:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orbitmq.transport.connection import Connection
 
 _MOST_OF_A_CLIENT: Final = 10_000
+_LONGEST_NAME_IN_A_LOCK: Final = 1_000
 
 
 async def heartbeat(
@@ -90,6 +91,14 @@ async def check_client(configuration: BrokerConfiguration, request: Command, con
 async def lock_queues(locks: QueueLocks, topics: Topics, request: Command, connection: Connection) -> Command:
     """Of queues that there are: what is locked is remembered."""
     wanted = LockQueues.from_json(request.body)
+    names.check_group_name(wanted.consumer_group)
+    longest = max(len(wanted.client_id), *(len(queue.broker_name) for queue in wanted.mq_set), 0)
+    if longest > _LONGEST_NAME_IN_A_LOCK:
+        raise RequestFailed(
+            ResponseCode.INVALID_PARAMETER,
+            f"a lock with the name of a client or broker of {longest:,} characters: at most {_LONGEST_NAME_IN_A_LOCK:,}",
+            hint="give the client a shorter instanceName",
+        )
     known = [queue for queue in wanted.mq_set if topics.has_queue(queue.topic, queue.queue_id)]
     held = locks.lock(wanted.consumer_group, wanted.client_id, known)
     return ok(body=QueuesLocked(lock_ok_mq_set=held).to_json())
