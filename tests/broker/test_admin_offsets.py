@@ -164,8 +164,8 @@ async def test_offsets_are_cloned_in_one_topic_or_all(broker: Broker, client: Wi
 async def test_offsets_are_cloned_to_groups_that_can_be_seen(tmp_path: Path) -> None:
     header = {"srcGroup": "A", "destGroup": "B", "topic": "T", "offline": "true"}
     for automatic, code in (("false", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST), ("true", ResponseCode.SUCCESS)):
-        changes = {"autoCreateSubscriptionGroup": automatic}
-        async with running(tmp_path / automatic, **changes) as broker, wire(broker) as client:
+        started = running(tmp_path / automatic, autoCreateSubscriptionGroup=automatic)
+        async with started as broker, wire(broker) as client:
             await fill(client)
             broker.state.offsets.commit("A", "T", 1, 2)
             assert (await client.ask(RequestCode.CLONE_GROUP_OFFSET, header)).code == code
