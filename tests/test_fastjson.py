@@ -288,3 +288,10 @@ def test_an_endless_number_costs_no_endless_time() -> None:
 def test_text_that_is_not_utf8_is_a_body_error() -> None:
     with pytest.raises(BodyError, match="UTF-8"):
         loads(b'{a:"\xff"}')
+
+
+def test_keys_whose_numbers_have_one_hash_do_not_meet() -> None:
+    same = (1 << 61) - 1  # the modulus of Python's hash of integers
+    keys = [ObjectKey({"queueId": number * same, "more": (number * same,)}) for number in range(1, 200)]
+    assert len({hash(key) for key in keys}) > 190
+    assert len(set(map(hash, (ObjectKey({"a": value}) for value in (1, 1.0, True))))) == 1
