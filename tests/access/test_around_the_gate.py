@@ -218,24 +218,3 @@ def test_users_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
         thread.join()
     assert failed == []
     assert len(users.all()) == len(Users(tmp_path).all()) == 40
-
-
-async def test_a_lease_is_no_way_to_the_retries_of_a_group_with_a_longer_name(guarded: Guarded) -> None:
-    """The older name of the retry topic of G's leases of MINE is that of the retry topic of the group G_MINE."""
-    victims = f"G_{MINE}"
-    await guarded.send(MINE, b"mine")
-    beat = f'{{"clientID":"c","consumerDataSet":[{{"groupName":"{victims}","subscriptionDataSet":[]}}]}}'.encode()
-    assert (await guarded.ask(ROOT, RequestCode.HEART_BEAT, {}, beat)).code == 0
-    theirs = await guarded.send(f"%RETRY%{victims}", b"theirs")
-    pop = {
-        "consumerGroup": "G", "topic": MINE, "queueId": -1, "maxMsgNums": 32, "invisibleTime": 60_000, "pollTime": 0,
-        "bornTime": 0, "initMode": 0,
-    }  # fmt: skip
-
-    popped = [await guarded.ask(MEMBER, RequestCode.POP_MESSAGE, pop) for _ in range(2)]
-    header = {"offset": theirs, "group": "G", "delayLevel": -1, "originTopic": MINE}
-    sent_back = await guarded.ask(MEMBER, RequestCode.CONSUMER_SEND_MSG_BACK, header)
-
-    assert b"mine" in popped[0].body
-    assert not any(b"theirs" in answer.body for answer in popped)
-    assert "look message by offset failed" in (sent_back.remark or "")

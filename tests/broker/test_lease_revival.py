@@ -17,8 +17,8 @@ from orbitmq.broker.leases.reviving import GROUP
 from orbitmq.message import properties as keys
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.testing.clock import MovableClock
-from tests.broker.kit import PATIENCE_SECONDS, UPDATE_OFFSET, Wire, running, wire
-from tests.broker.lease_kit import PEEK, LeaseClient, Leased
+from tests.broker.kit import PATIENCE_SECONDS, Wire, running, wire
+from tests.broker.lease_kit import LeaseClient, Leased
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -331,35 +331,3 @@ async def test_a_saved_position_behind_the_end_of_a_revive_queue_loses_no_lease(
         clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
 
         assert bodies(await pop_some(consumer)) == [b"a"]
-
-
-async def test_a_retry_topic_that_is_another_groups_is_neither_read_nor_written(
-    broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock
-) -> None:
-    """`%RETRY%LG_Leases`: what LG was leased of Leases, or what the group LG_Leases sent back."""
-    await send(client, b"a")
-    await pop_some(consumer)
-    clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
-    (second,) = await pop_some(consumer)
-    assert second.real_topic == "%RETRY%LG_Leases", "nobody else's yet"
-
-    assert broker.state.groups.find("LG_Leases") is not None
-    assert (await client.send("%RETRY%LG_Leases", b"theirs")).code == 0
-    assert await consumer.pop(T) == []
-    assert (await client.ask(PEEK, {"consumerGroup": "LG", "topic": T, "queueId": -1, "maxMsgNums": 32})).code == 19
-    clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
-
-    (third,) = await pop_some(consumer)
-    assert (third.body, third.real_topic, third.message.reconsume_times) == (b"a", "%RETRY%LG+Leases", 2)
-    assert await client.bodies("%RETRY%LG_Leases") == [b"a", b"theirs"]
-    await consumer.ack(third)
-    await send(client, b"b")
-    assert bodies(await pop_some(consumer)) == [b"b"]
-    clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
-    await settled(broker)
-    await broker.state.groups.delete("LG_Leases")
-    await client.ask(
-        UPDATE_OFFSET, {"consumerGroup": "LG", "topic": "%RETRY%LG_Leases", "queueId": 0, "commitOffset": 2}
-    )
-    (again,) = await pop_some(consumer)
-    assert (again.body, again.real_topic) == (b"b", "%RETRY%LG+Leases"), "what is in the newer one is found there"

@@ -75,10 +75,6 @@ class Groups:
             return GroupConfig(group_name=group)  # in no table: there may be one for each light queue
         return config
 
-    def own_retry_topic(self, topic: str) -> bool:
-        """Whether it is a group's own. `%RETRY%a_b` could also hold what group `a` was leased of topic `b`."""
-        return topic.removeprefix(names.RETRY_PREFIX) in self._groups
-
     def find(self, group: str) -> GroupConfig | None:
         """The group, made if that is allowed."""
         config = self.get(group)

@@ -178,7 +178,9 @@ async def delete_topic(
     doomed = [topic]
     if configuration.settings.clear_retry_topic_when_delete_topic:
         retries = (retry for group in offsets.groups_of(topic) for retry in names.lease_retry_topics(group, topic))
-        doomed += [retry for retry in retries if topics.get(retry) is not None and not groups.own_retry_topic(retry)]
+        # `%RETRY%a_b` may also be the retry topic of a group a_b, which has nothing to do with this topic.
+        others = {names.retry_topic(group) for group in groups.all()}
+        doomed += [retry for retry in retries if topics.get(retry) is not None and retry not in others]
     await topics.delete(doomed)
     for name in doomed:
         offsets.forget_topic(name)

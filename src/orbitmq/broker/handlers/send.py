@@ -219,7 +219,7 @@ async def send_back(
     retry = topics.create_internal(names.retry_topic(header.group), group.retry_queue_nums)
     if not retry.perm & PERM_WRITE:
         raise RequestFailed(ResponseCode.NO_PERMISSION, f"the topic[{retry.topic_name}] sending message is forbidden")
-    message = _given_back(store, groups, header, compares_topic)
+    message = _given_back(store, header, compares_topic)
     # `put` adds these three again.
     own = (keys.REGION, keys.TRACE_ON, keys.CLUSTER)
     properties = {key: value for key, value in message.properties.items() if key not in own}
@@ -254,13 +254,13 @@ async def send_back(
     return ok()
 
 
-def _given_back(store: Store, groups: Groups, header: SendBack, compares_topic: bool) -> StoredMessage:
+def _given_back(store: Store, header: SendBack, compares_topic: bool) -> StoredMessage:
     """With access control it has to be a message that the group may have got: a copy is a way to read it."""
     record = store.message_at(header.offset)
     if record is None:
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     message = decode_record(record)
-    if compares_topic and not _may_come_from(message.topic, header, groups):
+    if compares_topic and not _may_come_from(message.topic, header):
         raise RequestFailed(
             ResponseCode.SYSTEM_ERROR,
             f"look message by offset failed, {header.offset}",
@@ -269,9 +269,7 @@ def _given_back(store: Store, groups: Groups, header: SendBack, compares_topic: 
     return message
 
 
-def _may_come_from(topic: str, header: SendBack, groups: Groups) -> bool:
+def _may_come_from(topic: str, header: SendBack) -> bool:
     """`originTopic` is what the sender was allowed to read; of a message that was sent back before, it is that of the first time."""
     origin = header.origin_topic or ""
-    if topic in (origin, names.retry_topic(header.group)):
-        return True
-    return topic in names.lease_retry_topics(header.group, origin) and not groups.own_retry_topic(topic)
+    return topic in (origin, names.retry_topic(header.group), *names.lease_retry_topics(header.group, origin))

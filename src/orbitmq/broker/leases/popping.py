@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
-    from orbitmq.broker.groups import Groups
     from orbitmq.broker.leases.lease_log import LeaseLog
     from orbitmq.broker.leases.open_leases import OpenLeases
     from orbitmq.broker.leases.ordered import OrderedLeases
@@ -78,7 +77,6 @@ class Popping:
         self,
         store: Store,
         topics: Topics,
-        groups: Groups,
         offsets: ConsumerOffsets,
         lease_log: LeaseLog,
         open_leases: OpenLeases,
@@ -90,7 +88,6 @@ class Popping:
     ) -> None:
         self._store = store
         self._topics = topics
-        self._groups = groups
         self._offsets = offsets
         self._lease_log = lease_log
         self._open_leases = open_leases
@@ -164,13 +161,10 @@ class Popping:
     def retry_topics(self, group: str, topic: str) -> list[str]:
         """Those that are, the one that is written to first."""
         settings = self._configuration.settings
-        older, newer = retry_topic_v1(group, topic), retry_topic_v2(group, topic)
-        if self._groups.own_retry_topic(older):
-            wanted = [newer]
-        elif not settings.enable_retry_topic_v2:
-            wanted = [older, newer]  # which is there if it was written to before, for whatever reason
-        else:
-            wanted = [newer, older] if settings.retrieve_message_from_pop_retry_topic_v1 else [newer]
+        wanted = [retry_topic_v1(group, topic)]
+        if settings.enable_retry_topic_v2:
+            old = wanted if settings.retrieve_message_from_pop_retry_topic_v1 else []
+            wanted = [retry_topic_v2(group, topic), *old]
         return [name for name in wanted if self._topics.get(name) is not None]
 
     def _queues(self, topic: str, queue_id: int, chance: int) -> Iterable[int]:

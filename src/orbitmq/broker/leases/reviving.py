@@ -315,13 +315,11 @@ class Reviving:
         return self._retry_topic(checkpoint)
 
     def _retry_topic(self, checkpoint: Checkpoint) -> str:
-        topic, group = normal_topic(checkpoint.topic, checkpoint.group), checkpoint.group
-        older, newer = retry_topic_v1(group, topic), retry_topic_v2(group, topic)
-        is_retry = checkpoint.topic.startswith(names.RETRY_PREFIX)
-        if is_retry and (checkpoint.topic != older or not self._groups.own_retry_topic(older)):
-            return checkpoint.topic
-        uses_newer = self._configuration.settings.enable_retry_topic_v2 or self._groups.own_retry_topic(older)
-        return newer if uses_newer else older
+        topic, group = checkpoint.topic, checkpoint.group
+        if topic.startswith(names.RETRY_PREFIX):
+            return topic
+        newer = self._configuration.settings.enable_retry_topic_v2
+        return retry_topic_v2(group, topic) if newer else retry_topic_v1(group, topic)
 
     def _put_to_retry_topic(self, checkpoint: Checkpoint, message: StoredMessage) -> None:
         topic, group = self._retry_topic(checkpoint), checkpoint.group
