@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import statistics
 from orbitmq.broker.long_poll import HeldPull, HeldPulls
+from orbitmq.broker.names import SYSTEM_GROUP_PREFIX
 from orbitmq.broker.own_queues import check_position_is_open
 from orbitmq.broker.pull_answers import found_frame
 from orbitmq.broker.subscriptions import ALL, TAG, Wanted, wanted
@@ -58,6 +59,7 @@ _MOVED: Final = 21
 _EVERYTHING: Final = Wanted()
 
 # Java: ForbiddenType
+_SYSTEM_LENGTH: Final = len(SYSTEM_GROUP_PREFIX)
 _BROKER_FORBIDDEN: Final = 1
 _GROUP_FORBIDDEN: Final = 2
 _TOPIC_FORBIDDEN: Final = 3
@@ -196,7 +198,8 @@ class Pulling:
         topic = self._topics.require(header.topic)
         if not topic.perm & PERM_READ:
             raise PullRefused(_TOPIC_FORBIDDEN, f"the topic[{header.topic}] pulling message is forbidden")
-        check_position_is_open(header.consumer_group, header.topic)  # a pull may commit
+        if header.consumer_group[:_SYSTEM_LENGTH] == SYSTEM_GROUP_PREFIX:  # a pull may commit
+            check_position_is_open(header.consumer_group, header.topic)
         if not 0 <= header.queue_id < topic.read_queue_nums:
             raise RequestFailed(
                 ResponseCode.INVALID_PARAMETER,
