@@ -144,7 +144,9 @@ def run(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=2.0, help="of load for each cell and round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", metavar="TEXT", help="cells whose name has it; results are not kept")
     options = parser.parse_args(argv)
+    cells = [cell for cell in CELLS if options.only in cell.name]
     head = about(seconds=options.seconds, rounds=options.rounds)
     figures: dict[str, dict[str, list[dict[str, float]]]] = {}
     with tempfile.TemporaryDirectory(prefix="orbitmq-bench-") as base, ExitStack() as stack:
@@ -152,13 +154,13 @@ def run(argv: list[str]) -> None:
         load = Load(compile_c(folder, "load"))
         brokers = kinds(folder, stack)
         for turn in range(options.rounds):
-            for cell in CELLS:
+            for cell in cells:
                 for way, (kind, mode, _) in reversed(WAYS.items()) if turn % 2 else WAYS.items():
                     with brokers[kind].started(folder / "broker") as broker:
                         run_cell(load, mode, *broker, cell, WARM_UP_SECONDS)
                         measured = run_cell(load, mode, *broker, cell, options.seconds)
                     figures.setdefault(cell.name, {}).setdefault(way, []).append(measured)
-    report(figures, head)
+    report(figures, head, keep=not options.only)
 
 
 def run_cell(load: Load, mode: str, address: Address, process: Process, cell: Cell, seconds: float) -> dict[str, float]:
@@ -177,7 +179,7 @@ def run_cell(load: Load, mode: str, address: Address, process: Process, cell: Ce
     }
 
 
-def report(figures: dict[str, dict[str, list[dict[str, float]]]], head: dict[str, Any]) -> None:
+def report(figures: dict[str, dict[str, list[dict[str, float]]]], head: dict[str, Any], *, keep: bool) -> None:
     medians = {
         cell: {
             way: {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
@@ -194,4 +196,5 @@ def report(figures: dict[str, dict[str, list[dict[str, float]]]], head: dict[str
                 f"| {cell} | {way} | {here['rate']:,.0f} | {here['processor_us']:.1f} | {here['generator_us']:.1f} "
                 f"| {here['rate'] / plain['rate']:.2f} | {plain['processor_us'] / here['processor_us']:.2f} |"
             )
-    RESULTS.write_text(json.dumps({"machine": head, "medians": medians, "rounds": figures}, indent=2) + "\n")
+    if keep:
+        RESULTS.write_text(json.dumps({"machine": head, "medians": medians, "rounds": figures}, indent=2) + "\n")
