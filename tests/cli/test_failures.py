@@ -345,6 +345,12 @@ def test_more_is_told_on_request(orbitmq: Command) -> None:
     assert "response code: 17" in outcome.err
 
 
+def test_more_is_told_of_commands_that_have_no_such_option(orbitmq: Command, tmp_path: Path) -> None:
+    outcome = orbitmq("-v", "store", "ls", str(tmp_path / "nowhere"))
+    assert outcome.code == WRONG_USE
+    assert "Traceback" in outcome.err
+
+
 # ---- servers that cannot start
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -28,6 +29,9 @@ from orbitmq.testing import Server
 from orbitmq.transport.address import Address
 from tests.child import child
 from tests.cli.kit import Command, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,21 @@ def test_a_topic_is_made_changed_described_and_deleted(orbitmq: Command) -> None
     orbitmq.ok("topic", "rm", "Made", typed="y\n")
     assert orbitmq.ok("topic", "ls", "Made", "-o", "json").json == []
     assert orbitmq.failure("topic", "describe", "Made").code == 4
+
+
+def test_what_would_be_deleted_of_one_cluster_is_not_told_of_all(tmp_path: Path) -> None:
+    with Server() as server:
+        orbitmq = Command(server.address)
+        settings = {"brokerClusterName": "Other", "brokerName": "elsewhere", "namesrvAddr": server.address}
+        broker = [sys.executable, "-m", "orbitmq.testing.broker_process", str(tmp_path), json.dumps(settings), "0"]
+        with child(broker, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert "address" in process.stdout.readline()
+            wait_until(lambda: len(orbitmq.ok("cluster", "-o", "json").rows(ClusterRow)) == 2)
+            orbitmq.ok("topic", "create", "Both", "-q", "2", "-c", "DefaultCluster")
+            orbitmq.ok("topic", "create", "Both", "-q", "5", "-c", "Other")
+            wait_until(lambda: "7 queues" in orbitmq.ok("topic", "rm", "Both", "--dry-run").out)
+            assert "5 queues on elsewhere" in orbitmq.ok("topic", "rm", "Both", "-c", "Other", "--dry-run").out
 
 
 def test_an_ordered_topic_is_noted_at_the_name_server(orbitmq: Command) -> None:

@@ -146,10 +146,11 @@ async def topic_table(session: Session, place: BrokerPlace) -> dict[str, TopicCo
     return TopicTable.from_json(answer.body).topic_config_table
 
 
-async def describe_topic(session: Session, topic: str) -> TopicDetail:
+async def describe_topic(session: Session, topic: str, *, cluster: str | None = None) -> TopicDetail:
+    """On every broker of its route, or of one cluster alone."""
     route = await topic_route(session, topic)
     names = {data.broker_name for data in route.queue_datas}
-    places = [place for place in await reachable_brokers(session) if place.broker in names]
+    places = [place for place in await reachable_brokers(session, cluster=cluster) if place.broker in names]
     tables = await gathered(lambda place: topic_table(session, place), places)
     on_brokers = [(place, table[topic]) for place, table in zip(places, tables, strict=True) if topic in table]
     stats = await gathered(lambda pair: topic_stats(session, pair[0], topic), on_brokers)

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from orbitmq.cli.asking import destructive_options, may_go_on
 from orbitmq.cli.completing import topic_option
 from orbitmq.cli.explaining import explain_option
+from orbitmq.cli.failures import be_verbose
 from orbitmq.cli.lazy import HelpfulGroup
 from orbitmq.cli.options import document_options, target_options, view_options
 from orbitmq.cli.view import View, show_document, show_rows, table_text
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 @explain_option("broker")
 @click.option("--insecure", is_flag=True, help="Say nothing about a broker that is open to everyone.")
 @click.option("--ends-with-parent", is_flag=True, hidden=True, help="Stop when the process that started it is gone.")
-@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@click.option("-v", "--verbose", is_flag=True, callback=be_verbose, help="Log more; failures at length.")
 @click.pass_context
 def broker(
     context: click.Context,

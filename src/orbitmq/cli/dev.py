@@ -19,6 +19,7 @@ from orbitmq.cli.assignments import assigned
 from orbitmq.cli.broker_server import warn_of_unknown
 from orbitmq.cli.dev_cluster import BrokerPlan, running_broker
 from orbitmq.cli.dev_tls import Certificates, certificates
+from orbitmq.cli.failures import be_verbose
 from orbitmq.cli.logs import log_to_stderr
 from orbitmq.cli.serving import ANY_ADDRESS, is_loopback, serve
 from orbitmq.cli.topics_file import TopicPlan, read_topics_file
@@ -106,7 +107,7 @@ _OPEN: Final = """\
     "--tls", "with_tls", is_flag=True, help="Speak TLS as well, with a throw-away certificate made in the folder."
 )
 @click.option("--json-ready", is_flag=True, help="Print one line of JSON when ready, and nothing else, to stdout.")
-@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@click.option("-v", "--verbose", is_flag=True, callback=be_verbose, help="Log more; failures at length.")
 def dev(
     data: Path,
     ephemeral: bool,

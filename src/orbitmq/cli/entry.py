@@ -15,7 +15,7 @@ try:
 except ImportError:
     sys.exit("the orbitmq command needs click: pip install 'orbitmq[cli]'")
 
-from orbitmq.cli.failures import INTERRUPTED, report, verbosity
+from orbitmq.cli.failures import INTERRUPTED, be_verbose, report, verbosity
 from orbitmq.cli.lazy import CommandTable, LazyGroup
 
 _COMMANDS: Final[CommandTable] = {
@@ -59,6 +59,14 @@ class _Root(LazyGroup):
 
 @click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="orbitmq")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    callback=be_verbose,
+    expose_value=False,
+    help="Log more; failures at length. Before any command; most take it behind their name as well.",
+)
 def cli() -> None:
     """OrbitMQ: Apache RocketMQ, whole, in Python."""
 

@@ -55,6 +55,16 @@ class _Verbosity:
 verbosity: Final = _Verbosity()
 
 
+def be_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    """The callback of every `-v`."""
+    if value:
+        from orbitmq.cli.logs import log_to_stderr
+
+        verbosity.verbose = True
+        log_to_stderr(verbose=True)
+    return value
+
+
 def exit_code(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         return error.exit_code
@@ -85,7 +95,7 @@ def one_line(error: BaseException) -> str:
         what = error.strerror or str(error)
         cure = f" ({_NOT_OURS})" if isinstance(error, PermissionError) else ""
         return _joined(f"{error.filename}: {what}{cure}" if error.filename else f"{what}{cure}")
-    return _joined(f"internal error: {error!r} (-v shows where; please report it)")
+    return _joined(f"internal error: {error!r} (`orbitmq -v ...` shows where; please report it)")
 
 
 def report(error: BaseException) -> int:

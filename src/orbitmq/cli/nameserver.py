@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from orbitmq.cli.explaining import explain_option
+from orbitmq.cli.failures import be_verbose
 from orbitmq.cli.logs import log_to_stderr
 from orbitmq.cli.serving import serve, warn_if_open
 from orbitmq.nameserver import settings
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 )
 @explain_option("nameserver")
 @click.option("--insecure", is_flag=True, help="Say nothing about a server that is open to everyone.")
-@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@click.option("-v", "--verbose", is_flag=True, callback=be_verbose, help="Log more; failures at length.")
 def nameserver(
     file: Path | None, only_print: bool, host: str | None, port: int | None, insecure: bool, verbose: bool
 ) -> None:

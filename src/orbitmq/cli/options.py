@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from orbitmq.cli.choosing import Choice, conditions_from
-from orbitmq.cli.failures import verbosity
+from orbitmq.cli.failures import be_verbose
 from orbitmq.cli.view import FORMATS, View, tell_missing
 from orbitmq.errors import ConfigError, ConnectFailed, ConnectionLost
 
@@ -75,15 +75,6 @@ def credential_pair(access_key: str | None, secret_key: str | None) -> tuple[str
     if (access_key is None) != (secret_key is None):
         raise click.UsageError("--access-key and --secret-key belong together")
     return (access_key, secret_key) if access_key and secret_key else None
-
-
-def be_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
-    if value:
-        from orbitmq.cli.logs import log_to_stderr
-
-        verbosity.verbose = True
-        log_to_stderr(verbose=True)
-    return value
 
 
 def tls_wanted() -> bool:

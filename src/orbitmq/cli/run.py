@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from orbitmq.cli.logs import log_to_stderr
-from orbitmq.cli.options import be_verbose
+from orbitmq.cli.failures import be_verbose
 from orbitmq.client.app import App
 from orbitmq.errors import ConfigError
 

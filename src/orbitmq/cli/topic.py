@@ -174,7 +174,7 @@ def remove(target: Target, name: str, cluster: str | None, yes: bool, dry_run: b
     """Delete a topic with all its messages."""
     from orbitmq.admin.topics import delete_topic, describe_topic
 
-    found = target.run(lambda session: describe_topic(session, name))
+    found = target.run(lambda session: describe_topic(session, name, cluster=cluster))
     readers = f", read by {', '.join(found.groups)}" if found.groups else ""
     where = ", ".join(on.broker for on in found.brokers) or "no broker"
     preview = f"topic {name}: {found.messages} messages in {len(found.queues)} queues on {where}{readers}"

@@ -115,7 +115,7 @@ INSTEAD: Final[dict[str, str]] = {
     "updateControllerConfig": _NO_CONTROLLER,
     "electMaster": _NO_CONTROLLER,
     "cleanBrokerMetadata": _NO_CONTROLLER,
-    "dumpCompactionLog": "use `orbitmq store dump DIRECTORY`",
+    "dumpCompactionLog": "what is left of such a topic is read as any other: `orbitmq topic tail TOPIC --from earliest`",
     "rocksDBConfigToJson": _NO_ROCKSDB,
     "checkRocksdbCqWriteProgress": _NO_ROCKSDB,
 }
