@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from orbitmq.cli.logs import log_to_stderr
 from orbitmq.cli.failures import be_verbose
+from orbitmq.cli.logs import log_to_stderr
 from orbitmq.client.app import App
 from orbitmq.errors import ConfigError
 
