@@ -185,6 +185,27 @@ async def test_a_deleted_topic_takes_its_queues_offsets_figures_and_retries_with
     assert reads.value == 1
 
 
+async def test_what_is_sent_while_a_deletion_is_being_saved_is_not_deleted(
+    broker: Broker, client: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(client, "T")
+    assert (await client.send("T", b"gone", 0)).code == 0
+    assert broker.address is not None
+    other = Wire(broker.address)
+    saved = broker.state.topics._saved
+    save = saved.save
+
+    async def send_and_save() -> None:
+        monkeypatch.undo()
+        assert (await other.send("T", b"stays", 0)).code == 0
+        await save()
+
+    monkeypatch.setattr(saved, "save", send_and_save)
+    assert (await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+    await other.close()
+    assert await client.bodies("T") == [b"stays"]
+
+
 async def test_retry_topics_stay_where_so_configured(tmp_path: Path) -> None:
     async with running(tmp_path, clearRetryTopicWhenDeleteTopic="false") as broker, wire(broker) as client:
         await make(client, "T")

@@ -1,7 +1,7 @@
-"""Any interleaving of append, dispatch, flush, stop, kill, power cut and start gives the model's answer.
+"""Any interleaving of append, dispatch, flush, deletion, stop, kill, power cut and start gives the model's answer.
 
 The model is a list of messages in the order of the log. Stopping and killing keep all of it; a power cut keeps a beginning of
-it, at least what was flushed.
+it, at least what was flushed. A deleted topic has no messages, and the next one is its first.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model: list[Written] = []
         self.flushed = 0
         self.numbers = 0
+        self.deleted: set[bytes] = set()  # bodies
         self.store: Store = self.open()
 
     def open(self) -> Store:
@@ -97,6 +98,15 @@ class StoreMachine(RuleBasedStateMachine):
         assert appended.queue_offset == self.next_offset((topic, 0))
         for body in bodies:
             self.written((topic, 0), body, "batch")
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def delete(self, topic: str) -> None:
+        self.store.delete_topic(topic)
+        self.deleted |= {written.body for written in self.model if written.queue[0] == topic}
+        kept = [written for written in self.model if written.queue[0] != topic]
+        if len(kept) < len(self.model):
+            self.flushed = len(kept)  # what is noted of the log is durable
+        self.model = kept
 
     @rule(ms=st.integers(1, 5000))
     def time_passes(self, ms: int) -> None:
@@ -169,6 +179,7 @@ class StoreMachine(RuleBasedStateMachine):
         topic, queue_id = written.queue
         wanted = [other.body for other in self.model if other.key == written.key and other.queue[0] == topic]
         found = [decode_record(record) for record in self.store.find_by_key(topic, written.key, limit=10_000).records]
+        found = [message for message in found if message.body not in self.deleted]  # keys lead to these until they expire
         assert [message.body for message in found if message.keys == [written.key]] == wanted
         times = [other.stored_at_ms for other in self.model if other.queue == written.queue]
         lower = self.store.offset_by_time(topic, queue_id, written.stored_at_ms)

@@ -104,11 +104,12 @@ class ConsumerOffsets:
     def take_over(self, table: OffsetTable, log_end: int, *, forget_own: bool = False) -> None:
         """A slave has the offsets of its master, which know of all leases before `log_end`; the next regular save writes them.
 
-        Those of a former master may speak of messages that its successor does not have.
+        And no others: what the master has no more spoke of a topic that was deleted, and may have been made again since. Those of a
+        former master may speak of messages that its successor does not have.
         """
-        if forget_own:
-            self._offsets.clear()
+        if forget_own or table.lmq_offset_table is not None:
             self._light.clear()
+        self._offsets.clear()
         self.saved_log_end = log_end
         self._offsets.update(table.offset_table)
         self._light.update(table.lmq_offset_table or {})

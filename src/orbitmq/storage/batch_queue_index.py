@@ -53,20 +53,27 @@ class BatchEntry(NamedTuple):
 class BatchQueueIndex:
     """Guarded like QueueIndex, and with the same face where the two are used alike."""
 
-    __slots__ = ("log", "max_physical", "min_offset", "next_offset", "queue_id", "topic")
+    __slots__ = ("_make_room", "log", "max_physical", "min_offset", "next_offset", "queue_id", "topic")
 
-    def __init__(self, topic: str, queue_id: int, files: EntryFiles) -> None:
+    def __init__(
+        self, topic: str, queue_id: int, files: EntryFiles, make_room: Callable[[BatchQueueIndex, int], None]
+    ) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.log = EntryLog(files, ENTRY_BYTES)
         self.min_offset = 0
         self.next_offset = 0
         self.max_physical = -1
+        self._make_room = make_room
 
     def put(self, base: int, physical: int, size: int, tags_code: int, stored_at_ms: int, count: int) -> bool:
         """Add a record of `count` messages. False if it is there already."""
-        if physical + size <= self.max_physical or base < self.next_offset:
+        if physical + size <= self.max_physical:
             return False
+        if base < self.next_offset:
+            if self._number_of(base) == self.log.next:
+                return False  # that number was kept for what is lost
+            self._make_room(self, base)
         if self.log.next == self.log.first:
             self.min_offset = base
         self.log.tail += ENTRY.pack(physical, size, tags_code, stored_at_ms, base, count, _NOT_COMPACTED, 0)
@@ -76,8 +83,7 @@ class BatchQueueIndex:
 
     def entries_from(self, offset: int, count: int) -> list[BatchEntry]:
         """Up to `count` entries, the first one that which holds message `offset`."""
-        number = self.search(lambda entry: entry.base + entry.messages <= offset)
-        data = self.log.read(number, count)
+        data = self.log.read(self._number_of(offset), count)
         return [BatchEntry(*fields[:6]) for fields in ENTRY.iter_unpack(data)]
 
     def offsets_from(self, physical: int) -> Iterator[list[int]]:
@@ -95,6 +101,11 @@ class BatchQueueIndex:
 
     def drop_last(self) -> None:
         self.log.cut(self.log.next - 1)
+        self._find_ends()
+
+    def cut_back(self, base: int) -> None:
+        """Make `base` the next number, whatever has it now."""
+        self.log.cut(self._number_of(base))
         self._find_ends()
 
     def keep_numbers_to(self, offset: int) -> None:
@@ -159,6 +170,10 @@ class BatchQueueIndex:
             else:
                 high = middle
         return low
+
+    def _number_of(self, offset: int) -> int:
+        """The number of the entry that holds message `offset`, or of the next one."""
+        return self.search(lambda entry: entry.base + entry.messages <= offset)
 
     def _entry(self, number: int) -> BatchEntry:
         return BatchEntry(*ENTRY.unpack(self.log.read(number, 1))[:6])

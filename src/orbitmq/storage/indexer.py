@@ -2,7 +2,8 @@
 
 A record gets an entry in its queue (unless it is a half-done or rolled-back transaction), one in each light queue it names,
 and its keys go into the key index. Fresh records come from the log's `recent`, as they were appended; older ones are decoded
-from the log (`entries_at`), any part of it, as often as one likes, because an index takes nothing twice.
+from the log (`entries_at`), any part of it, as often as one likes, because an index takes nothing twice. A queue whose numbers begin again
+does so, too: its topic was deleted and made again.
 
 Consumers wait for queues, so those are filled at once; keys wait until there are many of them, which makes each cheaper, and
 until somebody looks for one, or the indexes are flushed.
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from orbitmq.message.log_entry import BatchEntry, LogEntry
     from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.config import StorageConfig
+    from orbitmq.storage.deletions import Deletions
     from orbitmq.storage.health import Health
     from orbitmq.storage.index_file import KeyedRecord
     from orbitmq.storage.key_index import KeyIndex
@@ -114,6 +116,7 @@ class Indexer:
         extensions: QueueExtensions,
         config: StorageConfig,
         health: Health,
+        deletions: Deletions,
     ) -> None:
         self.indexed_to = 0  # every record before this log offset is indexed
         self.last_stored_at_ms = 0  # of the last record that was indexed
@@ -126,6 +129,7 @@ class Indexer:
         self.delay_levels_ms = config.delay_levels_ms  # what level 1, 2, ... means now
         self._config = config
         self._health = health
+        self._deletions = deletions
         self._tag_codes: dict[bytes | None, int] = {}  # None: a message without a tag
         self._likenesses: dict[int, _Likeness] = {}  # by length of the properties
         self._waiting_keys: list[
@@ -403,7 +407,9 @@ class Indexer:
         base = property_number(_find_inner_base(properties), -1, LONG_DIGITS)
         count = property_number(_find_inner_num(properties), -1)
         if base >= 0 and 0 <= count <= MOST_IN_BATCH:
-            queue.put(base, offset, size, 0, stored_at_ms, count)
+            # By its properties alone, which may be another's that it was made of, no record takes the place of others.
+            if base == queue_offset or base >= queue.next_offset:
+                queue.put(base, offset, size, 0, stored_at_ms, count)
         else:
             queue.put(queue_offset, offset, size, code, stored_at_ms, 1)
 
@@ -418,8 +424,11 @@ class Indexer:
         for name, digits in zip(names, numbers, strict=True):
             number = property_number(digits, -1, LONG_DIGITS)
             if name.startswith(LIGHT_QUEUE_PREFIX) and is_file_name(name) and number >= 0:
+                if offset < self._deletions.log_offsets.get(name, 0):
+                    continue
                 queue = self._queues.open(name, LIGHT_QUEUE_ID)
-                if type(queue) is QueueIndex:
+                # The number is the broker's word if a single message says so, and a producer's in a batch: it takes no other's place.
+                if type(queue) is QueueIndex and (number >= queue.next_offset or queue.is_distrusted):
                     queue.put(number, offset, size, code)
                     touched.append(queue)
         return touched

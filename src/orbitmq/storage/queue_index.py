@@ -8,6 +8,9 @@
 Message q of the queue is entry q: a queue offset needs no search. Where messages are missing (a queue that begins late because
 its older ones expired, a log that lost a file) stand entries that lead nowhere, so that the others keep their numbers.
 
+The log decides. Where a later record has a number that is taken, the topic was deleted and made again: the queue ended at that number
+when the record was written, so what has it, and what comes behind, gives way. Java's queue takes such records for known ones.
+
 Java: ConsumeQueue
 """
 
@@ -43,9 +46,12 @@ _SOME_OFFSETS: Final = struct.Struct(">" + "q12x" * _SOME_ENTRIES)  # of so many
 class QueueIndex:
     """Not thread-safe by itself: `QueueTable` guards all queues with one lock, taken once for many entries."""
 
-    __slots__ = ("_min_physical", "is_distrusted", "log", "max_physical", "min_offset", "queue_id", "topic")
+    __slots__ = ("_make_room", "_min_physical", "is_distrusted", "log", "max_physical", "min_offset", "queue_id", "topic")
 
-    def __init__(self, topic: str, queue_id: int, files: EntryFiles) -> None:
+    def __init__(
+        self, topic: str, queue_id: int, files: EntryFiles, make_room: Callable[[QueueIndex, int], None]
+    ) -> None:
+        """`make_room` is to `cut_back` the queue to a number, while nobody writes its files."""
         self.topic = topic
         self.queue_id = queue_id
         self.log = EntryLog(files, ENTRY_BYTES)
@@ -53,6 +59,7 @@ class QueueIndex:
         self.max_physical = -1  # end of the newest record that has an entry
         self._min_physical = -1  # the log offset that entry `min_offset` leads to; -1 if nobody looked
         self.is_distrusted = False  # while recovery holds the entries against their records
+        self._make_room = make_room
 
     @property
     def next_offset(self) -> int:
@@ -62,18 +69,21 @@ class QueueIndex:
     def put(self, queue_offset: int, physical: int, size: int, tags_code: int) -> bool:
         """Add an entry. False if it is there already: indexing the same record again changes nothing."""
         log = self.log
+        entry = ENTRY.pack(physical, size, tags_code)
         expected = log.written + len(log.tail) // ENTRY_BYTES
-        if self.is_distrusted:
-            if queue_offset < expected:
-                self._mend(queue_offset, ENTRY.pack(physical, size, tags_code))
-                return False
-        elif physical + size <= self.max_physical:
+        if physical + size <= self.max_physical and not self.is_distrusted:
             return False
-        if queue_offset != expected:
-            if queue_offset < expected:
+        if queue_offset < expected:
+            if self.is_distrusted and log.read(queue_offset, 1) == entry:
                 return False
+            if not self._gives_way(queue_offset, physical):
+                if self.is_distrusted and queue_offset >= log.first:
+                    log.overwrite(queue_offset, entry)
+                return False
+            self._make_room(self, queue_offset)
+        elif queue_offset > expected:
             self._skip_to(queue_offset)
-        log.tail += ENTRY.pack(physical, size, tags_code)
+        log.tail += entry
         self.max_physical = physical + size
         return True
 
@@ -139,6 +149,16 @@ class QueueIndex:
         self._min_physical = -1
         self._find_max_physical()
 
+    def cut_back(self, number: int) -> None:
+        """Make `number` the next one, whatever has it now."""
+        log = self.log
+        log.cut(max(number, log.first))
+        if number < log.first:
+            self._skip_to(number)
+        self.min_offset = min(self.min_offset, number)
+        self._min_physical = -1
+        self._find_max_physical()
+
     def keep_numbers_to(self, offset: int) -> None:
         """Give out no number below `offset` again, though the messages that had them are lost."""
         if offset > self.next_offset:
@@ -179,9 +199,11 @@ class QueueIndex:
             self.is_distrusted = False
             self._find_max_physical()
 
-    def _mend(self, number: int, entry: bytes) -> None:
-        if number >= self.log.first and self.log.read(number, 1) != entry:
-            self.log.overwrite(number, entry)
+    def _gives_way(self, number: int, physical: int) -> bool:
+        """Whether entries from `number` on lead to before log offset `physical`. Those alone do not count that lead nowhere: damaged
+        records keep their numbers. Nor does what stands at `number` itself where a power cut may have damaged it."""
+        found = self._next_real(max(number + self.is_distrusted, self.log.first))
+        return found < self.next_offset and self.entry(found)[0] < physical
 
     def truncate(self, physical: int) -> None:
         """Forget entries whose record begins at or after `physical`: the log was cut there."""

@@ -6,13 +6,14 @@
 Two threads meet here. The owner (in the broker, the event loop's) adds and reads entries, holding `lock` for memory work only.
 The flushing thread takes a copy of what is unwritten under `lock`, writes it without, and says so under it again; while a
 queue's files are being written, `_files_lock` keeps the owner from deleting them. The owner never waits for a sync unless it
-deletes a topic.
+deletes a topic, or finds that its master has.
 
 Java: ConsumeQueueStore
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Lock
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.files import Disk
+
+logger = logging.getLogger(__name__)
 
 AnyQueue = QueueIndex | BatchQueueIndex
 _Item = TypeVar("_Item")
@@ -110,10 +113,12 @@ class QueueTable:
             config = self._config
             if self._is_batch_topic(topic):
                 path, file_bytes = config.batch_queues_path, config.batch_queue_file_bytes
-                queue = BatchQueueIndex(topic, queue_id, self._files(path, topic, queue_id, file_bytes))
+                files = self._files(path, topic, queue_id, file_bytes)
+                queue = BatchQueueIndex(topic, queue_id, files, self._make_room)
             else:
                 path, file_bytes = config.queues_path, config.queue_file_bytes
-                queue = QueueIndex(topic, queue_id, self._files(path, topic, queue_id, file_bytes))
+                files = self._files(path, topic, queue_id, file_bytes)
+                queue = QueueIndex(topic, queue_id, files, self._make_room)
             self.queues[(topic, queue_id)] = queue
         return queue
 
@@ -236,18 +241,23 @@ class QueueTable:
                 count += queue.delete_below(log_start)
         return count
 
-    def delete_topic(self, topic: str) -> int:
-        """Remove all queues of a topic; how many there were."""
-        keys = [key for key in self.queues if key[0] == topic]
+    def delete_topic(self, topic: str, *, before: int | None = None) -> int:
+        """Remove all queues of a topic, or those that lead to nothing behind log offset `before`; how many there were."""
+        keys = [
+            key
+            for key, queue in self.queues.items()
+            if key[0] == topic and (before is None or queue.max_physical <= before)
+        ]
         for key in keys:
             with self._files_lock, self.lock:
                 queue = self.queues.pop(key)
                 self._dirty.pop(queue, None)
                 self._unsynced.pop(queue, None)
                 queue.log.files.destroy()
-        for path in {self._config.queues_path / topic, self._config.batch_queues_path / topic}:
-            if keys and self._disk.stat(path) is not None:
-                self._disk.remove_directory(path)
+        if keys and not any(key[0] == topic for key in self.queues):
+            for path in {self._config.queues_path / topic, self._config.batch_queues_path / topic}:
+                if self._disk.stat(path) is not None:
+                    self._disk.remove_directory(path)
         return len(keys)
 
     def destroy(self) -> None:
@@ -265,6 +275,16 @@ class QueueTable:
         """Give the files back as they are."""
         for queue in self.queues.values():
             queue.log.files.close()
+
+    def _make_room(self, queue: AnyQueue, number: int) -> None:
+        """The log has a later record with a number that is taken. The caller holds `lock`, and lets it go here for a moment:
+        whoever takes both locks takes the files' first."""
+        logger.info("queue %d of %s begins again at %d", queue.queue_id, queue.topic, number)
+        self.lock.release()
+        with self._files_lock:
+            self.lock.acquire()
+            queue.cut_back(number)
+            self._changed_in_place(queue)
 
     def _changed_in_place(self, queue: AnyQueue) -> None:
         if queue.log.files.needs_sync:
@@ -300,6 +320,6 @@ class QueueTable:
                 if not directory.is_directory or not directory.name.removeprefix("-").isdecimal():
                     continue  # Apache's broker passes over these as well
                 files = load_entry_files(self._disk, path / topic.name / directory.name, file_bytes)
-                queue = kind(topic.name, int(directory.name), files)
+                queue = kind(topic.name, int(directory.name), files, self._make_room)
                 queue.load(trust=trust)
                 self.queues[(topic.name, int(directory.name))] = queue

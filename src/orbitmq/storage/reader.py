@@ -8,6 +8,7 @@
 
 A broker that runs or was killed has not yet written the newest entries of its queues. The reader finds those messages in the
 log itself, from where the checkpoint says that log and queues agree, so it shows what the broker would show after a restart.
+Messages of a deleted topic are not among them, nor what gives way to those of one that was made again under its name.
 `refresh` shows what came since; a view of a record stays valid whatever the broker does meanwhile.
 """
 
@@ -30,6 +31,7 @@ from orbitmq.message.record import decode_entry, decode_record, stored_at_ms
 from orbitmq.message.record_check import check_record
 from orbitmq.message.sysflags import INNER_BATCH, TRANSACTION_PREPARED
 from orbitmq.storage.checkpoint import read_checkpoint
+from orbitmq.storage.deletions import read_deletions
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.index_file import IndexFile, infer_slots
 from orbitmq.storage.java_object import JavaObject
@@ -204,6 +206,10 @@ class StoreReader:
             return None
         return message if message.commit_log_offset == commit_log_offset else None
 
+    def is_deleted(self, topic: str, commit_log_offset: int) -> bool:
+        """Whether what the log has of a topic there was deleted with it."""
+        return commit_log_offset < self._deleted.get(topic, 0)
+
     def entry(self, commit_log_offset: int) -> RecordEntry | None:
         """As `at`, without the body, and whatever the record says of its own place."""
         segment = self.log.segment_of(commit_log_offset)
@@ -259,6 +265,8 @@ class StoreReader:
                         view = QueueView(self._disk, path, topic.name, int(queue.name), is_batch=is_batch)
                         self._views[topic.name, int(queue.name)] = view
         self._unindexed = {}
+        self._last_known: dict[tuple[str, int], int] = {}  # log offset of the last record that a queue's files lead to
+        self._deleted = read_deletions(self._disk, self.directory)
         self._log_end = self.log.start
         self._follow_log()
 
@@ -271,13 +279,29 @@ class StoreReader:
                 continue
             self._log_end = found.offset + found.size
             entry = decode_entry(found.data, 0, found.offset)
+            if entry.sys_flag & TRANSACTION_PREPARED or self.is_deleted(entry.topic, found.offset):
+                continue
             key = (entry.topic, entry.queue_id)
-            view = self._views.get(key)
-            known = view.max_offset if view is not None and view.next > view.first else -1
             first, count = message_numbers(entry)
-            if first >= known and not entry.sys_flag & TRANSACTION_PREPARED:
-                self._unindexed.setdefault(key, []).append(Place(first, count, found.offset, found.size, 0))
+            if not self._has_entry(key, first, found.offset):
+                places = self._unindexed.setdefault(key, [])
+                while places and places[-1].queue_offset >= first:
+                    places.pop()  # of a topic that was deleted and made again
+                places.append(Place(first, count, found.offset, found.size, 0))
         self._log_end = max(self._log_end, start)
+
+    def _has_entry(self, key: tuple[str, int], number: int, commit_log_offset: int) -> bool:
+        """Files of a queue that a later record does not fit into, because its number is taken, are passed over from now on."""
+        view = self._views.get(key)
+        if view is None or view.next == view.first or number >= view.max_offset:
+            return False
+        if key not in self._last_known:
+            last = view.last
+            self._last_known[key] = -1 if last is None else last.commit_log_offset
+        if commit_log_offset <= self._last_known[key] or not any(view.places(number, _FOREVER_MS)):
+            return True  # or it is damaged, and its number is kept for it
+        self._views.pop(key).close()
+        return False
 
     def _indexed_to(self, clean: bool) -> int:
         """A record's offset in the log before which every record is in the queues' files."""

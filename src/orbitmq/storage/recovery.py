@@ -4,6 +4,7 @@
                       otherwise: a file whose first record the checkpoint says is in log and queues
     walk              record by record to the end of the log; each is checked and offered to the indexes
     cut               what stands behind the end is cleared; queues and key index forget it
+    deleted topics    queues that the log would bring back go again (deletions.py)
 
 Where Apache's recovery ends, at the first bytes that are no record, ours looks whether records follow. If so, those bytes are
 damage, not the end: they are stepped over, nothing that leads to them is served, and what is intact behind them stays.
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.checkpoint import Checkpoint
     from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.config import StorageConfig
+    from orbitmq.storage.deletions import Deletions
     from orbitmq.storage.indexer import Indexer
     from orbitmq.storage.key_index import KeyIndex
     from orbitmq.storage.queue_table import AnyQueue, QueueTable
@@ -65,6 +67,7 @@ def recover(
     keys: KeyIndex | None,
     indexer: Indexer,
     checkpoint: Checkpoint,
+    deletions: Deletions,
     exit_: LastExit,
 ) -> Recovered:
     """Leaves log, queues and key index agreeing with each other, and the log ready to append."""
@@ -73,6 +76,7 @@ def recover(
         queues.destroy()
         if keys is not None:
             keys.truncate(0)
+        deletions.log_was_cut(0)
         log.place_end(0)
         return Recovered(0, 0, [])
     dropped = _drop_torn_entries(log, queues) if exit_ is not LastExit.CLEAN else []
@@ -97,6 +101,9 @@ def recover(
     clear_behind(log, recovered.end)
     queues.truncate(recovered.end)
     queues.trust()
+    deletions.log_was_cut(recovered.end)
+    for topic, offset in deletions.log_offsets.items():
+        queues.delete_topic(topic, before=offset)
     for damage in recovered.damages:
         queues.lead_nowhere(damage.start, damage.end)
         for queue, next_offset, physical in dropped:

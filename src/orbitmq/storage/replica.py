@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from orbitmq.message.log_entry import LogEntry
     from orbitmq.storage.commit_log import CommitLog
+    from orbitmq.storage.deletions import Deletions
     from orbitmq.storage.files import Disk
     from orbitmq.storage.flush import LogFlusher
     from orbitmq.storage.indexer import Indexer
@@ -52,12 +53,14 @@ class Replica:
         queues: QueueTable,
         indexer: Indexer,
         flusher: LogFlusher,
+        deletions: Deletions,
     ) -> None:
         self._disk = disk
         self._log = log
         self._queues = queues
         self._indexer = indexer
         self._flusher = flusher
+        self._deletions = deletions
         self._loops = compiled("indexes")
 
     @property
@@ -151,6 +154,7 @@ class Replica:
         log = self._log
         if keep_in is not None:
             self._keep(end, keep_in)
+        self._deletions.log_was_cut(end)
         with self._flusher.cutting_back(end):
             clear_behind(log, end)
             log.place_end(end)

@@ -28,6 +28,7 @@ from orbitmq.storage.batch_queue_index import BatchQueueIndex
 from orbitmq.storage.checkpoint import CheckpointFile, read_checkpoint
 from orbitmq.storage.commit_log import CommitLog
 from orbitmq.storage.config import FlushMode
+from orbitmq.storage.deletions import Deletions
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.flush import IndexFlusher, LogFlusher
 from orbitmq.storage.health import Health
@@ -111,9 +112,19 @@ class Store:
             self._vouch_for_kept_keys()
             self._extensions = QueueExtensions(self.disk, config)
             undo.callback(self._extensions.close)
-            self._indexer = Indexer(self.log, self.queues, self.keys, self._extensions, config, self.health)
+            self._deletions = Deletions(self.disk, config.directory)
+            self._indexer = Indexer(
+                self.log, self.queues, self.keys, self._extensions, config, self.health, self._deletions
+            )
             self.recovered = recover(
-                config, self.log, self.queues, self.keys, self._indexer, self.checkpoint, self.last_exit
+                config,
+                self.log,
+                self.queues,
+                self.keys,
+                self._indexer,
+                self.checkpoint,
+                self._deletions,
+                self.last_exit,
             )
             if self.last_exit is not LastExit.CLEAN:
                 self.queues.distrust()
@@ -150,7 +161,9 @@ class Store:
 
     def follow(self) -> Replica:
         """From now on the log is written by copying another broker's, and by nothing else."""
-        self.replica = Replica(self.disk, self.log, self.queues, self._indexer, self._log_flusher)
+        self.replica = Replica(
+            self.disk, self.log, self.queues, self._indexer, self._log_flusher, self._deletions
+        )
         if self.recovered.last_record is not None and self.log.end == self.recovered.end:
             self.replica.cut_if_torn(self.recovered.last_record)
         return self.replica
@@ -427,7 +440,14 @@ class Store:
         return None if record is None else stored_at_ms(record)
 
     def delete_topic(self, topic: str) -> int:
-        """Forget a topic's queues; how many there were. Its records stay in the log until their files expire."""
+        """Forget a topic's queues, for good; how many there were. Its records stay in the log until their files expire.
+
+        One that is made again under the same name begins with number 0.
+        """
+        if any(queue[0] == topic for queue in self.log.next_queue_offsets):
+            # First: behind the noted offset everything is a later topic's, so the log must never end before it.
+            self._log_flusher.flush()
+            self._deletions.note(topic, self.log.start, self.log.end)
         self.dispatch()
         recent = self.log.recent
         kept = [entry for entry in recent if entry[0][0] != topic]

@@ -175,14 +175,21 @@ class _Check:
             if is_cover(entry):
                 self._covers.append((found.offset, found.offset + found.size))
             return
+        if self._reader.is_deleted(entry.topic, found.offset):
+            return
         key = (entry.topic, entry.queue_id)
         first, count = message_numbers(entry)
         expected = self._next_offsets.get(key, first)
+        if first < expected and self._leads_to(key, first, found.offset):
+            expected = first  # its topic was deleted and made again, and its queue knows
         if first != expected:
             severity = NOTE if self._known_to_be_lost(key, expected, first) else ERROR
             problem = f"{key[0]} queue {key[1]}: number {first} where {expected} is due"
             self._report(severity, path, position + 20, problem)
         self._next_offsets[key] = max(expected, first + count)
+
+    def _leads_to(self, key: tuple[str, int], number: int, offset: int) -> bool:
+        return any(place.commit_log_offset == offset for place in self._reader.places(*key, number, number + 1))
 
     def _known_to_be_lost(self, key: tuple[str, int], start: int, stop: int) -> bool:
         """Whether the queue itself says that these messages are gone: its entries lead nowhere."""

@@ -181,7 +181,6 @@ async def delete_topic(
         # `%RETRY%a_b` may also be the retry topic of a group a_b, which has nothing to do with this topic.
         others = {names.retry_topic(group) for group in groups.all()}
         doomed += [retry for retry in retries if topics.get(retry) is not None and retry not in others]
-    await topics.delete(doomed)
     for name in doomed:
         offsets.forget_topic(name)
         store.delete_topic(name)
@@ -193,6 +192,8 @@ async def delete_topic(
             timers.counts.forget(name)
         if compacted is not None:
             compacted.forget_topic(name)
+    # Last: while its table is being saved, a send may make the topic again, and what it stores stays.
+    await topics.delete(doomed)
     return ok()
 
 

@@ -1,0 +1,67 @@
+"""A topic that is deleted and made again on the master: its slave has the messages of the new one, and no position in the old one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbitmq.protocol.codes import RequestCode
+from tests.broker.kit import Wire
+from tests.replication.kit import copied, group_of_brokers, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orbitmq.broker.broker import Broker
+
+pytestmark = pytest.mark.usefixtures("loops")
+
+OLD = [b"old %d" % number for number in range(10)]
+NEW = [b"new %d" % number for number in range(3)]
+
+
+def wire(broker: Broker) -> Wire:
+    assert broker.address is not None
+    return Wire(broker.address)
+
+
+async def send(client: Wire, bodies: list[bytes]) -> list[int]:
+    answers = [await client.send("T", body) for body in bodies]
+    assert [answer.code for answer in answers] == [0] * len(bodies)
+    return [int(answer.fields["queueOffset"]) for answer in answers]
+
+
+async def served(broker: Broker) -> list[bytes]:
+    client = wire(broker)
+    bodies = await client.bodies("T")
+    await client.close()
+    return bodies
+
+
+async def test_a_slave_and_the_master_that_it_becomes_have_the_messages_of_a_topic_made_again(tmp_path: Path) -> None:
+    async with group_of_brokers(tmp_path) as group:
+        master = await group.master()
+        slave = await group.slave()
+        client = wire(master)
+        await send(client, OLD)
+        fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": len(OLD)}
+        assert (await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
+        await copied(master, slave)
+        await until(lambda: slave.state.offsets.get("G", "T", 0) == len(OLD), "the slave has the group's position")
+        assert await served(slave) == OLD
+        assert (await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        assert await send(client, NEW) == [0, 1, 2]
+        await copied(master, slave)
+        await until(lambda: slave.state.topics.version == master.state.topics.version, "the slave has the new topic")
+        assert await served(slave) == await served(master) == NEW
+        await until(lambda: slave.state.offsets.get("G", "T", 0) is None, "the slave has no position in the old topic")
+        await client.close()
+        await group.stop(master)
+        await group.stop(slave)
+        heir = await group.master(folder="slave-1")
+        assert await served(heir) == NEW
+        assert heir.state.offsets.get("G", "T", 0) is None
+        client = wire(heir)
+        assert await send(client, [b"next"]) == [len(NEW)]
+        await client.close()
