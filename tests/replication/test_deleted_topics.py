@@ -65,3 +65,35 @@ async def test_a_slave_and_the_master_that_it_becomes_have_the_messages_of_a_top
         client = wire(heir)
         assert await send(client, [b"next"]) == [len(NEW)]
         await client.close()
+
+
+async def test_a_slave_forgets_what_it_compacted_of_a_topic_that_is_made_again(tmp_path: Path) -> None:
+    async with group_of_brokers(tmp_path) as group:
+        master = await group.master()
+        slave = await group.slave()
+        client = wire(master)
+
+        async def make() -> None:
+            fields = {
+                "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+                "topicFilterType": "SINGLE_TAG", "order": "false", "attributes": "+cleanup.policy=COMPACTION",
+            }  # fmt: skip
+            assert (await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
+            await until(lambda: slave.state.topics.version == master.state.topics.version, "the slave has the topic")
+
+        async def send_keyed(bodies: list[bytes]) -> None:
+            for body in bodies:
+                assert (await client.send("T", body, KEYS=body.decode())).code == 0
+            await copied(master, slave)
+
+        await make()
+        await send_keyed(OLD)
+        assert slave.state.compacted is not None
+        assert slave.state.compacted.holds("T", 0)
+        assert await served(slave) == OLD
+        assert (await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        await make()
+        await send_keyed(NEW)
+        assert slave.state.compacted.holds("T", 0)
+        assert await served(slave) == await served(master) == NEW
+        await client.close()

@@ -58,6 +58,7 @@ class CompactedTopics:
         self._topics = topics
         self.queues: dict[tuple[str, int], CompactedQueue] = {}  # compiled pulls look into it themselves
         self._followed_to: dict[tuple[str, int], int] = {}
+        self._begun_again: dict[tuple[str, int], int] = {}  # how often each queue had when it was looked at last
         self._working = asyncio.Lock()
         self._open_all()
 
@@ -76,6 +77,9 @@ class CompactedTopics:
 
     def _follow(self, topic: str, queue_id: int) -> None:
         key = (topic, queue_id)
+        if (begun_again := self._store.begun_again(*key)) != self._begun_again.get(key, 0):
+            self._begun_again[key] = begun_again
+            self._forget(key)  # the master has deleted the topic, and made it again
         queue = self.queues.get(key) or self._open(topic, queue_id)
         low, high = self._store.queue_range(topic, queue_id)
         at = max(self._followed_to.get(key, 0), queue.next_offset, low)
@@ -109,9 +113,15 @@ class CompactedTopics:
 
     def forget_topic(self, topic: str) -> None:
         for key in [key for key in self.queues if key[0] == topic]:
+            self._forget(key)
+        for key in [key for key in self._begun_again if key[0] == topic]:
+            del self._begun_again[key]
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        if key in self.queues:
             self.queues.pop(key).remove()
-            self._followed_to.pop(key, None)
-            self._compacted_to.pop(_name(*key), None)
+        self._followed_to.pop(key, None)
+        self._compacted_to.pop(_name(*key), None)
 
     async def compact(self) -> None:
         """One round over all queues. The writing is done by a thread, the exchange here."""

@@ -53,7 +53,7 @@ class BatchEntry(NamedTuple):
 class BatchQueueIndex:
     """Guarded like QueueIndex, and with the same face where the two are used alike."""
 
-    __slots__ = ("_make_room", "log", "max_physical", "min_offset", "next_offset", "queue_id", "topic")
+    __slots__ = ("_make_room", "begun_again", "log", "max_physical", "min_offset", "next_offset", "queue_id", "topic")
 
     def __init__(
         self, topic: str, queue_id: int, files: EntryFiles, make_room: Callable[[BatchQueueIndex, int], None]
@@ -64,6 +64,7 @@ class BatchQueueIndex:
         self.min_offset = 0
         self.next_offset = 0
         self.max_physical = -1
+        self.begun_again = 0
         self._make_room = make_room
 
     def put(self, base: int, physical: int, size: int, tags_code: int, stored_at_ms: int, count: int) -> bool:
@@ -107,6 +108,7 @@ class BatchQueueIndex:
         """Make `base` the next number, whatever has it now."""
         self.log.cut(self._number_of(base))
         self._find_ends()
+        self.begun_again += 1
 
     def keep_numbers_to(self, offset: int) -> None:
         """Give out no number below `offset` again, though the messages that had them are lost."""

@@ -46,7 +46,9 @@ _SOME_OFFSETS: Final = struct.Struct(">" + "q12x" * _SOME_ENTRIES)  # of so many
 class QueueIndex:
     """Not thread-safe by itself: `QueueTable` guards all queues with one lock, taken once for many entries."""
 
-    __slots__ = ("_make_room", "_min_physical", "is_distrusted", "log", "max_physical", "min_offset", "queue_id", "topic")
+    __slots__ = (
+        "_make_room", "_min_physical", "begun_again", "is_distrusted", "log", "max_physical", "min_offset", "queue_id", "topic",
+    )  # fmt: skip
 
     def __init__(
         self, topic: str, queue_id: int, files: EntryFiles, make_room: Callable[[QueueIndex, int], None]
@@ -59,6 +61,7 @@ class QueueIndex:
         self.max_physical = -1  # end of the newest record that has an entry
         self._min_physical = -1  # the log offset that entry `min_offset` leads to; -1 if nobody looked
         self.is_distrusted = False  # while recovery holds the entries against their records
+        self.begun_again = 0  # how often, since it was opened
         self._make_room = make_room
 
     @property
@@ -158,6 +161,7 @@ class QueueIndex:
         self.min_offset = min(self.min_offset, number)
         self._min_physical = -1
         self._find_max_physical()
+        self.begun_again += 1
 
     def keep_numbers_to(self, offset: int) -> None:
         """Give out no number below `offset` again, though the messages that had them are lost."""

@@ -378,6 +378,11 @@ class Store:
         with self.queues.lock:
             return QueueRange(queue.min_offset, queue.next_offset)
 
+    def begun_again(self, topic: str, queue_id: int) -> int:
+        """How often the numbers of a queue have begun again since the store was opened: its topic was deleted, on the master, and made again."""
+        queue = self.queues.queues.get((topic, queue_id))
+        return 0 if queue is None else queue.begun_again
+
     def queue_ends(self, topic: str, queue_ids: Iterable[int]) -> list[int]:
         """The numbers that the next messages of these queues get; 0 for a queue that does not exist."""
         queues = self.queues.queues
