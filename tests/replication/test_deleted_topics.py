@@ -11,11 +11,10 @@ from tests.broker.kit import Wire
 from tests.replication.kit import copied, group_of_brokers, until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
-
-pytestmark = pytest.mark.usefixtures("loops")
 
 OLD = [b"old %d" % number for number in range(10)]
 NEW = [b"new %d" % number for number in range(3)]
@@ -32,6 +31,18 @@ async def send(client: Wire, bodies: list[bytes]) -> list[int]:
     return [int(answer.fields["queueOffset"]) for answer in answers]
 
 
+async def told(slave: Broker, condition: Callable[[], bool], what: str) -> None:
+    """Wait for it, with a slave that asks its master all the time."""
+    tables = slave.state.master_tables
+    assert tables is not None
+
+    def looked() -> bool:
+        tables.message_arrived("unknown")
+        return condition()
+
+    await until(looked, what)
+
+
 async def served(broker: Broker) -> list[bytes]:
     client = wire(broker)
     bodies = await client.bodies("T")
@@ -39,23 +50,31 @@ async def served(broker: Broker) -> list[bytes]:
     return bodies
 
 
+@pytest.mark.usefixtures("loops")
 async def test_a_slave_and_the_master_that_it_becomes_have_the_messages_of_a_topic_made_again(tmp_path: Path) -> None:
     async with group_of_brokers(tmp_path) as group:
         master = await group.master()
         slave = await group.slave()
         client = wire(master)
         await send(client, OLD)
+        await client.heartbeat("c", "G", {"T": "*"})
         fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": len(OLD)}
         assert (await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
         await copied(master, slave)
-        await until(lambda: slave.state.offsets.get("G", "T", 0) == len(OLD), "the slave has the group's position")
+        await told(
+            slave, lambda: slave.state.offsets.get("G", "T", 0) == len(OLD), "the slave has the group's position"
+        )
         assert await served(slave) == OLD
         assert (await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
         assert await send(client, NEW) == [0, 1, 2]
         await copied(master, slave)
-        await until(lambda: slave.state.topics.version == master.state.topics.version, "the slave has the new topic")
+        await told(
+            slave, lambda: slave.state.topics.version == master.state.topics.version, "the slave has the new topic"
+        )
         assert await served(slave) == await served(master) == NEW
-        await until(lambda: slave.state.offsets.get("G", "T", 0) is None, "the slave has no position in the old topic")
+        await told(
+            slave, lambda: slave.state.offsets.get("G", "T", 0) is None, "the slave has no position in the old topic"
+        )
         await client.close()
         await group.stop(master)
         await group.stop(slave)
@@ -79,7 +98,9 @@ async def test_a_slave_forgets_what_it_compacted_of_a_topic_that_is_made_again(t
                 "topicFilterType": "SINGLE_TAG", "order": "false", "attributes": "+cleanup.policy=COMPACTION",
             }  # fmt: skip
             assert (await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
-            await until(lambda: slave.state.topics.version == master.state.topics.version, "the slave has the topic")
+            await told(
+                slave, lambda: slave.state.topics.version == master.state.topics.version, "the slave has the topic"
+            )
 
         async def send_keyed(bodies: list[bytes]) -> None:
             for body in bodies:

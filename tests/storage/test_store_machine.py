@@ -179,7 +179,9 @@ class StoreMachine(RuleBasedStateMachine):
         topic, queue_id = written.queue
         wanted = [other.body for other in self.model if other.key == written.key and other.queue[0] == topic]
         found = [decode_record(record) for record in self.store.find_by_key(topic, written.key, limit=10_000).records]
-        found = [message for message in found if message.body not in self.deleted]  # keys lead to these until they expire
+        found = [
+            message for message in found if message.body not in self.deleted
+        ]  # keys lead to these until they expire
         assert [message.body for message in found if message.keys == [written.key]] == wanted
         times = [other.stored_at_ms for other in self.model if other.queue == written.queue]
         lower = self.store.offset_by_time(topic, queue_id, written.stored_at_ms)

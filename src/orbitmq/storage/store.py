@@ -161,9 +161,7 @@ class Store:
 
     def follow(self) -> Replica:
         """From now on the log is written by copying another broker's, and by nothing else."""
-        self.replica = Replica(
-            self.disk, self.log, self.queues, self._indexer, self._log_flusher, self._deletions
-        )
+        self.replica = Replica(self.disk, self.log, self.queues, self._indexer, self._log_flusher, self._deletions)
         if self.recovered.last_record is not None and self.log.end == self.recovered.end:
             self.replica.cut_if_torn(self.recovered.last_record)
         return self.replica
