@@ -14,7 +14,9 @@ from orbitmq.broker.advertised import Advertised, advertised_host
 from orbitmq.broker.settings import Settings
 from orbitmq.errors import ConfigError
 from orbitmq.protocol.bodies.registration import decode_registration
-from orbitmq.protocol.command import Command, ok
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.command import Command, answer, ok
+from orbitmq.protocol.headers.nameserver import BrokerRegistered
 from orbitmq.transport.address import Address
 from orbitmq.transport.http import HttpServer, Page
 from orbitmq.transport.lookup import published_list
@@ -38,11 +40,16 @@ class Register:
         self.registered: list[Command] = []
         self.unregistered: list[Command] = []
         self.body = b""
+        self.master = ""
+        self.refusals = 0
         self.server = Server({REGISTER: self._register, UNREGISTER: self._unregister})
 
     async def _register(self, request: Command, connection: Connection) -> Command:
         self.registered.append(request)
-        return ok(body=self.body)
+        if self.refusals:
+            self.refusals -= 1
+            return answer(ResponseCode.SYSTEM_ERROR, "not now")
+        return ok(BrokerRegistered(master_addr=self.master, ha_server_addr=self.master), body=self.body)
 
     async def _unregister(self, request: Command, connection: Connection) -> Command:
         self.unregistered.append(request)
@@ -171,6 +178,29 @@ async def test_an_answer_that_cannot_be_read_does_not_end_registration(
             await client.send("Two")
             await until(lambda: heard.heard_of("Two"), what="the second topic announced")
     assert "cannot be read" in caplog.text
+
+
+async def test_a_change_that_a_name_server_did_not_take_goes_along_with_the_next(tmp_path: Path) -> None:
+    """Told of the next one alone, it would have the newest version, and believe nothing more under that."""
+    async with register() as (heard, address), running(tmp_path, namesrvAddr=address) as broker, wire(broker) as client:
+        heard.refusals = 1
+        await client.send("Missed")
+        await until(lambda: heard.heard_of("Missed") and not heard.refusals, what="the first topic refused")
+        await client.send("Next")
+        assert {"Missed", "Next"} <= heard.topics(-1)
+        await client.send("Third")
+        assert heard.topics(-1) == {"Third"}
+
+
+async def test_a_master_that_cannot_be_read_does_not_end_registration(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with register() as (heard, address):
+        heard.master = "nowhere"
+        async with running(tmp_path, namesrvAddr=address, brokerRole="SLAVE", brokerId="1") as broker:
+            broker.state.registration.again_soon()
+            await until(lambda: len(heard.registered) > 1, what="the second registration")
+    assert "our master cannot be read" in caplog.text
 
 
 async def test_what_a_name_server_calls_ordered_is_ordered(tmp_path: Path) -> None:

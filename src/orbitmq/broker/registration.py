@@ -70,6 +70,9 @@ class Registration:
         self._wake = asyncio.Event()
         self._lost = False
         self._reachable: set[Address] = set()
+        # Name servers that did not take a change. They believe a topic they know only together with a version they do not know:
+        # after the next change, told alone, they would have that one's version and never hear of this one.
+        self._missed: set[Address] = set()
         self._stopping = False
 
     def settle_at(self, address: Address, ha_address: Address) -> None:
@@ -172,7 +175,7 @@ class Registration:
     async def _register(self, server: Address, changed: list[tables.TopicConfig] | None) -> None:
         settings = self._configuration.settings
         timeout_seconds = settings.register_broker_timeout_mills / 1000
-        body = self._body(changed)
+        body = self._body(None if server in self._missed else changed)
         header = RegisterBroker(
             broker_name=settings.broker_name,
             broker_addr=str(self._address),
@@ -196,15 +199,21 @@ class Registration:
             if server in self._reachable or changed is None:
                 logger.warning("cannot register with name server %s: %s", server, error)
             self._reachable.discard(server)
+            self._missed.add(server)
             return
         if answer.code != ResponseCode.SUCCESS:
             logger.warning("name server %s refused this broker: %s", server, answer.remark)
+            self._missed.add(server)
             return
+        self._missed.discard(server)
         if server not in self._reachable:
             self._reachable.add(server)
             logger.info("registered with name server %s", server)
         if self._follow is not None:
-            self._learn_master(answer, self._follow)
+            try:
+                self._learn_master(answer, self._follow)
+            except OrbitError as error:
+                logger.warning("what name server %s says of our master cannot be read: %s", server, error)
         if answer.body:
             try:
                 ordered = KvTable.from_json(answer.body).table
