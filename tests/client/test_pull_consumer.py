@@ -116,6 +116,21 @@ async def test_without_auto_commit_only_commit_counts(cluster: ScriptedCluster, 
     assert cluster.broker.offsets["G", "T", 0] == 2
 
 
+async def test_a_commit_that_no_broker_took_says_so(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.broker.put("T", 0, b"x")
+    async with client.pull_consumer("G", auto_commit=False) as reader:
+        await reader.subscribe("T")
+        await reader.poll()
+        refusal = refuse(ResponseCode.NO_PERMISSION)
+        cluster.broker.inject(RequestCode.UPDATE_CONSUMER_OFFSET, refusal, times=1000)
+        with pytest.raises(RequestFailed) as caught:
+            await reader.commit()
+        assert caught.value.code == ResponseCode.NO_PERMISSION
+        cluster.broker.faults.clear()
+        await reader.commit()
+        assert cluster.broker.offsets["G", "T", 0] == 1
+
+
 async def test_assigned_queues_are_read_whoever_else_reads_them(cluster: ScriptedCluster, client: Client) -> None:
     cluster.broker.put("T", 0, b"a")
     cluster.broker.put("T", 1, b"b")

@@ -301,12 +301,12 @@ class Membership:
             self._pulls[queue] = task
             task.add_done_callback(lambda done: self._pulls.pop(queue) if self._pulls.get(queue) is done else None)
 
-    async def _moved(self, held: ProcessQueue, offset: int) -> None:
-        """The offset does not exist on the broker: begin anew where it says.
+    async def _moved(self, held: ProcessQueue, offset: int, is_reset: bool) -> None:
+        """The offset does not exist on the broker, or an operator reset it: begin anew where the broker says.
 
-        What is held from before there and not done with comes again: going on behind it would skip it.
+        What is held from before there and not done with comes again, unless that is what the operator wants to skip.
         """
-        if offset < held.next_offset:
+        if offset < held.next_offset and not is_reset:
             offset = min(offset, held.commit_offset)
         await self.restart(held.queue, offset)
 

@@ -195,11 +195,14 @@ class PullConsumer:
         return messages
 
     async def commit(self) -> None:
-        """Everything polled so far is done with; returns when the brokers know."""
+        """Everything polled so far is done with; returns when the brokers know.
+
+        Raises what a broker answered that did not take it; it stays noted, and is tried again every few seconds.
+        """
         self._reading()
         self._ack_polled()
         assert self._offsets is not None
-        await self._offsets.save()
+        await self._offsets.save_or_fail()
 
     async def seek(self, queue: QueueRef, offset: int) -> None:
         """Go on at this offset of a queue that is ours."""

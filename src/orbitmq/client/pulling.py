@@ -35,6 +35,7 @@ SUSPEND_MS: Final = 15_000  # how long the broker may hold a pull that finds not
 _TIMEOUT_SECONDS: Final = 30.0
 _FLOW_CONTROL_SECONDS: Final = 0.020
 _ERROR_SECONDS: Final = 1.0
+_RESET: Final = "OFFSET_RESET"  # remark of a broker whose operator moved the group. Java: GetMessageStatus.OFFSET_RESET
 
 
 class _Asked(NamedTuple):
@@ -47,7 +48,9 @@ class _Asked(NamedTuple):
 
 
 class Puller:
-    """Pulls the queues of one consumer. `deliver` takes what arrives, `moved` hears of offsets that no longer exist."""
+    """Pulls the queues of one consumer. `deliver` takes what arrives. Where the broker wants a queue to be pulled from elsewhere,
+    `moved` hears of it: because the offset no longer exists, or, with True, because an operator said so.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class Puller:
         batch_size: int,
         commits: bool,
         deliver: Callable[[ProcessQueue, list[ReceivedMessage]], None],
-        moved: Callable[[ProcessQueue, int], Awaitable[None]],
+        moved: Callable[[ProcessQueue, int, bool], Awaitable[None]],
     ) -> None:
         self._cluster = cluster
         self._group = group
@@ -183,11 +186,13 @@ class Puller:
     ) -> None:
         held.pull_from = result.suggest_which_broker_id
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            is_reset = answer.remark == _RESET
             logger.warning(
-                "offset %d of %s does not exist (kept: %d to %d); going on at %d",
-                held.next_offset, held.queue, result.min_offset, result.max_offset, result.next_begin_offset,
+                "offset %d of %s %s (kept: %d to %d); going on at %d",
+                held.next_offset, held.queue, "was reset by an operator" if is_reset else "does not exist",
+                result.min_offset, result.max_offset, result.next_begin_offset,
             )  # fmt: skip
-            await self._moved(held, result.next_begin_offset)
+            await self._moved(held, result.next_begin_offset, is_reset)
             return
         messages: list[ReceivedMessage] = []
         if answer.code == ResponseCode.SUCCESS:
