@@ -5,15 +5,22 @@ import dataclasses
 import logging
 from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from orbitmq import Client, connect, fastjson, sync
-from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed
-from orbitmq.protocol.codes import RequestCode
-from orbitmq.protocol.command import request
+from orbitmq import Client, LeaseConsumer, LeasedMessage, connect, fastjson, sync
+from orbitmq.client.filters import subscription
+from orbitmq.client.leasing import Leasing
+from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, HeaderError, RequestFailed
+from orbitmq.message import StoredMessage
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import Command, answer, request
 from orbitmq.protocol.headers.groups import ConsumerRunningInfo
+from orbitmq.protocol.headers.leases import PopResult
+from orbitmq.protocol.lease_texts import Handle
 from orbitmq.testing.server import Server
+from orbitmq.transport.address import Address
 
 
 def on_the_clock_of(server: Server) -> Client:
@@ -91,6 +98,82 @@ async def test_what_nobody_fetched_is_given_back_on_closing(
                     found |= {message.body for message in await consumer.fetch(wait=0.1)}
                     mq_server.clock.advance(seconds=1)
     assert found == {b"a", b"b", b"c"} - {first.body}
+
+
+async def test_brokers_that_are_away_for_a_while_do_not_end_an_iteration(
+    mq_session_server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pop, away = Leasing.pop, ConnectFailed("no connection", hint="is it running?")
+    failures = 2
+
+    async def fails_at_first(self: Leasing, *args: Any) -> list[tuple[StoredMessage, Handle]]:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise away
+        return await pop(self, *args)
+
+    async with connect(mq_session_server.address) as client:
+        await put(client, "Flapping", ["a"])
+        async with client.lease_consumer("Flapping", group="flapping", start="earliest") as consumer:
+            monkeypatch.setattr(Leasing, "pop", fails_at_first)
+            with pytest.raises(ConnectFailed):  # a cluster that cannot be reached at all shows at once
+                await anext(consumer)
+            async with asyncio.timeout(60):
+                while not (first := await _fetched(consumer)):
+                    await asyncio.sleep(0.01)
+                await first[0].ack()
+                failures = 2
+                await put(client, "Flapping", ["b"])
+                second = await anext(consumer)
+                await second.ack()
+            assert (first[0].body, second.body, failures) == (b"a", b"b", 0)
+    assert "leasing from Flapping fails" in caplog.text
+
+
+async def _fetched(consumer: LeaseConsumer) -> list[LeasedMessage]:
+    try:
+        return await consumer.fetch(max=1)
+    except ConnectFailed:
+        return []
+
+
+async def test_what_nobody_fetched_is_given_back_all_at_once(
+    mq_session_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, begun, both = Leasing.change, 0, asyncio.Event()
+
+    async def together(self: Leasing, handle: Handle, lease_ms: int) -> Handle:
+        nonlocal begun
+        begun += 1
+        if begun == 2:
+            both.set()
+        await both.wait()
+        return await change(self, handle, lease_ms)
+
+    async with connect(mq_session_server.address) as client:
+        await put(client, "Returned", ["a", "b", "c"])
+        async with client.lease_consumer("Returned", group="returning", start="earliest", prefetch=3) as consumer:
+            await (await anext(consumer)).ack()
+            assert len(consumer._here) == 2
+            monkeypatch.setattr(Leasing, "change", together)
+            async with asyncio.timeout(60):
+                await consumer.close()
+
+
+async def test_texts_of_a_pop_that_make_no_sense_are_the_brokers_mistake() -> None:
+    class Broker:
+        config = connect("127.0.0.1:1").config
+
+        def master(self, name: str) -> Address:
+            return Address("127.0.0.1", 1)
+
+        async def call(self, address: Address, command: Command, seconds: float) -> Command:
+            return answer(ResponseCode.SUCCESS, header=PopResult(start_offset_info="0 0 nonsense"))
+
+    leasing = Leasing(Broker(), "g", subscription("T", None, 1), init_mode=0, orderly=False)  # type: ignore[arg-type]
+    with pytest.raises(HeaderError, match=r"'broker-a' says of the messages it leased cannot be read: .*nonsense"):
+        await leasing.pop("broker-a", 1, 1000, 0.0, "attempt")
 
 
 async def test_an_orderly_queue_waits_for_the_acks_of_what_it_handed_out(mq_server: Server) -> None:

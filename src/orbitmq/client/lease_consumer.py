@@ -26,7 +26,7 @@ from orbitmq.client.leasing import Leasing
 from orbitmq.client.names import check_group, check_topic, retry_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.stats import ConsumerStats
-from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed
+from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed, TransportError
 from orbitmq.message import QueueRef
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.headers.leases import START_AT_MAX, START_AT_MIN
@@ -51,6 +51,9 @@ _LONGEST_LEASE: Final = timedelta(days=3)
 _POLL_SECONDS: Final = 15.0
 _REST_SECONDS: Final = 0.5  # after a poll that ended early without a message
 _ANSWER_SECONDS: Final = 3.0
+_PASSING: Final = frozenset({
+    ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL, ResponseCode.GO_AWAY,
+})  # fmt: skip
 
 
 class LeaseConsumer:
@@ -181,11 +184,26 @@ class LeaseConsumer:
         return self
 
     async def __anext__(self) -> LeasedMessage:
+        """The next message, however long it takes. Brokers that are away for a while do not end an iteration; that none can be
+        reached at all shows at its start.
+        """
+        failing = False
         while True:
             try:
                 messages = await self._fetch(1, self._prefetch, _POLL_SECONDS)
             except AlreadyClosed:
                 raise StopAsyncIteration from None
+            except OrbitError as error:
+                if not _may_pass(error) or not self.stats.pulls:
+                    raise
+                if not failing:
+                    logger.warning("leasing from %s fails: %s", self._topic, error)
+                failing = True
+                await self._look_again()
+                continue
+            if failing:
+                logger.info("leasing from %s works again", self._topic)
+                failing = False
             if messages:
                 return messages[0]
 
@@ -224,6 +242,17 @@ class LeaseConsumer:
                 hint="create it, or send to it first",
             )
         return route
+
+    async def _look_again(self) -> None:
+        """After a rest: the brokers may be somewhere else by now. If nobody says so, what we know has to do."""
+        await asyncio.sleep(_REST_SECONDS)
+        instance = self._instance
+        if instance is None:
+            return
+        try:
+            await instance.cluster.fetch_route(self._subscription.topic)
+        except OrbitError as error:
+            logger.info("no fresh route of topic %s: %s", self._topic, error)
 
     def _take(self, count: int) -> list[LeasedMessage]:
         self._running()
@@ -281,12 +310,17 @@ class LeaseConsumer:
             await self._running().ack_many(unwanted)
 
     async def _give_back(self, messages: Iterable[LeasedMessage]) -> None:
-        assert self._leasing is not None
-        for message in messages:
+        """All at once: one time limit spans them."""
+        leasing = self._leasing
+        assert leasing is not None
+
+        async def give_back(message: LeasedMessage) -> None:
             try:
-                await self._leasing.change(message.handle, 0)
+                await leasing.change(message.handle, 0)
             except OrbitError as error:
                 logger.info("%r comes again when its lease ends: %s", message, error)
+
+        await asyncio.gather(*map(give_back, messages))
 
     def _described(self) -> Leaser:
         return Leaser(
@@ -308,6 +342,11 @@ class LeaseConsumer:
 
 def _sample(leaser: Leaser) -> None:
     leaser.figures.sample(asyncio.get_running_loop().time())
+
+
+def _may_pass(error: OrbitError) -> bool:
+    """Whether the same poll can get an answer a little later."""
+    return isinstance(error, TransportError) or (isinstance(error, RequestFailed) and error.code in _PASSING)
 
 
 def _check_lease(lease: timedelta) -> None:

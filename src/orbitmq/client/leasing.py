@@ -85,7 +85,14 @@ class Leasing:
             )
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer)
-        return _with_handles(list(decode_records(answer.body)), answer.read(PopResult), broker_name)
+        messages, result = list(decode_records(answer.body)), answer.read(PopResult)
+        try:
+            return _with_handles(messages, result, broker_name)
+        except (LookupError, ValueError) as error:
+            raise HeaderError(
+                f"what broker {broker_name!r} says of the messages it leased cannot be read: {error}",
+                hint="which release is the broker of?",
+            ) from error
 
     async def ack(self, handle: Handle) -> None:
         """RequestFailed when the broker does not know of such a lease."""
@@ -144,6 +151,7 @@ _NOTHING: Final = frozenset({
 def _with_handles(
     messages: list[StoredMessage], result: PopResult, broker_name: str
 ) -> list[tuple[StoredMessage, Handle]]:
+    """LookupError or ValueError when the broker's texts do not speak of its messages."""
     starts = {place: int(text) for place, text in _entries(result.start_offset_info).items()}
     offsets = {place: text.split(",") for place, text in _entries(result.msg_offset_info).items()}
     here: dict[_Place, list[int]] = {}
@@ -162,15 +170,9 @@ def _with_handles(
             continue
         place = (kind_of(message.topic), message.queue_id)
         position = sorted(here[place]).index(message.queue_offset)
-        try:
-            # What a broker counts as the offset may differ from the record's: a batch in one record has one.
-            offset = int(offsets[place][position]) if offsets else message.queue_offset
-            start = starts[place] if starts else here[place][0]
-        except (LookupError, ValueError):
-            raise HeaderError(
-                f"a pop says nothing of queue {message.queue_id} of {message.topic}",
-                hint="which release is the broker of?",
-            ) from None
+        # What a broker counts as the offset may differ from the record's: a batch in one record has one.
+        offset = int(offsets[place][position]) if offsets else message.queue_offset
+        start = starts[place] if starts else here[place][0]
         handle = Handle(
             start, result.pop_time, result.invisible_time, result.revive_qid,
             place[0], broker_name, message.queue_id, offset,
