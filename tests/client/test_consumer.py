@@ -28,10 +28,11 @@ from orbitmq.message.record import encode_stored
 from orbitmq.protocol.bodies.groups import QueueKey
 from orbitmq.protocol.bodies.offsets import ConsumerStatusBody, QueueOffsets
 from orbitmq.protocol.codes import RequestCode, ResponseCode
-from orbitmq.protocol.command import request
+from orbitmq.protocol.command import Command, answer, request
 from orbitmq.protocol.headers.groups import ConsumeDirectly, ConsumerRunningInfo, ConsumerStatus, ResetOffset
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PullMessage
-from orbitmq.protocol.headers.send import SendBack, SendMessageV2
+from orbitmq.protocol.headers.send import SendBack, SendMessageV2, SendReceipt
+from orbitmq.transport.connection import Connection
 from tests.client.scripted import ScriptedCluster, eventually, hang_up, refuse, scripted_cluster
 
 PULL, SEND_BACK = RequestCode.PULL_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK
@@ -347,6 +348,29 @@ async def test_when_the_broker_does_not_take_it_back_it_goes_to_the_retry_topic(
     assert again.properties == {"UNIQ_KEY": "id-1", "RETRY_TOPIC": "T", "DELAY": "3", "ORIGIN_MESSAGE_ID": "id-1"}
     header = cluster.broker.received(RequestCode.SEND_MESSAGE_V2)[0].read(SendMessageV2)
     assert (header.topic, header.reconsume_times, header.max_reconsume_times) == ("%RETRY%G", 1, 16)
+
+
+async def test_a_copy_that_may_not_get_to_the_disk_does_not_count_as_given_back(
+    cluster: ScriptedCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbitmq.client.settling._AGAIN_HERE_SECONDS", 0.01)
+    attempts: list[int] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        attempts.append(message.attempt)
+        if message.attempt == 1:
+            raise RetryLater
+
+    async def late(command: Command, connection: Connection) -> Command:
+        receipt = SendReceipt(msg_id="0" * 32, queue_id=0, queue_offset=5)
+        return answer(ResponseCode.FLUSH_DISK_TIMEOUT, header=receipt)
+
+    cluster.broker.inject(SEND_BACK, refuse(ResponseCode.SYSTEM_ERROR))
+    cluster.broker.inject(RequestCode.SEND_MESSAGE_V2, late)
+    cluster.broker.put("T", 0, b"x")
+    async with client.consumer("T", group="G", start="earliest", handler=handler):
+        await eventually(lambda: attempts == [1, 2], 30)
+    assert cluster.broker.offsets["G", "T", 0] == 1
 
 
 async def test_process_swallows_what_a_block_raises_but_not_cancellation(

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbitmq import Message, Producer, QueueRef, SendHook, Sending, SendStatus, connect
+from orbitmq import Message, Producer, QueueRef, Receipt, SendHook, Sending, SendStatus, connect
+from orbitmq.client.cluster import Cluster
 from orbitmq.client.queue_choice import queue_for_group
 from orbitmq.errors import AlreadyClosed, CallTimeout, ConfigError, ConnectFailed, MessageError, RequestFailed
 from orbitmq.message.compression import plain_body
@@ -17,8 +18,9 @@ from orbitmq.message.properties import decode_properties
 from orbitmq.message.tags import java_hash
 from orbitmq.protocol import versions
 from orbitmq.protocol.codes import RequestCode, ResponseCode
-from orbitmq.protocol.command import Command, answer, ok
+from orbitmq.protocol.command import Command, answer, ok, request
 from orbitmq.protocol.headers.send import SendMessageV2, SendReceipt
+from orbitmq.transport.address import Address
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.server import Server
 from tests.client.scripted import ScriptedCluster, eventually, hang_up, never_answer, refuse, scripted_cluster
@@ -480,6 +482,58 @@ async def test_a_failed_accumulated_batch_fails_for_every_caller(cluster: Script
         cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, refuse(ResponseCode.MESSAGE_ILLEGAL))
         outcomes = await asyncio.gather(*(producer.send("T", b"x") for _ in range(3)), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [RequestFailed] * 3
+
+
+async def test_a_message_that_cannot_be_sent_fails_alone_among_those_it_was_gathered_with(
+    cluster: ScriptedCluster,
+) -> None:
+    too_long = {"k": "v" * 40_000}
+    async with connect(cluster.address) as client, client.producer("P", accumulate=True) as producer:
+        sends = [producer.send("T", b"a"), producer.send("T", b"b", properties=too_long), producer.send("T", b"c")]
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Receipt, MessageError, Receipt]
+    stored = [message.body for queue in cluster.broker.queues.values() for message in queue]
+    assert sorted(stored) == [b"a", b"c"]
+
+
+async def test_a_gathered_message_has_the_time_that_its_sender_gave_it(cluster: ScriptedCluster) -> None:
+    cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, never_answer, times=10)
+    async with connect(cluster.address) as client:
+        async with client.producer("P", accumulate=True, timeout=30, retries=0) as producer:
+            async with asyncio.timeout(15):
+                with pytest.raises(CallTimeout):
+                    await producer.send("T", b"x", timeout=0.2)
+
+
+async def test_a_second_try_after_a_goodbye_has_the_time_that_is_left() -> None:
+    class LeavingServer:
+        async def start_call(self, command: Command, seconds: float) -> Command:
+            await asyncio.sleep(0.2)
+            return answer(ResponseCode.GO_AWAY)
+
+    class NextServer:
+        given = 0.0
+
+        async def call(self, command: Command, seconds: float) -> Command:
+            self.given = seconds
+            return answer(ResponseCode.SUCCESS)
+
+    class Connections:
+        following = NextServer()
+
+        def open_connection(self, address: Address) -> LeavingServer:
+            return LeavingServer()
+
+        def retire(self, connection: LeavingServer) -> None: ...
+
+        async def connection(self, address: Address) -> NextServer:
+            return self.following
+
+    cluster = Cluster(connect("127.0.0.1:1").config)
+    connections = Connections()
+    cluster._pool = connections  # type: ignore[assignment]
+    await cluster.call(Address("127.0.0.1", 1), request(RequestCode.HEART_BEAT), 3.0)
+    assert connections.following.given < 2.85
 
 
 async def test_hooks_see_every_send_and_may_add_properties(cluster: ScriptedCluster) -> None:

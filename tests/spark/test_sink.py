@@ -24,6 +24,9 @@ from pyspark.sql.types import (
 
 from orbitmq.errors import ConfigError, MessageError, RequestFailed
 from orbitmq.message.properties import DELAY, SHARDING_KEY, TIMER_DELAY_MS, TIMER_DELIVER_MS, decode_properties
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import Command, answer
+from orbitmq.protocol.headers.send import SendReceipt
 from orbitmq.spark.property_texts import DEDUP_ID
 from orbitmq.spark.sink import BatchWriter, RowWriter, TaskName, Written
 from orbitmq.spark.sink_columns import sink_columns
@@ -31,12 +34,17 @@ from orbitmq.spark.sink_options import sink_options
 from orbitmq.spark.sink_rows import cut, encode_rows
 from orbitmq.spark.source import RocketMQSource
 from orbitmq.testing import Server
+from tests.client.cluster_thread import cluster_in_a_thread
 from tests.spark.direct import bodies, read, send, wait_for_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from orbitmq.transport.connection import Connection
+    from tests.client.scripted import Fault
+
+BATCH, SINGLE = RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2
 PROPERTIES = pa.map_(pa.string(), pa.string())
 TASK = TaskName("query", "7", 3)
 
@@ -233,6 +241,50 @@ def test_a_broker_that_is_busy_for_a_while_loses_nothing(server: Server) -> None
     assert bodies(read(server, subscribe="Busy")) == ["patient"]
 
 
+UNCONFIRMED = [
+    ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE,
+]  # fmt: skip
+
+
+def unconfirmed(code: ResponseCode) -> Fault:
+    async def fault(command: Command, connection: Connection) -> Command:
+        return answer(code, header=SendReceipt(msg_id="0" * 32, queue_id=0, queue_offset=5))
+
+    return fault
+
+
+def test_rows_that_are_stored_less_safely_than_promised_are_sent_again_or_fail_their_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orbitmq.spark.patience._COPY_PAUSE_SECONDS", 0.01)
+    rows = {"together": (BATCH, frame(body=[b"a", b"b"])), "alone": (SINGLE, frame(body=[b"a"], delayLevel=[3]))}
+    with cluster_in_a_thread({"T": 1}) as cluster:
+        broker = cluster.broker
+
+        def written(batch: pa.RecordBatch, **options: str) -> Written:
+            made = sink_options({"nameServer": cluster.address, "topic": "T", **options})
+            columns = {name: name for name in batch.schema.names}
+            return RowWriter(made, columns).write_rows(iter([batch]), TASK)
+
+        for code in UNCONFIRMED:
+            for way, (request_code, batch) in rows.items():
+                broker.requests.clear()
+                broker.inject(request_code, unconfirmed(code), times=4)  # more than one send tries
+                assert written(batch).sent == batch.num_rows
+                sent = [one.fields.get("i", "") + str(one.body) for one in broker.received(request_code)]
+                assert (len(sent), len(set(sent))) == (5, 1), f"{way} with {code.name}: the same ids each time"
+
+                broker.inject(request_code, unconfirmed(code), times=10)
+                with pytest.raises(RequestFailed, match="not as safe as its broker promises") as caught:
+                    written(batch, retryTimeout="0ms")
+                assert caught.value.code == code
+
+                broker.requests.clear()
+                assert written(batch, unconfirmed="accept").sent == batch.num_rows
+                assert len(broker.received(request_code)) == 1
+                broker.faults.clear()
+
+
 def test_requests_are_cut_by_size_and_number() -> None:
     assert cut(np.array([10, 10, 10]), 20, 100) == [(0, 2), (2, 3)]
     assert cut(np.array([50, 1, 50]), 20, 100) == [(0, 1), (1, 2), (2, 3)]
@@ -281,6 +333,7 @@ def test_what_the_source_reads_the_sink_takes_as_it_is() -> None:
     [
         ({"badRow": "drop"}, "did you mean badRows"),
         ({"badRows": "ignore"}, "one of fail, drop, deadLetter"),
+        ({"unconfirmed": "ignore"}, "one of retry, accept"),
         ({"badRows": "deadLetter"}, "go together"),
         ({"topic": "no good"}, "not a valid name"),
     ],

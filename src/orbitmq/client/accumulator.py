@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from orbitmq.client.delays import is_delayed
+from orbitmq.errors import MessageError
 from orbitmq.message import properties as names
 
 if TYPE_CHECKING:
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
     from orbitmq.client.receipts import Receipt
     from orbitmq.message import Message
 
-# Messages that differ in these do not share a batch: topic, whether to wait for the disk.
-_Kind = tuple[str, str]
+# Messages that differ in these do not share a batch: topic, whether to wait for the disk, seconds until it must be stored.
+_Kind = tuple[str, str, float]
 
 
 class _Gathering:
-    __slots__ = ("bytes", "messages", "timer", "waiting")
+    __slots__ = ("bytes", "deadline", "messages", "timer", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline  # of the first to come, by the event loop's clock
         self.messages: list[Message] = []
         self.waiting: list[asyncio.Future[Receipt]] = []
         self.bytes = 0
@@ -35,8 +37,9 @@ class Accumulator:
     """Gathers until `max_bytes` are there or `seconds` have passed, whichever is first."""
 
     def __init__(
-        self, send: Callable[[list[Message]], Awaitable[list[Receipt]]], max_bytes: int, seconds: float
+        self, send: Callable[[list[Message], float], Awaitable[list[Receipt]]], max_bytes: int, seconds: float
     ) -> None:
+        """`send` takes messages and the seconds it has for them; a MessageError of it says that nothing was sent."""
         self._send = send
         self._max_bytes = max_bytes
         self._seconds = seconds
@@ -47,12 +50,12 @@ class Accumulator:
         """Large messages gain nothing, delayed ones cannot be batched."""
         return len(message.body) < self._max_bytes and not is_delayed(message.properties)
 
-    async def add(self, message: Message) -> Receipt:
+    async def add(self, message: Message, timeout_seconds: float) -> Receipt:
         loop = asyncio.get_running_loop()
-        kind = (message.topic, message.properties.get(names.WAIT, ""))
+        kind = (message.topic, message.properties.get(names.WAIT, ""), timeout_seconds)
         gathering = self._gathering.get(kind)
         if gathering is None:
-            gathering = self._gathering[kind] = _Gathering()
+            gathering = self._gathering[kind] = _Gathering(loop.time() + timeout_seconds)
             gathering.timer = loop.call_later(self._seconds, self._flush, kind)
         receipt: asyncio.Future[Receipt] = loop.create_future()
         gathering.messages.append(message)
@@ -79,14 +82,37 @@ class Accumulator:
     async def _send_gathered(self, gathering: _Gathering) -> None:
         """One batch, one task: its outcome is told to everyone who waits, whatever it is."""
         try:
-            receipts = await self._send(gathering.messages)
+            receipts = await self._send(gathering.messages, _left(gathering))
+        except MessageError as error:
+            if len(gathering.messages) == 1:
+                _fail(gathering, error)
+            else:
+                await self._send_one_by_one(gathering)
         except BaseException as error:
-            for future in gathering.waiting:
-                if not future.done():
-                    future.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+            _fail(gathering, error)
             if not isinstance(error, Exception):
                 raise
         else:
             for future, receipt in zip(gathering.waiting, receipts, strict=True):
                 if not future.done():
                     future.set_result(receipt)
+
+    async def _send_one_by_one(self, gathering: _Gathering) -> None:
+        """One of them cannot be sent, which is no concern of those it happened to meet."""
+        alone = []
+        for message, waiting in zip(gathering.messages, gathering.waiting, strict=True):
+            one = _Gathering(gathering.deadline)
+            one.messages.append(message)
+            one.waiting.append(waiting)
+            alone.append(self._send_gathered(one))
+        await asyncio.gather(*alone)
+
+
+def _left(gathering: _Gathering) -> float:
+    return max(0.0, gathering.deadline - asyncio.get_running_loop().time())
+
+
+def _fail(gathering: _Gathering, error: BaseException) -> None:
+    for future in gathering.waiting:
+        if not future.done():
+            future.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())

@@ -77,14 +77,15 @@ class Cluster:
         """
         if self.config.credentials is not None:
             sign(command, self.config.credentials)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
         connection = self._pool.open_connection(address)
         if connection is not None:
             answer = await connection.start_call(command, timeout_seconds)
             if answer.code != ResponseCode.GO_AWAY:
                 return answer
             self._pool.retire(connection)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_seconds
+            timeout_seconds = max(0.0, deadline - loop.time())
         connection = await self._connect(address, timeout_seconds)
         return await connection.call(command, max(0.0, deadline - loop.time()))
 

@@ -20,7 +20,7 @@ from orbitmq.client.names import TEMPLATE_TOPIC, check_group, check_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.outgoing import Compression, check_body, check_user_properties, keys_text, properties_text
 from orbitmq.client.recalls import take_back
-from orbitmq.client.receipts import Receipt, batch_receipts_of, receipt_of
+from orbitmq.client.receipts import STATUS_BY_CODE, Receipt, SendStatus, batch_receipts_of, receipt_of
 from orbitmq.client.requests import no_reply, reply_to
 from orbitmq.client.stats import ProducerStats
 from orbitmq.errors import AlreadyClosed, MessageError, OrbitError
@@ -183,7 +183,7 @@ class Producer:
             to = Destination(queue, order_key, message_group)
         is_delayed = delay is not None or deliver_at is not None
         if self._accumulator is not None and not is_delayed and not to.is_fixed and self._accumulator.suits(message):
-            return await self._accumulator.add(message)
+            return await self._accumulator.add(message, self._timeout(timeout))
         sending = self._prepared(message)
         seconds = self._timeout(timeout)
         if is_delayed:
@@ -233,15 +233,17 @@ class Producer:
 
     async def send_encoded(
         self, topic: str, members: bytes, *, queue: QueueRef | None = None, timeout: float | None = None
-    ) -> None:
+    ) -> SendStatus:
         """Send many messages that are encoded already, as message/batch.py draws it, each with an id from `new_ids`.
 
-        For whoever encodes thousands at once: nothing is checked, hooks see nothing, and there are no receipts.
+        For whoever encodes thousands at once: nothing is checked, hooks see nothing, and instead of receipts there is one
+        word for all on how safe they are.
         """
         self._running()
         header = self._header(wrapped(self._config.namespace, topic), {}, 0, 0, batch=True)
         seconds = self._timeout(timeout)
-        await self._deliver(RequestCode.SEND_BATCH_MESSAGE, header, members, Destination(queue), seconds, [])
+        code, to = RequestCode.SEND_BATCH_MESSAGE, Destination(queue)
+        return STATUS_BY_CODE[(await self._deliver(code, header, members, to, seconds, [])).answer.code]
 
     async def new_ids(self, count: int) -> list[str]:
         """Ids for messages that are encoded elsewhere."""
@@ -476,8 +478,8 @@ class Producer:
 
     # ---- batches
 
-    async def _send_accumulated(self, messages: list[Message]) -> list[Receipt]:
-        return await self._send_messages(messages[0].topic, messages, ANYWHERE, None)
+    async def _send_accumulated(self, messages: list[Message], seconds: float) -> list[Receipt]:
+        return await self._send_messages(messages[0].topic, messages, ANYWHERE, seconds)
 
     async def _send_alike(
         self, shared: Message, bodies: list[bytes], to: Destination, timeout: float | None
@@ -514,7 +516,8 @@ class Producer:
             for hook in self._hooks:
                 hook.before_send(sending)
         flags = [message.flag for message in messages]
-        for batch in split(sendings, flags, self._options.max_message_bytes, self._options.max_batch_messages):
+        # All are encoded before the first is sent: what cannot be sent shows while nothing is.
+        for batch in list(split(sendings, flags, self._options.max_message_bytes, self._options.max_batch_messages)):
             receipts += await self._send_one_batch(topic, batch, to, timeout)
         return receipts
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from orbitmq.errors import RequestFailed
 from orbitmq.message import QueueRef
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.headers.send import SendReceipt
@@ -46,6 +47,16 @@ STATUS_BY_CODE: Final[dict[int, SendStatus]] = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.REPLICA_LATE,
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.REPLICA_MISSING,
 }
+_CODES: Final = {status: code for code, status in STATUS_BY_CODE.items()}
+
+
+def unconfirmed(status: SendStatus, topic: str) -> RequestFailed:
+    """The failure of a send for those to whom only STORED is success. It may be stored all the same."""
+    return RequestFailed(
+        _CODES[status],
+        f"what was sent to topic {topic!r} is not as safe as its broker promises: {status}",
+        hint="is the disk slow, or a slave away? sent again, it may be stored twice",
+    )
 
 
 def receipt_of(answer: Command, topic: str, broker_name: str, message_id: str) -> Receipt:

@@ -11,10 +11,11 @@ from orbitmq.client.delivery import ANYWHERE, Delivery
 from orbitmq.client.names import TEMPLATE_TOPIC, retry_topic
 from orbitmq.client.outgoing import properties_text
 from orbitmq.client.producer_options import ProducerOptions
+from orbitmq.client.receipts import SendStatus, unconfirmed
 from orbitmq.client.stats import ProducerStats
 from orbitmq.message import properties as names
 from orbitmq.message.sysflags import COMPRESSED, COMPRESSION_MASK
-from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.headers.send import SendMessageV2
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ class Republisher:
     async def publish(self, message: ReceivedMessage, wire_topic: str, max_retries: int) -> None:
         """`wire_topic` is where the message was first sent, as the broker names it. Past `max_retries` the broker puts it
         among the dead letters instead.
+
+        RequestFailed also when the copy may not get to the broker's disk: who gave the message up would lose it. Slaves that are
+        late or away count as they do when a broker is asked to take a message back: a copy more for each attempt, and each
+        copy's attempts, for as long as a slave is away, would help nobody.
         """
         stored = message.stored
         properties = {
@@ -59,4 +64,7 @@ class Republisher:
             reconsume_times=message.attempt,
             max_reconsume_times=max_retries,
         )
-        await self._delivery.deliver(RequestCode.SEND_MESSAGE_V2, header, stored.body, ANYWHERE, _SECONDS)
+        code = RequestCode.SEND_MESSAGE_V2
+        delivered = await self._delivery.deliver(code, header, stored.body, ANYWHERE, _SECONDS)
+        if delivered.answer.code == ResponseCode.FLUSH_DISK_TIMEOUT:
+            raise unconfirmed(SendStatus.DISK_LATE, self._topic)

@@ -28,6 +28,7 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "maxMessageBytes": (),
     "maxInFlight": (),
     "retryTimeout": (),
+    "unconfirmed": (),
 }
 _DEFAULT_GROUP: Final = "orbitmq-spark-sink"
 _BATCH_BYTES: Final = 256 << 10
@@ -47,6 +48,7 @@ class SinkOptions:
     max_message_bytes: int
     max_in_flight: int
     retry_ms: int
+    accepts_unconfirmed: bool  # rows that are stored, but not as safely as the broker promises, count as written
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -76,4 +78,5 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         max_message_bytes=max_message_bytes,
         max_in_flight=options.number("maxInFlight", 8) or 8,
         retry_ms=options.duration_ms("retryTimeout", 60_000),
+        accepts_unconfirmed=options.choice("unconfirmed", "retry", ("retry", "accept")) == "accept",
     )

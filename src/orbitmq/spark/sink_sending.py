@@ -2,6 +2,8 @@
 
 Rows without an order key go to queues in turn, to other brokers when one refuses. Rows with one belong to a queue, which takes
 its requests one after the other: their order holds. Delayed rows travel alone, because no broker takes them in a batch.
+A row counts as sent when its broker says that it is as safe as it promises; what is stored less safely is sent again, with the
+same ids.
 
     rows ─┬─ no key ──> requests, any queue
           ├─ order key ──> grouped by queue ──> requests of that queue, in order
@@ -22,6 +24,7 @@ from orbitmq.client.namespaces import wrapped
 from orbitmq.client.producer import Producer
 from orbitmq.client.producer_options import ProducerOptions
 from orbitmq.client.queue_choice import queue_for_key
+from orbitmq.client.receipts import SendStatus, unconfirmed
 from orbitmq.message import Message
 from orbitmq.message.properties import decode_properties
 from orbitmq.spark.patience import patiently
@@ -51,7 +54,7 @@ class SinkSender:
     def __init__(self, link: Link, options: SinkOptions) -> None:
         self._link = link
         self._options = options
-        self._producer = link.kept(("sink", options.group, options.max_message_bytes), lambda: _producer(link, options))
+        self._producer = link.kept(_kept_as(options), lambda: _producer(link, options))
         self._ids: list[str] = []
         self._waiting: deque[Future[None]] = deque()
         self._queues: dict[str, tuple[QueueRef, ...]] = {}
@@ -139,7 +142,7 @@ class SinkSender:
 
     async def _send_encoded(self, topic: str, queue: QueueRef | None, body: bytes) -> None:
         async def once() -> None:
-            await self._producer.send_encoded(topic, body, queue=queue)
+            self._check(topic, await self._producer.send_encoded(topic, body, queue=queue))
 
         if queue is None:
             await self._patiently(topic, once)
@@ -151,11 +154,15 @@ class SinkSender:
     async def _send_messages(self, topic: str, messages: list[tuple[Message, str | None]]) -> None:
         async def send(message: Message, order_key: str | None) -> None:
             async def once() -> None:
-                await self._producer.send_message(message, order_key=order_key)
+                self._check(topic, (await self._producer.send_message(message, order_key=order_key)).status)
 
             await self._patiently(topic, once)
 
         await asyncio.gather(*(send(message, order_key) for message, order_key in messages))
+
+    def _check(self, topic: str, status: SendStatus) -> None:
+        if status is not SendStatus.STORED and not self._options.accepts_unconfirmed:
+            raise unconfirmed(status, topic)
 
     async def _patiently(self, topic: str, once: Callable[[], Coroutine[Any, Any, T]]) -> T:
         wire_topic = wrapped(self._options.access.namespace, topic)
@@ -176,6 +183,11 @@ class SinkSender:
         return queues
 
 
+def _kept_as(options: SinkOptions) -> tuple[str, str, int, bool]:
+    """Sinks that differ in nothing of this share a producer."""
+    return "sink", options.group, options.max_message_bytes, options.accepts_unconfirmed
+
+
 def _producer(link: Link, options: SinkOptions) -> Producer:
     made = Producer(
         link.config,
@@ -184,6 +196,7 @@ def _producer(link: Link, options: SinkOptions) -> Producer:
             timeout_seconds=options.access.timeout_seconds,
             max_message_bytes=options.max_message_bytes,
             max_in_flight_bytes=64 << 20,
+            retry_unconfirmed=not options.accepts_unconfirmed,  # another broker may be able to keep its promise now
         ),
     )
     return link.run(made.start())
