@@ -1,6 +1,5 @@
 """The blocking face: same names, from any thread, after a fork. The cluster runs on an event loop in a thread of its own."""
 
-import asyncio
 import inspect
 import os
 import threading
@@ -22,44 +21,14 @@ from orbitmq.client.transactions import TransactionProducer as AsyncTransactionP
 from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.headers.transactions import EndTransaction
-from tests.client.scripted import ScriptedCluster, scripted_cluster
-
-
-class _ClusterThread:
-    """A scripted cluster for tests that have no event loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._ready: threading.Event = threading.Event()
-        self._stop: asyncio.Event | None = None
-        self.cluster: ScriptedCluster | None = None
-        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
-        self._thread.start()
-        self._ready.wait()
-
-    async def _serve(self) -> None:
-        self._stop = asyncio.Event()
-        async with scripted_cluster(topics={"T": 2}) as self.cluster:
-            self._ready.set()
-            await self._stop.wait()
-        held = asyncio.all_tasks() - {asyncio.current_task()}  # pulls of clients that are gone
-        for task in held:
-            task.cancel()
-        await asyncio.gather(*held, return_exceptions=True)
-
-    def close(self) -> None:
-        assert self._stop is not None
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-        self._loop.close()
+from tests.client.cluster_thread import cluster_in_a_thread
+from tests.client.scripted import ScriptedCluster
 
 
 @pytest.fixture
 def cluster() -> Iterator[ScriptedCluster]:
-    thread = _ClusterThread()
-    assert thread.cluster is not None
-    yield thread.cluster
-    thread.close()
+    with cluster_in_a_thread({"T": 2}) as cluster:
+        yield cluster
 
 
 def stored(cluster: ScriptedCluster) -> list[bytes]:
@@ -164,6 +133,18 @@ def test_the_loop_thread_ends_with_the_last_client(cluster: ScriptedCluster) -> 
         other.producer("P").send("T", b"y")
         assert [thread.name for thread in threading.enumerate()].count("orbitmq") == 1
     assert "orbitmq" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_client_remembers_only_what_is_open(cluster: ScriptedCluster) -> None:
+    with sync.connect(cluster.address) as client:
+        for _ in range(3):
+            with client.producer("P") as producer:
+                producer.send("T", b"x")
+        kept = client.producer("P")
+        assert list(client._made) == [kept]
+        kept.send("T", b"y")
+    with pytest.raises(AlreadyClosed):
+        kept.send("T", b"z")
 
 
 def test_errors_are_the_same(cluster: ScriptedCluster) -> None:

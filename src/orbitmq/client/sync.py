@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import os
 import threading
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
@@ -26,6 +27,7 @@ from orbitmq.client.producer import Producer as AsyncProducer
 from orbitmq.client.pull_consumer import PullConsumer as AsyncPullConsumer
 from orbitmq.client.sync_messages import LeasedMessage, ReceivedMessage, Transaction
 from orbitmq.client.transactions import TransactionProducer as AsyncTransactionProducer
+from orbitmq.client.workers import is_async
 from orbitmq.errors import AlreadyClosed
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from orbitmq.client.stats import ConsumerStats, ProducerStats
     from orbitmq.client.transactions import Transaction as AsyncTransaction
     from orbitmq.message import QueueRef
+
+logger = logging.getLogger(__name__)
 
 
 class _Closable(Protocol):
@@ -121,6 +125,8 @@ class _Face(Generic[A]):
         self._lock = threading.Lock()
         self._opened: _Here[A] | None = None
         self._closed = False
+        self._left: Callable[[], object] | None = None  # tells who made it that it needs no closing any more
+        self._works_in_threads = False
 
     def _here(self) -> _Here[A]:
         opened = self._opened
@@ -145,6 +151,8 @@ class _Face(Generic[A]):
     def close(self) -> None:
         """End it; see the method of the same name in the asyncio client."""
         self._closed = True
+        if self._left is not None:
+            self._left()
         with self._lock:
             opened, self._opened = self._opened, None
         if opened is None or opened.pid != os.getpid():
@@ -313,7 +321,9 @@ def _making(
             return made
 
         made = face(lambda: opened(self._here().target))
-        self._made.append(made)
+        handler = kwargs.get("handler")
+        made._works_in_threads = callable(handler) and not is_async(handler)
+        self._keep(made)
         return made
 
     return make
@@ -327,7 +337,7 @@ class Client(_Face[AsyncClient]):
             return make()
 
         super().__init__(opened)
-        self._made: list[_Face[Any]] = []
+        self._made: dict[_Face[Any], None] = {}  # in the order they were made; who is closed leaves
         _open_clients.add(self)
 
     producer = _making(AsyncClient.producer, Producer)
@@ -338,10 +348,24 @@ class Client(_Face[AsyncClient]):
 
     def close(self) -> None:
         """Close what was made here and is still open, last made first. Safe to call twice."""
-        while self._made:
-            self._made.pop().close()
+        for made in reversed(list(self._made)):
+            made.close()
         super().close()
         _open_clients.discard(self)
+
+    def _close_what_works_in_threads(self) -> None:
+        """Consumers of this process whose handlers run in threads, as far as they can be closed."""
+        for made in reversed(list(self._made)):
+            opened = made._opened
+            if made._works_in_threads and opened is not None and opened.pid == os.getpid():
+                try:
+                    made.close()
+                except Exception as error:  # whatever it is, the program ends, and others wait for that
+                    logger.warning("a consumer was not closed at the program's end: %s", error)
+
+    def _keep(self, made: _Face[Any]) -> None:
+        made._left = lambda: self._made.pop(made, None)
+        self._made[made] = None
 
 
 def _connecting(method: Callable[P, AsyncClient]) -> Callable[P, Client]:
@@ -364,6 +388,18 @@ def _close_open_clients() -> None:
     """A program that never closed its clients still ends quietly, its offsets committed."""
     for client in list(_open_clients):
         client.close()
+
+
+def _close_what_works_in_threads() -> None:
+    """When the main thread ends, Python ends all pools of threads: a handler that ran in one could only fail from then on, and
+    its messages would go to the retry topic. What runs without such threads goes on for the program's other threads.
+    """
+    for client in list(_open_clients):
+        client._close_what_works_in_threads()
+
+
+# Python offers concurrent.futures this hook and no other: last registered, first called, and `atexit` comes after all of them.
+getattr(threading, "_register_atexit", atexit.register)(_close_what_works_in_threads)
 
 
 async def _called(function: Callable[[], R]) -> R:
