@@ -498,11 +498,13 @@ async def test_a_message_that_cannot_be_sent_fails_alone_among_those_it_was_gath
 
 async def test_a_gathered_message_has_the_time_that_its_sender_gave_it(cluster: ScriptedCluster) -> None:
     cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, never_answer, times=10)
-    async with connect(cluster.address) as client:
-        async with client.producer("P", accumulate=True, timeout=30, retries=0) as producer:
-            async with asyncio.timeout(15):
-                with pytest.raises(CallTimeout):
-                    await producer.send("T", b"x", timeout=0.2)
+    async with (
+        connect(cluster.address) as client,
+        client.producer("P", accumulate=True, timeout=30, retries=0) as producer,
+        asyncio.timeout(15),
+    ):
+        with pytest.raises(CallTimeout):
+            await producer.send("T", b"x", timeout=0.2)
 
 
 async def test_a_second_try_after_a_goodbye_has_the_time_that_is_left() -> None:

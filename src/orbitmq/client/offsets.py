@@ -88,7 +88,7 @@ class RemoteOffsets:
         self._offsets: dict[QueueRef, int] = {}
         self._saved: dict[QueueRef, int] = {}
         self._tables: set[_Table] = set()
-        self._told_over: dict[str, Connection | None] = {}  # broker -> the connection that was open when it took our word
+        self._told_over: dict[str, Connection | None] = {}  # broker -> what was open when it took our word
         self._saving = asyncio.Lock()
 
     def known(self, queue: QueueRef) -> int | None:
