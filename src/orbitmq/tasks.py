@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orbitmq.errors import OrbitError
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Tasks:
@@ -42,11 +44,24 @@ class Tasks:
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._running.pop(task, None)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None:
-            logger.error("%s ended with %r", task.get_name(), error, exc_info=error)
+        _tell_of_crash(task)
+
+
+class Once:
+    """Work that is done once and to its end: who is cancelled while waiting for it leaves it going on."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self, begin: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """The first caller begins it, all wait for its end."""
+        if self._task is None:
+            self._task = asyncio.create_task(begin(), name=name)
+        try:
+            await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            self._task.add_done_callback(_tell_of_crash)  # nobody may be left to hear of it
+            raise
 
 
 async def every(
@@ -60,14 +75,39 @@ async def every(
             running = action()
             if running is not None:
                 await running
-        except OrbitError as error:
-            if not failing:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled():
+                raise
+            if not failing and isinstance(error, OrbitError):
                 logger.warning("%s fails: %s", what, error)
+            elif not failing:
+                logger.error("%s fails: %r", what, error, exc_info=error)
             failing = True
         else:
             if failing:
                 logger.info("%s works again", what)
             failing = False
+
+
+def is_cancelled() -> bool:
+    """Whether somebody has cancelled the task that runs.
+
+    A CancelledError without that comes out of something it waited for, which was cancelled: a failure like any other.
+    """
+    task = asyncio.current_task()
+    return task is not None and bool(task.cancelling())
+
+
+async def shared(task: asyncio.Task[T], given_up: Callable[[], OrbitError]) -> T:
+    """What a task comes to that others wait for, too. Who is cancelled leaves it going on; when it is cancelled itself, all get
+    `given_up()`: nobody has cancelled them.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled() and not is_cancelled():
+            raise given_up() from None
+        raise
 
 
 async def set_within(event: asyncio.Event, seconds: float | None) -> bool:
@@ -81,3 +121,12 @@ async def set_within(event: asyncio.Event, seconds: float | None) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def _tell_of_crash(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        error = task.exception()
+        if error is not None:
+            logger.error("%s ended with %r", task.get_name(), error, exc_info=error)
+    elif not task.cancelling():
+        logger.error("%s ended, though nobody cancelled it: what it waited for was cancelled", task.get_name())

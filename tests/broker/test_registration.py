@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from orbitmq.storage import tables
     from orbitmq.transport.connection import Connection
 
 REGISTER, UNREGISTER = 103, 104
@@ -201,6 +202,31 @@ async def test_a_master_that_cannot_be_read_does_not_end_registration(
             broker.state.registration.again_soon()
             await until(lambda: len(heard.registered) > 1, what="the second registration")
     assert "our master cannot be read" in caplog.text
+
+
+async def test_what_one_name_server_makes_fail_leaves_the_others_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        register() as (heard, address),
+        register() as (_, bad),
+        running(tmp_path, namesrvAddr=f"{bad};{address}") as broker,
+        wire(broker) as client,
+    ):
+        registration = broker.state.registration
+        register_with = registration._register
+
+        async def failing(server: Address, changed: list[tables.TopicConfig] | None) -> None:
+            if server == bad:
+                raise ZeroDivisionError
+            await register_with(server, changed)
+
+        monkeypatch.setattr(registration, "_register", failing)
+        await client.send("One")
+        await until(lambda: heard.heard_of("One"), what="the first topic announced")
+        await client.send("Two")
+        await until(lambda: heard.heard_of("Two"), what="the second topic announced")
+    assert "ZeroDivisionError" in caplog.text
 
 
 async def test_what_a_name_server_calls_ordered_is_ordered(tmp_path: Path) -> None:

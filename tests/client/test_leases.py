@@ -176,6 +176,20 @@ async def test_texts_of_a_pop_that_make_no_sense_are_the_brokers_mistake() -> No
         await leasing.pop("broker-a", 1, 1000, 0.0, "attempt")
 
 
+async def test_one_whose_closing_was_cancelled_leaves_all_the_same(mq_session_server: Server) -> None:
+    async with connect(mq_session_server.address) as client:
+        consumer = await client.lease_consumer("Shared", group="leavers").start()
+        instance = consumer._instance
+        assert instance is not None
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await consumer.close()
+        assert instance.users == 0
+
+
 async def test_an_orderly_queue_waits_for_the_acks_of_what_it_handed_out(mq_server: Server) -> None:
     async with on_the_clock_of(mq_server) as client:
         await put(client, "Ordered", [str(number) for number in range(6)])

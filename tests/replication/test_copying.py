@@ -13,6 +13,7 @@ from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import answer
 from orbitmq.storage.replica import Replica
+from orbitmq.transport.network import TcpNetwork
 from orbitmq.transport.pool import Pool
 from orbitmq.transport.server import Server
 from tests.broker.kit import PATIENCE_SECONDS, Wire
@@ -64,6 +65,25 @@ async def test_a_slave_has_the_same_bytes_and_serves_the_same_messages(group: Gr
     assert await served(slave) == bodies
     store = slave.state.store
     assert len(store.find_by_key("T", "0007" + "x" * 16).records) == 1
+
+
+async def test_a_master_whose_host_is_gone_is_not_connected_to_for_minutes(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class VanishingPackets(TcpNetwork):
+        async def connect(self, protocol: object, address: object) -> None:
+            await asyncio.Event().wait()
+
+    await group.master()
+    copying = (await group.slave()).state.copying
+    assert copying is not None
+    await until(lambda: copying.is_connected, "the slave copies")
+    with monkeypatch.context() as changed:
+        changed.setattr("orbitmq.broker.replication.slave._CONNECT_SECONDS", 0.05)
+        changed.setattr(copying, "_network", VanishingPackets())
+        copying.disconnect()
+        await until(lambda: "does not answer" in caplog.text, "the slave gives up connecting")
+    await until(lambda: copying.is_connected, "the slave copies again")
 
 
 async def test_a_slave_that_comes_late_gets_everything_from_the_first_message_on(group: Group) -> None:

@@ -53,6 +53,47 @@ async def test_a_call_without_an_answer_times_out_and_the_connection_goes_on() -
         assert (await connection.call(Command(ECHO, body=b"on"), PATIENCE_SECONDS)).body == b"on"
 
 
+async def test_a_peer_that_says_nothing_until_a_call_times_out_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A firewall that forgot the connection, or a host without power: a new connection may work at once."""
+    monkeypatch.setattr("orbitmq.transport.connection._SILENT_SECONDS", 0.02)
+    async with serving({SILENT: never, ECHO: echo}) as (_, address), pool_of() as pool:
+        connection = await pool.connection(address)
+        patient = connection.start_call(Command(SILENT), PATIENCE_SECONDS)
+        with pytest.raises(CallTimeout):
+            await pool.call(address, Command(SILENT), 0.01)  # too short to say anything
+        with pytest.raises(CallTimeout):
+            await pool.call(address, Command(SILENT), 0.02)
+        with pytest.raises(ConnectionLost):
+            await patient
+        assert connection.closed
+        assert (await pool.call(address, Command(ECHO, body=b"on"), PATIENCE_SECONDS)).body == b"on"
+    assert "it has said nothing" in caplog.text
+
+
+async def test_a_peer_that_says_anything_is_only_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orbitmq.transport.connection._LAST_LOOK_SECONDS", 3600.0)
+    now = asyncio.get_running_loop().time()
+    doubted: list[bool] = []
+    async with serving({ECHO: echo}) as (server, address), pool_of() as pool:
+        connection = await pool.connection(address)
+        await connection.call(Command(ECHO), PATIENCE_SECONDS)
+        connection._was_late(now - 5)
+        doubted.append(connection._is_doubted)
+        connection.last_activity = now - 10
+        connection._was_late(now - 5)
+        doubted.append(connection._is_doubted)
+        await connection.call(Command(ECHO), PATIENCE_SECONDS)  # heard before the last look
+        connection._leave_if_silent()
+        assert not connection.closed
+        (accepted,) = server.connections
+        accepted.last_activity = now - 10
+        accepted._was_late(now - 5)  # who is served may take its time
+        doubted.append(accepted._is_doubted)
+    assert doubted == [False, True, False]
+
+
 async def test_an_answer_after_its_timeout_is_dropped() -> None:
     gate = Gate()
     async with serving({WAIT: gate.handle, ECHO: echo}) as (_, address), pool_of() as pool:

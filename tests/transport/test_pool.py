@@ -174,8 +174,23 @@ async def test_closing_gives_up_connections_that_are_just_being_made() -> None:
     async with pool_of(network=DeadNetwork()) as pool:
         waiting = asyncio.ensure_future(pool.connection(NOBODY))
         await asyncio.sleep(0)
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(ConnectFailed, match="closed"):
         await waiting
+
+
+async def test_who_waits_for_an_address_that_is_dropped_is_told_and_not_cancelled() -> None:
+    async with pool_of(network=DeadNetwork()) as pool:
+        waiting = [asyncio.ensure_future(pool.connection(NOBODY)) for _ in range(2)]
+        cancelled = asyncio.ensure_future(pool.connection(NOBODY))
+        pool.drop(NOBODY)  # also before anything has begun
+        await asyncio.sleep(0)
+        pool.drop(NOBODY)
+        cancelled.cancel()
+        for one in waiting:
+            with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1 is no longer in use"):
+                await one
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
 
 
 async def test_a_dropped_address_is_closed_and_can_be_used_again() -> None:

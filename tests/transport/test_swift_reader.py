@@ -251,6 +251,7 @@ async def test_one_that_is_silent_is_closed(tmp_path: Path) -> None:
     async with running(tmp_path / "store") as broker, seated(broker) as client:
         (connection,) = read_swiftly(broker)
         connection.last_activity -= 1000
+        connection._written_at = 0.0
         connection._close_if_idle()
         assert await client.is_closed_by_the_server()
         await until(lambda: not read_swiftly(broker), what="forgotten")

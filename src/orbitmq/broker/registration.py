@@ -169,8 +169,14 @@ class Registration:
         await self._pool.close()
 
     async def _register_everywhere(self, changed: list[tables.TopicConfig] | None) -> None:
-        if self._name_servers.addresses:
-            await asyncio.gather(*(self._register(server, changed) for server in self._name_servers.addresses))
+        """Whatever fails at one of them, the others hear of us, and it does again the next time."""
+        servers = self._name_servers.addresses
+        outcomes = await asyncio.gather(
+            *(self._register(server, changed) for server in servers), return_exceptions=True
+        )
+        for server, failure in zip(servers, outcomes, strict=True):
+            if failure is not None:
+                logger.error("registering with name server %s failed: %r", server, failure, exc_info=failure)
 
     async def _register(self, server: Address, changed: list[tables.TopicConfig] | None) -> None:
         settings = self._configuration.settings

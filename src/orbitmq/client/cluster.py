@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.client.names import TEMPLATE_TOPIC
 from orbitmq.client.nameservers import NameServers
 from orbitmq.client.routes import MASTER, Route, route_from_template, route_of
-from orbitmq.errors import ConnectFailed, OrbitError, RequestFailed
+from orbitmq.errors import AlreadyClosed, ConnectFailed, OrbitError, RequestFailed
 from orbitmq.protocol.bodies.route import TopicRoute
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, request
 from orbitmq.protocol.headers.nameserver import GetRoute
 from orbitmq.protocol.signing import sign
+from orbitmq.tasks import shared
 from orbitmq.transport.address import Address
 from orbitmq.transport.pool import Pool
 
@@ -160,7 +161,10 @@ class Cluster:
             task = asyncio.create_task(self._fetch(topic), name=f"route of {topic}")
             self._fetching[topic] = task
             task.add_done_callback(lambda done: self._fetched(topic, done))
-        return await asyncio.shield(task)
+        return await shared(
+            task,
+            lambda: AlreadyClosed(f"closed before the route of {topic} was known", hint="connect() makes a new one"),
+        )
 
     async def refresh(self) -> list[str]:
         """Fetch every known route again; the topics whose route changed. Raises the first failure, after trying all."""
@@ -188,7 +192,7 @@ class Cluster:
         route = route_of(topic, found)
         if route != self._routes.get(topic):
             self._routes[topic] = route
-            self._learn_brokers(route)
+        self._learn_brokers(route)  # also one that has not changed: it is newer than what other topics' said
         return route
 
     def _fetched(self, topic: str, task: asyncio.Task[Route | None]) -> None:
@@ -257,13 +261,25 @@ class Cluster:
             self.brokers[name] = dict(replicas)
 
     def _drop_offline_brokers(self) -> None:
-        """A broker that no route names any more is forgotten, its connections closed."""
-        named: dict[str, dict[int, Address]] = {}
-        for route in self._routes.values():
-            named.update({name: dict(replicas) for name, replicas in route.brokers.items()})
-        gone = set(self.addresses(masters_only=False))
-        self.brokers = named
-        for address in gone - set(self.addresses(masters_only=False)):
+        """A broker that no route names any more is forgotten, its connections closed.
+
+        Routes only take away. Where a broker is, the last answer of a name server has said: the route of a topic that was deleted
+        stays as it was, whatever became of its brokers.
+        """
+        named = {
+            address
+            for route in self._routes.values()
+            for replicas in route.brokers.values()
+            for address in replicas.values()
+        }
+        known = set(self.addresses(masters_only=False))
+        for name, replicas in list(self.brokers.items()):
+            left = {broker_id: address for broker_id, address in replicas.items() if address in named}
+            if left:
+                self.brokers[name] = left
+            else:
+                del self.brokers[name]
+        for address in known - named:
             logger.info("broker %s is offline: no route names it any more", address)
             self._pool.drop(address)
             self._pool.drop(Address(address.host, address.port - _VIP_PORT_STEP))

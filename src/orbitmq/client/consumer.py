@@ -8,7 +8,7 @@ Java: DefaultMQPushConsumer, DefaultMQPushConsumerImpl
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from orbitmq.client import instance as instances
 from orbitmq.client import questions
@@ -25,7 +25,7 @@ from orbitmq.client.starting_points import offset_of
 from orbitmq.client.stats import ConsumerStats
 from orbitmq.client.workers import Workers
 from orbitmq.errors import AlreadyClosed, ConfigError
-from orbitmq.tasks import Tasks, every
+from orbitmq.tasks import Once, Tasks, every
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -75,6 +75,7 @@ class Consumer:
         self._workers: Workers | None = None
         self._closed = asyncio.Event()
         self._closing = False
+        self._ending = Once()
 
     # ---- life
 
@@ -136,12 +137,15 @@ class Consumer:
             self._tasks.start(self._expire(member, settler), f"expiry of {self.group}")
 
     async def close(self) -> None:
-        """Let running handlers end, commit what is done, leave the group. What was pulled and not handled is not lost."""
-        if self._closing:
-            if asyncio.current_task() is not None and self._instance is not None:
-                await self._closed.wait()
-            return
+        """Let running handlers end, commit what is done, leave the group. What was pulled and not handled is not lost.
+
+        Who is cancelled meanwhile leaves it going on; a second call waits for its end.
+        """
         self._closing = True
+        caller = asyncio.current_task()
+        await self._ending.run(lambda: self._end(caller), f"closing consumer {self.group}")
+
+    async def _end(self, caller: asyncio.Task[Any] | None) -> None:
         member, instance = self._member, self._instance
         if member is None or instance is None:
             self._closed.set()
@@ -151,14 +155,16 @@ class Consumer:
             await member.stop_pulling()
             self._inbox.close()
             if self._workers is not None:
-                await self._workers.finish(self._options.close_timeout_seconds)
+                await self._workers.finish(self._options.close_timeout_seconds, caller)
             if isinstance(self._settler, ConcurrentSettler):
                 self._settler.close()
-            await member.leave()
         finally:
-            self._instance = None
-            self._closed.set()
-            await instances.release(instance, consumer_group=self.group)
+            try:
+                await member.leave()
+            finally:
+                self._instance = None
+                self._closed.set()
+                await instances.release(instance, consumer_group=self.group)
 
     @property
     def closed(self) -> bool:

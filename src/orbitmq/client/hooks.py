@@ -1,8 +1,8 @@
 """Looking over a producer's or consumer's shoulder: what tracing and metrics build on.
 
 A hook sees every message before and after; it may add properties before a send. It runs on the event loop, so it must be
-quick, and what it raises is the caller's to see. Java: SendMessageHook, EndTransactionHook, ConsumeMessageHook,
-DefaultRecallMessageTraceHook
+quick. What it raises is the caller's to see; around a handler, which nobody calls, it is logged once, and the message is handled
+all the same. Java: SendMessageHook, EndTransactionHook, ConsumeMessageHook, DefaultRecallMessageTraceHook
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Instance:
         self.consumers[member.group] = member
 
     async def remove_consumer(self, member: Membership) -> None:
-        del self.consumers[member.group]
+        self.consumers.pop(member.group, None)
         await self._unregister(
             UnregisterClient(client_id=self.client_id, consumer_group=member.group), masters_only=False
         )

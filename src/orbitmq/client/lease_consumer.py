@@ -30,7 +30,7 @@ from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed
 from orbitmq.message import QueueRef
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.headers.leases import START_AT_MAX, START_AT_MIN
-from orbitmq.tasks import Tasks, every
+from orbitmq.tasks import Once, Tasks, every
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,6 +98,7 @@ class LeaseConsumer:
             deque()
         )  # with the end of their leases, by the event loop's clock
         self._tasks = Tasks()
+        self._ending = Once()
         self._polls: dict[str, asyncio.Task[None]] = {}  # broker name -> the one poll that it holds
 
     # ---- life
@@ -120,19 +121,25 @@ class LeaseConsumer:
         return self
 
     async def close(self) -> None:
-        """Leave the group. What is leased and not acked comes again when its lease ends, what nobody fetched at once."""
-        if self.closed:
-            return
+        """Leave the group. What is leased and not acked comes again when its lease ends, what nobody fetched at once.
+
+        Who is cancelled meanwhile leaves it going on; a second call waits for its end.
+        """
         self.closed = True
+        await self._ending.run(self._end, f"closing lease consumer {self.group}")
+
+    async def _end(self) -> None:
         instance, self._instance = self._instance, None
         if instance is None:
             return
-        await self._tasks.close()
         try:
+            await self._tasks.close()
             await self._give_back(message for _, message in self._here)
-            await instance.remove_leaser(self.group)
         finally:
-            await instances.release(instance, consumer_group=self.group)
+            try:
+                await instance.remove_leaser(self.group)
+            finally:
+                await instances.release(instance, consumer_group=self.group)
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -24,10 +24,11 @@ from orbitmq.client.process_queue import ProcessQueue
 from orbitmq.client.pulling import Puller
 from orbitmq.client.queue_locks import RENEW_SECONDS, TRUSTED_SECONDS, QueueLocks
 from orbitmq.client.starting_points import first_offset
-from orbitmq.errors import OrbitError
+from orbitmq.errors import OrbitError, RequestFailed
 from orbitmq.message import QueueRef
 from orbitmq.protocol.bodies.groups import ConsumerData
-from orbitmq.tasks import Tasks, every
+from orbitmq.protocol.codes import ResponseCode
+from orbitmq.tasks import Tasks, every, is_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from orbitmq.client.offsets import Offsets
     from orbitmq.client.received import ReceivedMessage
     from orbitmq.client.stats import ConsumerStats
+    from orbitmq.transport.address import Address
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +106,7 @@ class Membership:
         self._look_again = asyncio.Event()
         self._warned_of: set[str] = set()
         self._missed: dict[str, int] = {}  # topics without a route -> how often they were looked for
+        self._failing: set[str] = set()  # topics whose rebalancing fails for no reason that was foreseen
 
     # ---- life
 
@@ -144,14 +147,16 @@ class Membership:
 
     async def leave(self) -> None:
         """Save offsets, give up locks, tell the brokers."""
-        await self._offsets.save()  # of queues that were just being handed over, too
-        for held in self.queues.values():
-            held.drop()
-        if self._locks is not None:
-            await self._locks.unlock(self._locked)
-        self.queues.clear()
-        if self._fixed is None:
-            await self._instance.remove_consumer(self)
+        try:
+            await self._offsets.save()  # of queues that were just being handed over, too
+            for held in self.queues.values():
+                held.drop()
+            if self._locks is not None:
+                await self._locks.unlock(self._locked)
+        finally:
+            self.queues.clear()
+            if self._fixed is None:
+                await self._instance.remove_consumer(self)
 
     # ---- what the instance and the consumer call
 
@@ -223,18 +228,31 @@ class Membership:
         """False when something could not be found out, or not be had, yet."""
         balanced = True
         for topic in list(self.subscriptions):
-            try:
-                share = await self._share(topic)
-            except OrbitError as error:
-                logger.info("rebalancing %s of group %s has to wait: %s", topic, self.group, error)
-                share = None
-            if share is None:
-                balanced = False
-                continue
-            balanced = await self._own(topic, share) and balanced
-        await self._give_up([queue for queue in self.queues if queue.topic not in self.subscriptions])
+            balanced = await self._attempt(self._rebalance_topic(topic), topic) and balanced
+        balanced = await self._attempt(self._give_up_unwanted(), "what is not subscribed") and balanced
         self.stats.rebalances += 1
         return balanced
+
+    async def _attempt(self, step: Awaitable[bool], what: str) -> bool:
+        """Whatever fails, the other topics have their turn, and this one again."""
+        try:
+            balanced = await step
+        except OrbitError as error:
+            logger.info("rebalancing %s of group %s has to wait: %s", what, self.group, error)
+            return False
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled():
+                raise
+            if what not in self._failing:
+                logger.error("rebalancing %s of group %s fails: %r", what, self.group, error, exc_info=error)
+            self._failing.add(what)
+            return False
+        self._failing.discard(what)
+        return balanced
+
+    async def _rebalance_topic(self, topic: str) -> bool:
+        share = await self._share(topic)
+        return share is not None and await self._own(topic, share)
 
     async def _share(self, topic: str) -> list[QueueRef] | None:
         """The queues of a topic that are to be ours; None when that cannot be known now."""
@@ -255,7 +273,14 @@ class Membership:
         if self._instance.client_id not in members:
             await self._instance.heartbeat_to(address)  # it does not know us: a restart, or a heartbeat that was lost
             members = await questions.consumer_ids(self.cluster, address, self.group)
-        await self._compare_subscriptions(topic, len(members))
+        if self._instance.client_id not in members:
+            # One that does not know the group, or fails, takes nothing away from us.
+            raise RequestFailed(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"broker {address} does not count us among the members",
+                hint="does the group exist there? brokers make it with autoCreateSubscriptionGroup=true",
+            )
+        await self._compare_subscriptions(topic, address, len(members))
         return share_of(self.options.strategy, route.readable, members, self._instance.client_id)
 
     async def _own(self, topic: str, share: list[QueueRef]) -> bool:
@@ -266,9 +291,16 @@ class Membership:
         if self._locks is not None and new:
             locked_at = asyncio.get_running_loop().time()
             self._locked.update(new)  # also what the broker locks without our hearing of it
-            locked = await self._locks.lock(new)
+            locked, _ = await self._locks.lock(new)
             new = [queue for queue in new if queue in locked]
-        begun = await asyncio.gather(*(self._take_over(queue, locked_at) for queue in new))
+        begun = await asyncio.gather(*(self._take_over(queue, locked_at) for queue in new), return_exceptions=True)
+        for outcome in begun:  # after all of them: the next round must not find one still at it
+            if isinstance(outcome, BaseException):
+                raise outcome
+        if self._locks is not None and topic not in self.subscriptions:  # any more
+            unwanted = [queue for queue in new if queue not in self.queues]
+            await self._locks.unlock(unwanted)
+            self._locked.difference_update(unwanted)
         if new:
             await self._offsets.save(new)
             logger.info("group %s consumes %d queues of %s", self.group, len(share), topic)
@@ -285,13 +317,15 @@ class Membership:
         return True
 
     def _begin(self, queue: QueueRef, offset: int, locked_at: float | None) -> None:
+        first = self.subscriptions.get(queue.topic)  # holds on until the queue of a topic no longer wanted is given up
+        if first is None:
+            return
         public = QueueRef(unwrapped(self._instance.config.namespace, queue.topic), queue.broker_name, queue.queue_id)
         held = ProcessQueue(queue, public, offset, self.options.cache, self.figures.of(queue.topic))
         held.locked_at = locked_at
         self.queues[queue] = held
         # Committed even if nothing comes: a group that began at the end must not begin at a later end next time.
         self._offsets.advance(queue, offset)
-        first = self.subscriptions[queue.topic]  # holds on until the queue of a topic no longer wanted is given up
 
         def subscription() -> Subscription:
             return self.subscriptions.get(queue.topic, first)
@@ -311,6 +345,10 @@ class Membership:
         await self.restart(held.queue, offset)
 
     # ---- giving up
+
+    async def _give_up_unwanted(self) -> bool:
+        await self._give_up([queue for queue in self.queues if queue.topic not in self.subscriptions])
+        return True
 
     async def _give_up(self, queues: Iterable[QueueRef]) -> None:
         going = [self.queues.pop(queue) for queue in queues]
@@ -366,12 +404,15 @@ class Membership:
         if self._locks is None or not self.queues:
             return
         asked_at = asyncio.get_running_loop().time()
-        locked = await self._locks.lock(list(self.queues))
+        locked, refused = await self._locks.lock(list(self.queues))
         for queue, held in list(self.queues.items()):
             if queue in locked:
                 held.locked_at = asked_at
                 if self._lock_renewed is not None:
                     self._lock_renewed(held)
+            elif queue in refused and held.locked_at is not None and held.locked_at <= asked_at:
+                logger.warning("%s is not locked for group %s here any more: it waits", queue, self.group)
+                held.locked_at = None
         handed_over = locked - self.queues.keys() - self._leaving  # while we asked
         if handed_over:
             await self._locks.unlock(handed_over)
@@ -390,13 +431,11 @@ class Membership:
         if self._missed[topic] == 2 and not topic.startswith(RETRY_PREFIX):
             logger.warning("topic %s does not exist yet: group %s waits for it", topic, self.group)
 
-    async def _compare_subscriptions(self, topic: str, members: int) -> None:
+    async def _compare_subscriptions(self, topic: str, address: Address, members: int) -> None:
         """Members that subscribe to different things take queues from each other that they never read: say so."""
         mine = self.subscriptions.get(topic)
-        replica = self.cluster.known_route(topic)
-        if members < 2 or mine is None or replica is None or topic in self._warned_of or topic.startswith(RETRY_PREFIX):
+        if members < 2 or mine is None or topic in self._warned_of or topic.startswith(RETRY_PREFIX):
             return
-        address = next(iter(next(iter(replica.brokers.values())).values()))
         try:
             known = (await questions.group_connections(self.cluster, address, self.group)).subscription_table
         except OrbitError:

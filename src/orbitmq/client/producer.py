@@ -29,6 +29,7 @@ from orbitmq.message import properties as names
 from orbitmq.message.sysflags import TRANSACTION_PREPARED
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.headers.send import SendMessageV2
+from orbitmq.tasks import Once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -62,6 +63,7 @@ class Producer:
         self._delivery: Delivery | None = None
         self._accumulator: Accumulator | None = None
         self._checked_topics: set[str] = set()
+        self._ending = Once()
         self.closed = False
 
     # ---- life
@@ -81,18 +83,26 @@ class Producer:
         return self
 
     async def close(self) -> None:
-        """Send what the accumulator still holds, wait for what is on its way, leave the group."""
-        if self.closed:
-            return
+        """Send what the accumulator still holds, wait for what is on its way, leave the group.
+
+        Who is cancelled meanwhile leaves it going on; a second call waits for its end.
+        """
         self.closed = True
-        if self._accumulator is not None:
-            await self._accumulator.close()
-        if self._delivery is not None:
-            await self._delivery.until_idle()
-        instance, self._instance, self._delivery = self._instance, None, None
-        if instance is not None:
-            await instance.remove_producer(self.group)
-            await instances.release(instance)
+        await self._ending.run(self._end, f"closing producer {self.group}")
+
+    async def _end(self) -> None:
+        try:
+            if self._accumulator is not None:
+                await self._accumulator.close()
+            if self._delivery is not None:
+                await self._delivery.until_idle()
+        finally:
+            instance, self._instance, self._delivery = self._instance, None, None
+            if instance is not None:
+                try:
+                    await instance.remove_producer(self.group)
+                finally:
+                    await instances.release(instance)
 
     async def __aenter__(self) -> Self:
         return await self.start()

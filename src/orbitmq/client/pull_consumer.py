@@ -22,6 +22,7 @@ from orbitmq.client.stats import ConsumerStats
 from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed
 from orbitmq.message import QueueRef
 from orbitmq.protocol.codes import ResponseCode
+from orbitmq.tasks import Once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,6 +57,7 @@ class PullConsumer:
         self._member: Membership | None = None
         self._inbox = ConcurrentInbox()
         self._polled: list[ReceivedMessage] = []
+        self._ending = Once()
         self.closed = False
 
     # ---- life
@@ -72,11 +74,15 @@ class PullConsumer:
         return self
 
     async def close(self) -> None:
-        """Leave the group. Offsets are committed as far as `commit`, or the next `poll`, has said."""
-        if self.closed:
-            return
+        """Leave the group. Offsets are committed as far as `commit`, or the next `poll`, has said.
+
+        Who is cancelled meanwhile leaves it going on; a second call waits for its end.
+        """
         self.closed = True
         self._inbox.close()
+        await self._ending.run(self._end, f"closing pull consumer {self.group}")
+
+    async def _end(self) -> None:
         instance, self._instance = self._instance, None
         if instance is None:
             return

@@ -15,6 +15,7 @@ from orbitmq.errors import MessageError, OrbitError, RequestFailed, TransportErr
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage, PullResult
+from orbitmq.tasks import is_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -94,6 +95,14 @@ class Puller:
                 await asyncio.sleep(_FLOW_CONTROL_SECONDS if flow_control else _ERROR_SECONDS)
                 if isinstance(error, TransportError):
                     await self._look_again(held.queue.topic)
+            except (Exception, asyncio.CancelledError) as error:  # a queue that is ours must not be left unread
+                if is_cancelled():
+                    raise
+                asked = None
+                if not failing:
+                    logger.error("pulling %s fails: %r", held.queue, error, exc_info=error)
+                    failing = True
+                await asyncio.sleep(_ERROR_SECONDS)
             else:
                 if failing:
                     logger.info("pulling %s works again", held.queue)

@@ -35,12 +35,18 @@ class QueueLocks:
         self._client_id = client_id
         self._asking = asyncio.Lock()  # brokers may carry out a lock after an unlock that was sent later
 
-    async def lock(self, queues: Iterable[QueueRef]) -> set[QueueRef]:
-        """Those that we hold now; a broker that cannot be asked locks nothing."""
+    async def lock(self, queues: Iterable[QueueRef]) -> tuple[set[QueueRef], set[QueueRef]]:
+        """Those that we hold now, and those that their broker says are not ours; of a broker that cannot be asked, neither."""
         by_broker = _by_broker(queues)
         async with self._asking:
             answers = await asyncio.gather(*(self._lock_on(name, wanted) for name, wanted in by_broker.items()))
-        return set().union(*answers)
+        locked: set[QueueRef] = set()
+        refused: set[QueueRef] = set()
+        for wanted, ours in zip(by_broker.values(), answers, strict=True):
+            if ours is not None:
+                locked |= ours
+                refused |= set(wanted) - ours
+        return locked, refused
 
     async def unlock(self, queues: Iterable[QueueRef]) -> None:
         """Let others have them. A broker that does not hear of it forgets the lock by itself."""
@@ -48,15 +54,15 @@ class QueueLocks:
         async with self._asking:
             await asyncio.gather(*(self._unlock_on(name, held) for name, held in by_broker.items()))
 
-    async def _lock_on(self, broker_name: str, queues: list[QueueRef]) -> set[QueueRef]:
+    async def _lock_on(self, broker_name: str, queues: list[QueueRef]) -> set[QueueRef] | None:
         address = self._cluster.master(broker_name)
         if address is None:
-            return set()
+            return None
         try:
             return await questions.lock(self._cluster, address, self._group, self._client_id, queues)
         except OrbitError as error:
             logger.warning("broker %s does not lock queues: %s", broker_name, error)
-            return set()
+            return None
 
     async def _unlock_on(self, broker_name: str, queues: list[QueueRef]) -> None:
         address = self._cluster.master(broker_name)

@@ -25,7 +25,7 @@ from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers.transactions import COMMIT, ROLLBACK, UNKNOWN, CheckTransactionState, EndTransaction
 from orbitmq.protocol.signing import sign
-from orbitmq.tasks import Tasks
+from orbitmq.tasks import Tasks, is_cancelled
 
 if TYPE_CHECKING:
     from orbitmq.client.config import ClientConfig
@@ -80,9 +80,12 @@ class TransactionChecks:
     async def _answer_questions(self) -> None:
         while True:
             question = await self._questions.get()
-            verdict, remark = await self._decide(question)
-            self._tell_hooks(question, verdict)
-            self._answer(question, decision_of(verdict), remark)
+            try:
+                verdict, remark = await self._decide(question)
+                self._tell_hooks(question, verdict)
+                self._answer(question, decision_of(verdict), remark)
+            except Exception:
+                logger.exception("a broker's question to group %s failed: it will ask again", self._group)
 
     async def _decide(self, question: _Question) -> tuple[bool | None, str | None]:
         stored = question.stored
@@ -90,7 +93,9 @@ class TransactionChecks:
         message = self._incoming.message(stored, queue, None)
         try:
             return await _verdict(self._check, message), None
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled():
+                raise
             logger.exception("the check of group %s failed on %r: its broker will ask again", self._group, message)
             return None, f"checkLocalTransactionState Exception: {error!r}"
 

@@ -25,6 +25,7 @@ from orbitmq.message.ids import parse_offset_message_id
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request
 from orbitmq.protocol.headers.transactions import UNKNOWN, EndTransaction
+from orbitmq.tasks import Once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,6 +61,7 @@ class TransactionProducer:
         self._hooks = options.hooks
         self._checks = TransactionChecks(config, self.group, check, self._tell)
         self._instance: Instance | None = None
+        self._ending = Once()
 
     @property
     def closed(self) -> bool:
@@ -78,7 +80,13 @@ class TransactionProducer:
         return self
 
     async def close(self) -> None:
-        """Wait for what is on its way, leave the group. Undecided transactions are asked of another member of the group."""
+        """Wait for what is on its way, leave the group. Undecided transactions are asked of another member of the group.
+
+        Who is cancelled meanwhile leaves it going on; a second call waits for its end.
+        """
+        await self._ending.run(self._leave, f"closing transaction producer {self.group}")
+
+    async def _leave(self) -> None:
         instance, self._instance = self._instance, None
         if instance is not None:
             left = instance.transaction_checks[self.group]
@@ -86,9 +94,11 @@ class TransactionProducer:
             if not left:
                 del instance.transaction_checks[self.group]
             await self._checks.close()
-        await self._producer.close()
-        if instance is not None:
-            await instances.release(instance)
+        try:
+            await self._producer.close()
+        finally:
+            if instance is not None:
+                await instances.release(instance)
 
     async def __aenter__(self) -> Self:
         return await self.start()

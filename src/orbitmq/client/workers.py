@@ -15,9 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from orbitmq.client.hooks import Consuming
+from orbitmq.errors import OrbitError
+from orbitmq.tasks import is_cancelled
 
 if TYPE_CHECKING:
     from orbitmq.client.consumer_options import ConsumerOptions
+    from orbitmq.client.hooks import ConsumeHook
     from orbitmq.client.inbox import Inbox
     from orbitmq.client.received import ReceivedMessage, Settler
 
@@ -38,6 +41,7 @@ class Workers:
         self._count = options.concurrency
         self._batch_size = options.batch_size
         self._hooks = options.hooks
+        self._failed_hooks: set[int] = set()  # their ids: that they fail is said once
         self._inbox = inbox
         self._settler = settler
         self._threads: ThreadPoolExecutor | None = None
@@ -51,12 +55,14 @@ class Workers:
             for number in range(self._count)
         ]
 
-    async def finish(self, seconds: float) -> None:
-        """Wait for running handlers; the inbox must be closed already. Who takes longer is cancelled, its message comes again."""
+    async def finish(self, seconds: float, caller: asyncio.Task[Any] | None) -> None:
+        """Wait for running handlers; the inbox must be closed already. Who takes longer is cancelled, its message comes again.
+
+        `caller` waits for this, and may be one of them: a handler that closes its own consumer.
+        """
         if not self._tasks:
             return
-        current = asyncio.current_task()
-        waiting = [task for task in self._tasks if task is not current]
+        waiting = [task for task in self._tasks if task is not caller]
         late: set[asyncio.Task[None]] = set()
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=seconds)
@@ -83,6 +89,14 @@ class Workers:
                 waiting = await loop.run_in_executor(self._threads, lambda: context.run(self._handler, argument))
                 if waiting is not None:
                     await waiting  # a lambda around an async function
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            failure = OrbitError(
+                "the handler waited for something that was cancelled", hint="expect CancelledError there"
+            )
+            failure.__cause__ = error
+            return failure
         except Exception as error:
             return error
         return None
@@ -94,11 +108,16 @@ class Workers:
             messages = take_now(batch_size) or await self._inbox.take(batch_size)
             if not messages:
                 return  # closed
-            error = await (self._handle_watched(messages) if self._hooks else self.handle(messages))
-            if error is None:
-                settler.ack(messages)
-            else:
-                await settler.retry(messages, settler.report(messages, error))
+            try:
+                error = await (self._handle_watched(messages) if self._hooks else self.handle(messages))
+                if error is None:
+                    settler.ack(messages)
+                else:
+                    await settler.retry(messages, settler.report(messages, error))
+            except (Exception, asyncio.CancelledError) as failure:
+                if is_cancelled():
+                    raise
+                logger.error("group %s cannot settle %r", self._group, messages[0], exc_info=failure)
             turns += 1
             if turns % _TURNS == 0:
                 await asyncio.sleep(0)
@@ -106,14 +125,27 @@ class Workers:
     async def _handle_watched(self, messages: list[ReceivedMessage]) -> Exception | None:
         consuming = Consuming(self._group, messages)
         for hook in self._hooks:
-            hook.before_consume(consuming)
+            try:
+                hook.before_consume(consuming)
+            except Exception as error:
+                self._tell_of_hook(hook, error)
         loop = asyncio.get_running_loop()
         began = loop.time()
         consuming.error = await self.handle(messages)
         consuming.seconds = loop.time() - began
         for hook in reversed(self._hooks):
-            hook.after_consume(consuming)
+            try:
+                hook.after_consume(consuming)
+            except Exception as error:
+                self._tell_of_hook(hook, error)
         return consuming.error if isinstance(consuming.error, Exception) else None
+
+    def _tell_of_hook(self, hook: ConsumeHook, error: Exception) -> None:
+        if id(hook) not in self._failed_hooks:
+            self._failed_hooks.add(id(hook))
+            logger.error(
+                "hook %r of group %s failed; its messages are handled all the same", hook, self._group, exc_info=error
+            )
 
 
 def is_async(handler: Callable[..., Any]) -> bool:

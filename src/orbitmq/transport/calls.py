@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.errors import CallTimeout, OrbitError, TransportError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orbitmq.protocol.command import Command
     from orbitmq.transport.address import Address
 
@@ -16,12 +18,13 @@ _WHY_LATE: Final = "is it a RocketMQ server, and not overloaded? more time may h
 
 
 class Calls:
-    __slots__ = ("_loop", "_most", "_next_opaque", "_timer", "_timer_at", "_waiting")
+    __slots__ = ("_loop", "_most", "_next_opaque", "_on_late", "_timer", "_timer_at", "_waiting")
 
-    def __init__(self, most: int) -> None:
-        """`most` may wait at once."""
+    def __init__(self, most: int, on_late: Callable[[float], None]) -> None:
+        """`most` may wait at once. `on_late` hears of each that is not answered in time: when it was made."""
         self._most = most
-        self._waiting: dict[int, tuple[asyncio.Future[Command], float, Address]] = {}
+        self._on_late = on_late
+        self._waiting: dict[int, tuple[asyncio.Future[Command], float, float, Address]] = {}
         self._next_opaque = 0
         self._loop: asyncio.AbstractEventLoop | None = None  # of the first call: most connections never make one
         self._timer: asyncio.TimerHandle | None = None
@@ -44,9 +47,10 @@ class Calls:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_seconds
+        made_at = loop.time()
+        deadline = made_at + timeout_seconds
         future: asyncio.Future[Command] = loop.create_future()
-        self._waiting[opaque] = (future, deadline, peer)
+        self._waiting[opaque] = (future, deadline, made_at, peer)
         if self._timer is None or deadline < self._timer_at:
             self._aim_at(loop, deadline)
         return future
@@ -63,7 +67,7 @@ class Calls:
             self._timer.cancel()
             self._timer = None
         waiting, self._waiting = self._waiting, {}
-        for future, _, _ in waiting.values():
+        for future, _, _, _ in waiting.values():
             if not future.done():
                 future.set_exception(type(error)(error.message, hint=error.hint))
 
@@ -77,11 +81,12 @@ class Calls:
         """Fail what is late, and aim at the next deadline."""
         self._timer = None
         now = loop.time()
-        for opaque, (future, deadline, peer) in list(self._waiting.items()):
+        for opaque, (future, deadline, made_at, peer) in list(self._waiting.items()):
             if future.done():
                 del self._waiting[opaque]
             elif deadline <= now:
                 del self._waiting[opaque]
                 future.set_exception(CallTimeout(f"{peer} did not answer in time", hint=_WHY_LATE))
+                self._on_late(made_at)
         if self._waiting:
-            self._aim_at(loop, min(deadline for _, deadline, _ in self._waiting.values()))
+            self._aim_at(loop, min(deadline for _, deadline, _, _ in self._waiting.values()))

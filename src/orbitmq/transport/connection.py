@@ -53,6 +53,8 @@ Routes = Mapping[int, Handler]
 
 _LEAST_BYTES_A_SECOND: Final = 1024  # of a frame that has begun
 _REFUSED_SECONDS: Final = 5.0  # for a connection too many to ask something and be told
+_SILENT_SECONDS: Final = 1.0  # of a peer that is asked something: when a call times out then, it may be gone
+_LAST_LOOK_SECONDS: Final = 0.05
 _WHY_LOST: Final = "was it stopped? if not, is it a RocketMQ server, and does it want TLS?"
 _UNKNOWN_PEER: Final = Address("unknown", 0)
 
@@ -66,6 +68,7 @@ class Connection(asyncio.Protocol):
         "_express",
         "_flush_scheduled",
         "_idle_timer",
+        "_is_doubted",
         "_late",
         "_limits",
         "_loop",
@@ -80,7 +83,9 @@ class Connection(asyncio.Protocol):
         "_tls",
         "_transport",
         "_unfinished",
+        "_unheard_since",
         "_write_paused",
+        "_written_at",
         "closed",
         "last_activity",
         "leaving",
@@ -93,7 +98,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self.peer: Address = _UNKNOWN_PEER  # behind a proxy: the client that the proxy names
         self.closed = False
-        self.last_activity = 0.0
+        self.last_activity = 0.0  # of the peer: when it was last heard
         self.meter: Callable[[int], None] | None = None  # asked with the size of each request; raises if it is too much
         self.leaving: asyncio.TimerHandle | None = None  # of one that is turned away
         self._service = service
@@ -107,12 +112,15 @@ class Connection(asyncio.Protocol):
         self._tls = client_tls
         self._decoder = FrameDecoder(limits.max_frame_bytes, limits.max_header_bytes)
         self._late = LateAnswers(self, limits.max_unanswered, service.times, self._go_on_reading)
-        self._calls = Calls(limits.max_calls)
+        self._calls = Calls(limits.max_calls, self._was_late)
         self._out = Outgoing()
         self._serving = Serving(self, service, self._out, self._late, self._calls)
         self._backlog = self._serving.backlog
         self._idle_timer: asyncio.TimerHandle | None = None
         self._unfinished: tuple[object, int] | None = None  # a frame that had begun when the idle timer last looked
+        self._written_at = 0.0  # besides answers that were written when something was heard
+        self._unheard_since = 0.0  # when a call was made that timed out, and nothing was heard
+        self._is_doubted = False
         self._flush_scheduled = False
         self._write_paused = False
         self._stopped_reading = False
@@ -462,7 +470,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        self.last_activity = self._loop.time()
+        self._written_at = self._loop.time()
         self.write_out()
 
     def write_out(self) -> None:
@@ -479,7 +487,7 @@ class Connection(asyncio.Protocol):
     # ---- time
 
     def _close_if_idle(self) -> None:
-        quiet = self._loop.time() - self.last_activity
+        quiet = self._loop.time() - max(self.last_activity, self._written_at)
         if quiet < self._limits.idle_seconds and self._is_trickling():
             logger.warning("closed %s: it began a frame long ago, and hardly goes on with it", self.peer)
             self.close()
@@ -493,6 +501,26 @@ class Connection(asyncio.Protocol):
             if self._decoder.is_waiting:
                 logger.warning("closed %s: half a frame, and nothing more for %.0f s", self.peer, quiet)
             self.close()
+
+    def _was_late(self, asked_at: float) -> None:
+        """A call timed out. A peer that said nothing at all meanwhile may not be there: a firewall that forgot the connection tells
+        nobody, and neither does a host without power, while a new connection may work at once. Java: clientCloseSocketIfTimeout
+        """
+        if not self._service.leaves_silent_peers or self.closed or self.last_activity > asked_at:
+            return
+        if self._unheard_since < self.last_activity:
+            self._unheard_since = asked_at
+        if not self._is_doubted and self._loop.time() - self._unheard_since >= _SILENT_SECONDS:
+            self._is_doubted = True
+            # Not at once: where this process stood still, what has come meanwhile is read first.
+            self._loop.call_later(_LAST_LOOK_SECONDS, self._leave_if_silent)
+
+    def _leave_if_silent(self) -> None:
+        self._is_doubted = False
+        if not self.closed and self.last_activity <= self._unheard_since:
+            silent = self._loop.time() - self._unheard_since
+            logger.warning("closed %s: asked for %.1f s, it has said nothing", self.peer, silent)
+            self.abort()
 
     def _is_trickling(self) -> bool:
         """Whether the frame that had begun at the last look still has not ended, and not for want of our reading it."""

@@ -11,6 +11,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import ConnectFailed, OrbitError
+from orbitmq.tasks import shared
 from orbitmq.transport.connection import Connection, Routes
 from orbitmq.transport.limits import DEFAULT_LIMITS, Limits
 from orbitmq.transport.lookup import is_unresolved, unresolved
@@ -48,7 +49,7 @@ class Pool:
     ) -> None:
         """`sign` proves to the other side who sends a request; it may only add fields."""
         self._sign = sign
-        self._service = Service(routes=routes or {}, on_close=on_close)
+        self._service = Service(routes=routes or {}, on_close=on_close, leaves_silent_peers=True)
         self._limits = limits
         self._tls = tls
         self._random = randomness or random.Random()
@@ -75,15 +76,15 @@ class Pool:
         if slot.connection is not None and not slot.connection.closed:
             return slot.connection
         if self._closed:
-            raise ConnectFailed("this pool is closed", hint="what it was opened for has been closed")
+            raise self._given_up(address)
         if slot.connecting is None:
             if slot.failure is not None and asyncio.get_running_loop().time() < slot.retry_at:
                 # A new one each time: an exception that is raised again keeps every frame it passed through.
                 raise ConnectFailed(slot.failure.message, hint=slot.failure.hint)
             slot.connecting = asyncio.create_task(self._connect(address, slot))
             slot.connecting.add_done_callback(_look_at_failure)
-        # Shielded: one impatient caller must not take the connection from the others that wait for it.
-        return await asyncio.shield(slot.connecting)
+        # One impatient caller must not take the connection from the others that wait for it.
+        return await shared(slot.connecting, lambda: self._given_up(address))
 
     def open_connection(self, address: Address) -> Connection | None:
         """The connection to `address` if there is one now: for callers that must not wait."""
@@ -99,7 +100,7 @@ class Pool:
                 slot.connection = None
 
     def drop(self, address: Address) -> None:
-        """Forget an address that is no longer in use, and close its connection."""
+        """Forget an address that is no longer in use, and close its connection; who waits for one gets ConnectFailed."""
         slot = self._slots.pop(address, None)
         if slot is None:
             return
@@ -140,6 +141,11 @@ class Pool:
             return connection
         finally:
             slot.connecting = None
+
+    def _given_up(self, address: Address) -> ConnectFailed:
+        if self._closed:
+            return ConnectFailed("this pool is closed", hint="what it was opened for has been closed")
+        return ConnectFailed(f"{address} is no longer in use", hint="its broker is gone, or has another address now")
 
     def _back_off_seconds(self, failures: int) -> float:
         longest = min(_LONGEST_BACK_OFF_SECONDS, _FIRST_BACK_OFF_SECONDS * 2 ** min(failures - 1, 10))

@@ -31,6 +31,7 @@ class Service:
     on_close: Callable[[Connection], None] | None = None
     on_source: Callable[[Connection], None] | None = None  # a proxy names another peer
     refusals: Refusals | None = None
+    leaves_silent_peers: bool = False  # closes a connection on which a call timed out and nothing was heard meanwhile
     believes_proxy: Callable[[str], bool] | None = (
         None  # whether the host that is connected may do that; without it, all may
     )

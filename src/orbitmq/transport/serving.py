@@ -56,7 +56,7 @@ class Serving:
     def process(self, frames: list[Frame]) -> None:
         connection, out = self._connection, self._out
         out.write_follows = True
-        arrived = connection.last_activity  # a write in between notes another time
+        arrived = connection.last_activity
         express_of, meter = self._express.get, connection.meter
         for index, frame in enumerate(frames):
             codec, header, body = frame

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from orbitmq.broker.replication.agreement import agreement, master_log, master_record
 from orbitmq.broker.replication.wire import CHALLENGE_BYTES, REPORT, Pieces, hello, proof
-from orbitmq.errors import OrbitError, StorageError
+from orbitmq.errors import ConnectFailed, OrbitError, StorageError
 from orbitmq.message.record import stored_at_ms
 from orbitmq.protocol.signing import SigningKey
 from orbitmq.storage.written_here import is_written_here, mark_a_copy
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CALL_SECONDS: Final = 5.0
+_CONNECT_SECONDS: Final = 3.0  # the system alone would try for two minutes, whoever becomes the master meanwhile
 _AGAIN_SECONDS: Final = 1.0
 _DOUBT_SECONDS: Final = 5.0  # then a master that cannot be asked is taken for gone
 _WATCH_SECONDS: Final = 1.0
@@ -159,7 +159,13 @@ class Copying:
             return
         settings = self._configuration.settings
         stream = _Stream(self._store, self._clock, settings.own_credentials() if settings.ha_authentication else None)
-        await self._network.connect(lambda: stream, ha_address)
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await self._network.connect(lambda: stream, ha_address)
+        except TimeoutError:
+            raise ConnectFailed(
+                f"{ha_address} does not answer", hint="is the master there, and haListenPort open?"
+            ) from None
         if self._changed.is_set():
             stream.abort()
             return
