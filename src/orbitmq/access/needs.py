@@ -12,13 +12,17 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from orbitmq.errors import RequestFailed
 from orbitmq.protocol.bodies.groups import Heartbeat, LockQueues
 from orbitmq.protocol.bodies.leases import BatchAcks, QueryAssignment
+from orbitmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from orbitmq.protocol.command import Command
 
 _RETRY_PREFIX: Final = "%RETRY%"
+_TOPIC_SEPARATOR: Final = ";"
+_MOST_TOPICS_NAMED: Final = 10_000  # each is decided on, and then looked at
 
 
 class Kind(StrEnum):
@@ -67,6 +71,27 @@ def topic(*actions: Action, field: str = "topic") -> NeedsOf:
         return (topic_need(name, actions),) if name else ()
 
     return needs
+
+
+def topic_list(*actions: Action, field: str) -> NeedsOf:
+    """Every topic that a field names, parted by semicolons."""
+
+    def needs(request: Command, _cluster: str) -> Sequence[Need]:
+        return [topic_need(name, actions) for name in named_topics(request.fields.get(field))]
+
+    return needs
+
+
+def named_topics(text: str | None) -> list[str]:
+    """The topics of a list in a header, each once. RequestFailed for more than anybody asks about."""
+    names = [name for name in dict.fromkeys((text or "").split(_TOPIC_SEPARATOR)) if name]
+    if len(names) > _MOST_TOPICS_NAMED:
+        raise RequestFailed(
+            ResponseCode.INVALID_PARAMETER,
+            f"[LIMIT] {len(names):,} topics in one request: at most {_MOST_TOPICS_NAMED:,}",
+            hint="ask about fewer at a time",
+        )
+    return names
 
 
 def group(*actions: Action, field: str = "consumerGroup") -> NeedsOf:

@@ -35,6 +35,8 @@ NOT_SENDABLE: Final = frozenset(
 # A foreign message in the timer's own topic would stop Java's timer for good; in that of leases it would be one: of anybody's messages.
 _BROKERS_OWN: Final = NOT_SENDABLE | {TIMER_TOPIC}
 _REVIVE_PREFIX: Final = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
+# What waits there for its time, its decision or its end is of all topics.
+_WAITING_PLACES: Final = frozenset({DELAY_TOPIC, TIMER_TOPIC, HALF_TOPIC, HALF_OP_TOPIC, DISCARDED_HALF_TOPIC})
 SYSTEM_TOPICS: Final = NOT_SENDABLE | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
 
 MAX_TOPIC_LENGTH: Final = 127
@@ -70,6 +72,11 @@ def revive_topic(cluster: str) -> str:
 def is_closed(topic: str) -> bool:
     """Whether no client may send to it: what lies there is the broker's own word."""
     return topic in _BROKERS_OWN or topic.startswith(_REVIVE_PREFIX)
+
+
+def is_waiting_place(topic: str) -> bool:
+    """Whether messages of all topics lie there: who may read it reads past whatever is said of theirs."""
+    return topic in _WAITING_PLACES or topic.startswith(_REVIVE_PREFIX)
 
 
 def group_of_retry_topic(topic: str) -> str:

@@ -1,7 +1,9 @@
 """What each request to a broker needs. Java: the RocketMQAction annotations of the request headers
 
 A message can be looked up, handed over or sent back by its place in the log under any topic's name, so the handlers compare the
-topic; to look it up or hand it over without one, the whole cluster is needed.
+topic; to look it up or hand it over without one, the whole cluster is needed. So it is to read where messages of all topics wait:
+a right to every topic but one would be a right to that one as long as it is delayed, undecided or leased. (Apache asks for the
+right to the waiting place's own name.)
 """
 
 from __future__ import annotations
@@ -22,19 +24,36 @@ from orbitmq.access.needs import (
     queue_locks,
     reply,
     topic,
+    topic_list,
 )
+from orbitmq.broker import names
 from orbitmq.protocol.codes import RequestCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from orbitmq.access.needs import NeedsOf
+    from orbitmq.access.needs import Need, NeedsOf
+    from orbitmq.protocol.command import Command
 
 _LOOK: Final = cluster(Action.GET)
 _CHANGE: Final = cluster(Action.UPDATE)
 _SEND_SHORT: Final = topic(Action.PUB, field="b")
 _SEND: Final = topic(Action.PUB)
-_READ: Final = all_of(topic(Action.SUB), group(Action.SUB))
+
+
+def _messages(*actions: Action, field: str = "topic") -> NeedsOf:
+    """What is in the messages of the topic that a field names."""
+    of_topic = topic(*actions, field=field)
+
+    def needs(request: Command, cluster_name: str) -> Sequence[Need]:
+        is_everybodys = names.is_waiting_place(request.fields.get(field, ""))
+        return (_CHANGE if is_everybodys else of_topic)(request, cluster_name)
+
+    return needs
+
+
+_READ: Final = all_of(_messages(Action.SUB), group(Action.SUB))
+_LOOK_UP: Final = _messages(Action.SUB, Action.GET)
 _LOOK_AT_TOPIC: Final = or_cluster(topic(Action.GET), Action.GET)
 _LOOK_AT_GROUP: Final = or_cluster(group(Action.GET), Action.GET)
 _OFFSETS_OF_TOPIC: Final = topic(Action.SUB, Action.GET)
@@ -46,7 +65,7 @@ _CLIENTS: Final[Mapping[int, NeedsOf]] = {
     RequestCode.SEND_REPLY_MESSAGE: reply(),
     RequestCode.SEND_REPLY_MESSAGE_V2: reply(field="b"),
     RequestCode.CONSUMER_SEND_MSG_BACK: all_of(
-        topic(Action.SUB, field="originTopic"), group(Action.SUB, field="group")
+        _messages(Action.SUB, field="originTopic"), group(Action.SUB, field="group")
     ),
     RequestCode.END_TRANSACTION: topic(Action.PUB),
     RequestCode.RECALL_MESSAGE: topic(Action.PUB),
@@ -75,8 +94,8 @@ _CLIENTS: Final[Mapping[int, NeedsOf]] = {
     RequestCode.GET_MAX_OFFSET: _OFFSETS_OF_TOPIC,
     RequestCode.GET_MIN_OFFSET: _OFFSETS_OF_TOPIC,
     RequestCode.GET_EARLIEST_MSG_STORETIME: _OFFSETS_OF_TOPIC,
-    RequestCode.QUERY_MESSAGE: _OFFSETS_OF_TOPIC,
-    RequestCode.VIEW_MESSAGE_BY_ID: or_cluster(_OFFSETS_OF_TOPIC, Action.GET),
+    RequestCode.QUERY_MESSAGE: _LOOK_UP,
+    RequestCode.VIEW_MESSAGE_BY_ID: or_cluster(_LOOK_UP, Action.GET),
     RequestCode.REGISTER_FILTER_SERVER: _CHANGE,
 }
 
@@ -103,13 +122,15 @@ _OPERATORS: Final[Mapping[int, NeedsOf]] = {
     RequestCode.GET_PRODUCER_CONNECTION_LIST: _LOOK,
     RequestCode.GET_ALL_PRODUCER_INFO: _LOOK,
     RequestCode.GET_CONSUMER_RUNNING_INFO: _LOOK_AT_GROUP,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: all_of(or_cluster(topic(Action.SUB), Action.UPDATE), group(Action.SUB)),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: all_of(or_cluster(_messages(Action.SUB), Action.UPDATE), group(Action.SUB)),
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: or_cluster(group(Action.GET, field="group"), Action.GET),
     RequestCode.GET_ALL_CONSUMER_OFFSET: _LOOK,
     RequestCode.GET_ALL_DELAY_OFFSET: _LOOK,
     RequestCode.GET_TIMER_CHECK_POINT: _LOOK,
     RequestCode.GET_TIMER_METRICS: _LOOK,
-    RequestCode.GET_CONSUME_STATS: _LOOK_AT_GROUP,
+    RequestCode.GET_CONSUME_STATS: all_of(
+        _LOOK_AT_GROUP, _OFFSETS_OF_TOPIC, topic_list(Action.SUB, Action.GET, field="topicList")
+    ),
     RequestCode.GET_BROKER_CONSUME_STATS: _LOOK,
     RequestCode.QUERY_CONSUME_TIME_SPAN: _LOOK_AT_TOPIC,
     RequestCode.QUERY_CORRECTION_OFFSET: _LOOK_AT_TOPIC,

@@ -7,6 +7,7 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.access.needs import named_topics
 from orbitmq.broker import names
 from orbitmq.broker.own_queues import check_position_is_open
 from orbitmq.errors import RequestFailed
@@ -40,7 +41,6 @@ logger = logging.getLogger(__name__)
 _CPP: Final = "CPP"
 _NO_OFFSET: Final = -1
 _UNREACHABLE: Final = 2**63 - 1  # Java's Long.MAX_VALUE: "no correction"
-_TOPIC_SEPARATOR: Final = ";"
 
 
 # ---- tables, for slaves and tools
@@ -62,7 +62,7 @@ async def consume_stats(progress: Progress, request: Command, connection: Connec
     header = request.read(headers.ConsumeStats)
     group = header.consumer_group
     if header.topic_list:
-        topics = [topic for topic in dict.fromkeys(header.topic_list.split(_TOPIC_SEPARATOR)) if topic]
+        topics = named_topics(header.topic_list)
     elif header.topic:
         topics = [header.topic] if progress.is_read_by(group, header.topic) else []
     else:
