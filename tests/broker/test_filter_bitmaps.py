@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from orbitmq.broker import consumer_filters
 from orbitmq.broker.sql_filter.bloom import BloomFilter, murmur3_128
 from orbitmq.clock import ManualClock
 from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS
-from tests.broker.kit import HEART_BEAT, Wire, messages_of, running, wire
+from tests.broker.kit import HEART_BEAT, UNREGISTER, Wire, messages_of, running, wire
+from tests.broker.test_admin_topics import make
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     import pytest
@@ -26,8 +29,10 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-async def join(client: Wire, group: str, expression: str, version: int = 1, topic: str = "T") -> None:
-    wanted = [{"topic": topic, "subString": expression, "subVersion": version, "expressionType": "SQL92"}]
+async def join(client: Wire, group: str, expression: str, version: int = 1, topics: Iterable[str] = ("T",)) -> None:
+    wanted = [
+        {"topic": topic, "subString": expression, "subVersion": version, "expressionType": "SQL92"} for topic in topics
+    ]
     consumer = {"groupName": group, "messageModel": "CLUSTERING", "subscriptionDataSet": wanted}
     beat = {"clientID": group, "consumerDataSet": [consumer], "producerDataSet": []}
     assert (await client.ask(HEART_BEAT, None, json.dumps(beat).encode())).code == 0
@@ -90,6 +95,7 @@ async def test_what_a_filter_does_not_match_is_not_even_read(tmp_path: Path, mon
 async def test_filters_and_bits_survive_a_restart_and_a_change(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock=clock, **SETTINGS) as broker, wire(broker) as client:
+        await make(client, "T")
         await join(client, "G", "a = 1")
         clock.advance(ms=1)
         for number in range(30):
@@ -125,9 +131,95 @@ async def test_tags_are_found_through_the_extension_too(tmp_path: Path) -> None:
 
 async def test_a_file_of_another_geometry_is_not_believed(tmp_path: Path) -> None:
     async with running(tmp_path, **SETTINGS) as broker, wire(broker) as client:
+        await make(client, "T")
         await join(client, "G", "a = 1")
+        assert broker.state.filters.may_want("T", "G", "a = 1") is not None
     async with running(tmp_path, **SETTINGS, expectConsumerNumUseFilter=64) as broker, wire(broker) as client:
         assert broker.state.filters.may_want("T", "G", "a = 1") is None
         await join(client, "G", "a = 1")
         await client.send("T", b"x", a="1")
         assert await pulled(client, "G") == [b"x"]
+
+
+# ---- what is kept of them
+
+
+async def kept(broker: Broker) -> set[tuple[str, str]]:
+    """Topic and group of each filter in the file."""
+    await broker.state.filters.save()
+    path = broker.configuration.settings.storage_config().config_path / "consumerFilter.json"
+    table = json.loads(path.read_text())["filterDataByTopic"] if path.exists() else {}
+    return {(topic, group) for topic, filters in table.items() for group in filters["groupFilterData"]}
+
+
+async def test_filters_are_kept_of_topics_that_exist_and_where_bits_are_made(tmp_path: Path) -> None:
+    made_up = [f"none{number}" for number in range(1000)]
+    for enabled, wanted in (
+        ({}, set()),
+        ({"enablePropertyFilter": "true"}, set()),
+        (SETTINGS, {("T", "G")}),
+    ):
+        folder = tmp_path / str(len(enabled))
+        async with running(folder, **enabled) as broker, wire(broker) as client:
+            await make(client, "T")
+            await join(client, "G", "a = 1", topics=[*made_up, "T"])
+            assert await kept(broker) == wanted
+
+
+async def test_as_many_filters_are_read_in_a_second_as_hold_nobody_up(tmp_path: Path) -> None:
+    clock = ManualClock()
+    topics = [f"T{number}" for number in range(5)]
+    long = f"a IN ('{'x' * 7000}', '1')"
+    async with running(tmp_path, clock=clock, **SETTINGS) as broker, wire(broker) as client:
+        for topic in topics:
+            await make(client, topic)
+        await join(client, "G", long, topics=topics)
+        assert await kept(broker) == {("T0", "G"), ("T1", "G")}
+        clock.advance(seconds=1)
+        await join(client, "G", long, topics=topics)
+        assert await kept(broker) == {(topic, "G") for topic in topics[:4]}
+        assert broker.state.filters.may_want("T4", "G", long) is None, "its messages are read"
+        clock.advance(seconds=1)
+        await join(client, "G", long, topics=topics)
+        assert await kept(broker) == {(topic, "G") for topic in topics}
+
+
+async def test_a_group_too_many_has_its_messages_read_and_takes_the_place_of_one_that_left(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with (
+        running(tmp_path, clock=clock, **SETTINGS, expectConsumerNumUseFilter=2) as broker,
+        wire(broker) as client,
+        wire(broker) as leaving,
+    ):
+        await make(client, "T")
+        await join(leaving, "One", "a = 1")
+        await join(client, "Two", "a = 1")
+        await join(client, "Three", "a = 2")
+        assert await kept(broker) == {("T", "One"), ("T", "Two")}
+        for number in range(9):
+            await client.send("T", b"%d" % number, a=str(number % 3))
+        assert await pulled(client, "Three") == [b"2", b"5", b"8"]
+        left = {"clientID": "One", "consumerGroup": "One"}
+        assert (await leaving.ask(UNREGISTER, left)).code == 0
+        await join(client, "Three", "a = 2")
+        assert await kept(broker) == {("T", "Two"), ("T", "Three")}
+        clock.advance(ms=1)
+        await client.send("T", b"more", a="2")
+        assert await pulled(client, "Three") == [b"2", b"5", b"8", b"more"]
+
+
+async def test_no_more_text_of_filters_is_kept_than_there_is_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_filters, "_MOST_KEPT", 2000)
+    async with running(tmp_path, **SETTINGS) as broker, wire(broker) as client:
+        await make(client, "T")
+        for group in ("One", "Two", "Three"):
+            await join(client, group, f"a = '{'x' * 500}'")
+        assert await kept(broker) == {("T", "One"), ("T", "Two")}
+        await join(client, "One", "a = 1", version=2)
+        await join(client, "Three", f"a = '{'x' * 500}'")
+        assert await kept(broker) == {("T", "One"), ("T", "Two"), ("T", "Three")}
+    monkeypatch.setattr(consumer_filters, "_MOST_KEPT", 1000)
+    async with running(tmp_path, **SETTINGS) as broker:
+        assert len(await kept(broker)) == 1, "of the file, too"

@@ -3,6 +3,10 @@
 Kept in consumerFilter.json, in Java's form: a group's bits are only good for messages stored after its filter was registered, and
 that moment must survive a restart.
 
+Bits spare reading, nothing else depends on them. So a filter is kept only where bits are made and for topics that exist, and no more of
+them than can be read and evaluated without holding others up; a group whose filter is not kept has its messages read instead. (Apache
+keeps every one.)
+
 Java: ConsumerFilterManager, CommitLogDispatcherCalcBitMap
 """
 
@@ -11,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker.saved_table import SavedTable
-from orbitmq.broker.sql_filter import compile_filter
+from orbitmq.broker.sql_filter import SqlFilter
 from orbitmq.broker.sql_filter.bloom import BloomFilter
 from orbitmq.broker.subscriptions import SQL92
 from orbitmq.errors import RequestFailed
@@ -28,39 +32,52 @@ if TYPE_CHECKING:
     from orbitmq.storage.queue_extension import ExtensionUnit
 
 _PRESUMED_DEAD_MS: Final = 30_000  # after a restart, until the next heartbeat
+_MOST_READ_PER_SECOND: Final = 16 << 10  # characters of filters that are new: reading one takes 10 us
+_MOST_KEPT: Final = 256 << 10  # characters; a filter in use takes a hundred times its text
+_BESIDE_THE_TEXT: Final = 256  # what keeping the shortest filter takes
 
 
 class ConsumerFilters:
-    def __init__(self, file: JsonFile[FilterTable], configuration: BrokerConfiguration, clock: Clock) -> None:
+    def __init__(
+        self,
+        file: JsonFile[FilterTable],
+        configuration: BrokerConfiguration,
+        clock: Clock,
+        is_topic: Callable[[str], bool],
+    ) -> None:
         settings = configuration.settings
         self._bloom = BloomFilter(settings.max_error_rate_of_bloom_filter, settings.expect_consumer_num_use_filter)
         self._configuration = configuration
         self._clock = clock
+        self._is_topic = is_topic
+        self._topics: dict[str, TopicFilters] = {}
+        self._topics_of: dict[str, set[str]] = {}  # by group
+        self._compiled: dict[tuple[str, str], SqlFilter] = {}  # by topic and group
+        self._kept = 0  # characters, and what stands beside them
+        self._read, self._read_in_second = 0, 0
         table = file.load()
         self._unknown = table.unknown
-        self._topics = table.filter_data_by_topic if self._is_ours(table) else {}
-        self._presume_dead()
+        if self._is_ours(table):
+            self._take_over(table)
         self._saved = SavedTable(file, self._snapshot)
 
     def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:
         """What a group's heartbeat says. A filter that does not parse is left to the pull to complain about."""
-        now_ms, named = self._clock.now_ms(), set()
+        settings, now_ms = self._configuration.settings, self._clock.now_ms()
+        are_bits_made = settings.enable_property_filter and settings.enable_calc_filter_bit_map
+        named = set()
         for subscription in subscriptions:
             topic = subscription.topic
             named.add(topic)
-            if subscription.expression_type == SQL92 and subscription.sub_string:
+            if are_bits_made and subscription.expression_type == SQL92 and subscription.sub_string:
                 self._register(topic, group, subscription.sub_string, subscription.sub_version, now_ms)
-        for topic, filters in self._topics.items():
-            data = filters.group_filter_data.get(group)
-            if data is not None and topic not in named and data.dead_time < data.born_time:
-                data.dead_time = now_ms
+        for topic in self._topics_of.get(group, set()) - named:
+            self._note_death(topic, group, now_ms)
 
     def unregister(self, group: str) -> None:
         """Nobody of the group is there any more."""
-        for filters in self._topics.values():
-            data = filters.group_filter_data.get(group)
-            if data is not None and data.dead_time < data.born_time:
-                data.dead_time = self._clock.now_ms()
+        for topic in self._topics_of.get(group, ()):
+            self._note_death(topic, group, self._clock.now_ms())
 
     def bitmap(self, topic: str, properties: bytes) -> bytes:
         """Which of the topic's groups a message matches; empty where bits are not asked for."""
@@ -74,14 +91,13 @@ class ConsumerFilters:
         decoded = decode_properties(properties)
         return self._bloom.bitmap(
             data.bloom_filter_data.bit_pos
-            for data in filters.group_filter_data.values()
-            if data.bloom_filter_data is not None and compile_filter(data.expression).matches(decoded)
+            for group, data in filters.group_filter_data.items()
+            if data.bloom_filter_data is not None and self._compiled[topic, group].matches(decoded)
         )
 
     def may_want(self, topic: str, group: str, expression: str | None) -> Callable[[ExtensionUnit], bool] | None:
         """How to tell by its bits that a group does not want a message; None if nothing is known of this filter."""
-        filters = self._topics.get(topic)
-        data = filters.group_filter_data.get(group) if filters is not None else None
+        data = self._find(topic, group)
         if data is None or data.expression != expression or data.bloom_filter_data is None:
             return None
         bloom, positions, born_ms = self._bloom, data.bloom_filter_data.bit_pos, data.born_time
@@ -96,26 +112,75 @@ class ConsumerFilters:
         await self._saved.save_or_log()
 
     def _register(self, topic: str, group: str, expression: str, version: int, now_ms: int) -> None:
-        filters = self._topics.setdefault(topic, TopicFilters(topic=topic))
-        known = filters.group_filter_data.get(group)
+        known = self._find(topic, group)
         if known is not None and (version <= known.client_version or known.expression == expression):
             if version >= known.client_version and known.dead_time >= known.born_time:
                 known.dead_time = 0  # back again; messages were marked for it all the time
             known.client_version = max(version, known.client_version)
             return
-        try:
-            compile_filter(expression)
-        except RequestFailed:
-            filters.group_filter_data.pop(group, None)
+        if known is not None:
+            self._drop(topic, group)
+        if not self._is_topic(topic) or not self._may_read(expression, now_ms):
             return
-        filters.group_filter_data[group] = FilterData(
-            consumer_group=group,
-            topic=topic,
-            expression=expression,
-            born_time=now_ms,
-            client_version=version,
-            bloom_filter_data=BloomData(bit_num=self._bloom.bits, bit_pos=self._bloom.positions(f"{group}#{topic}")),
+        self._keep(
+            FilterData(
+                consumer_group=group,
+                topic=topic,
+                expression=expression,
+                born_time=now_ms,
+                client_version=version,
+                bloom_filter_data=BloomData(
+                    bit_num=self._bloom.bits, bit_pos=self._bloom.positions(f"{group}#{topic}")
+                ),
+            )
         )
+
+    def _may_read(self, expression: str, now_ms: int) -> bool:
+        """Whether another one can be read in this second. If not, it is taken when its consumer says it again."""
+        second = now_ms // 1000
+        if second != self._read_in_second:
+            self._read_in_second, self._read = second, 0
+        self._read += len(expression)
+        return self._read <= _MOST_READ_PER_SECOND
+
+    def _keep(self, data: FilterData) -> None:
+        """If it can be read and there is room: those that nobody uses any more make way in their topic."""
+        topic, group = data.topic, data.consumer_group
+        try:
+            compiled = SqlFilter(data.expression)
+        except RequestFailed:
+            return
+        beside = self._topics[topic].group_filter_data if topic in self._topics else {}
+        if len(beside) >= self._configuration.settings.expect_consumer_num_use_filter:
+            unused = next((other for other, their in beside.items() if their.dead_time >= their.born_time), None)
+            if unused is None:
+                return
+            self._drop(topic, unused)
+        if self._kept + _room_for(data) > _MOST_KEPT:
+            return
+        self._kept += _room_for(data)
+        self._topics.setdefault(topic, TopicFilters(topic=topic)).group_filter_data[group] = data
+        self._topics_of.setdefault(group, set()).add(topic)
+        self._compiled[topic, group] = compiled
+
+    def _drop(self, topic: str, group: str) -> None:
+        filters = self._topics[topic].group_filter_data
+        self._kept -= _room_for(filters.pop(group))
+        del self._compiled[topic, group]
+        if not filters:
+            del self._topics[topic]
+        self._topics_of[group].discard(topic)
+        if not self._topics_of[group]:
+            del self._topics_of[group]
+
+    def _find(self, topic: str, group: str) -> FilterData | None:
+        filters = self._topics.get(topic)
+        return None if filters is None else filters.group_filter_data.get(group)
+
+    def _note_death(self, topic: str, group: str, now_ms: int) -> None:
+        data = self._find(topic, group)
+        if data is not None and data.dead_time < data.born_time:
+            data.dead_time = now_ms
 
     def _is_ours(self, table: FilterTable) -> bool:
         """Bits of another geometry would mean something else, so none of the file counts then."""
@@ -127,17 +192,18 @@ class ConsumerFilters:
             for data in filters.group_filter_data.values()
         )
 
-    def _presume_dead(self) -> None:
+    def _take_over(self, table: FilterTable) -> None:
+        """Of the file, what could be registered today."""
         dead_ms = self._clock.now_ms() - _PRESUMED_DEAD_MS
-        for filters in self._topics.values():
-            for group, data in list(filters.group_filter_data.items()):
+        for topic, filters in table.filter_data_by_topic.items():
+            for group, data in filters.group_filter_data.items():
+                data.topic, data.consumer_group = topic, group
                 data.unknown.pop("dead", None)
-                try:
-                    compile_filter(data.expression)
-                except RequestFailed:
-                    del filters.group_filter_data[group]
                 if data.dead_time == 0:
                     data.dead_time = max(dead_ms, data.born_time)
+                self._keep(data)
+            if topic in self._topics:
+                self._topics[topic].unknown = filters.unknown
 
     def _forget_dead(self) -> None:
         span_ms = self._configuration.settings.filter_data_clean_time_span
@@ -145,9 +211,7 @@ class ConsumerFilters:
         for topic, filters in list(self._topics.items()):
             for group, data in list(filters.group_filter_data.items()):
                 if data.dead_time >= data.born_time and now_ms - data.dead_time >= span_ms:
-                    del filters.group_filter_data[group]
-            if not filters.group_filter_data:
-                del self._topics[topic]
+                    self._drop(topic, group)
 
     def _snapshot(self) -> FilterTable:
         topics = {
@@ -155,3 +219,7 @@ class ConsumerFilters:
             for topic, filters in self._topics.items()
         }
         return FilterTable(filter_data_by_topic=topics, unknown=self._unknown)
+
+
+def _room_for(data: FilterData) -> int:
+    return len(data.expression) + _BESIDE_THE_TEXT

@@ -228,11 +228,13 @@ class Opener:
     def _open_tables(self, refusals: Refusals) -> _Tables:
         configuration, clock, disk = self._configuration, self._clock, self._disk
         folder = configuration.settings.storage_config().config_path
+        topics = Topics(JsonFile(disk, folder / tables.TOPICS, tables.TopicTable), configuration, clock, refusals)
+        filters = JsonFile(disk, folder / tables.FILTERS, tables.FilterTable)
         return _Tables(
-            Topics(JsonFile(disk, folder / tables.TOPICS, tables.TopicTable), configuration, clock, refusals),
+            topics,
             Groups(JsonFile(disk, folder / tables.GROUPS, tables.GroupTable), configuration, clock, refusals),
             ConsumerOffsets(self._offsets_file(folder), configuration, clock),
-            ConsumerFilters(JsonFile(disk, folder / tables.FILTERS, tables.FilterTable), configuration, clock),
+            ConsumerFilters(filters, configuration, clock, lambda name: topics.get(name) is not None),
             RequestModes(JsonFile(disk, folder / tables.REQUEST_MODES, tables.RequestModeTable)),
         )
 

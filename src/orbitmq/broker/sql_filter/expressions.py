@@ -197,23 +197,31 @@ def _equal(first: Expression, second: Expression) -> Expression:
 
 def ordering(first: Expression, second: Expression, fits: Callable[[int], bool]) -> Expression:
     """`>`, `>=`, `<`, `<=`: for numbers, and for texts that are numbers."""
-    for operand in (first, second):
-        if operand.is_boolean or (operand.is_constant and not isinstance(operand.constant, int | float)):
-            raise BadExpression("only numbers have an order")
+    _check_order(first, second)
     left, right = first.evaluate, second.evaluate
 
     def evaluate(properties: Mapping[str, str]) -> Value:
-        one = left(properties)
-        if one is None:
-            return None
-        other = right(properties)
-        if other is None:
-            return None
-        if isinstance(one, str) and isinstance(other, str):
-            one, other = as_double(one), as_double(other)
-        return fits(compare(one, other))
+        order = _order(left(properties), right, properties)
+        return None if order is None else fits(order)
 
     return _boolean(evaluate, first, second)
+
+
+def _check_order(*operands: Expression) -> None:
+    for operand in operands:
+        if operand.is_boolean or (operand.is_constant and not isinstance(operand.constant, int | float)):
+            raise BadExpression("only numbers have an order")
+
+
+def _order(one: Value, right: Evaluate, properties: Mapping[str, str]) -> int | None:
+    if one is None:
+        return None
+    other = right(properties)
+    if other is None:
+        return None
+    if isinstance(one, str) and isinstance(other, str):
+        one, other = as_double(one), as_double(other)
+    return compare(one, other)
 
 
 def above(first: Expression, second: Expression) -> Expression:
@@ -232,19 +240,32 @@ def at_most(first: Expression, second: Expression) -> Expression:
     return ordering(first, second, lambda order: order <= 0)
 
 
-def between(value: Expression, low: Expression, high: Expression) -> Expression:
-    if low.is_constant and high.is_constant:
+def between(value: Expression, low: Expression, high: Expression, *, negated: bool) -> Expression:
+    """`low <= value AND value <= high`, but for evaluating the value once: as two comparisons, BETWEENs inside each other
+    doubled the work at every level.
+    """
+    if not negated and low.is_constant and high.is_constant:
         try:
             is_empty = low.constant is None or high.constant is None or compare(high.constant, low.constant) < 0
         except Incomparable:
             is_empty = True
         if is_empty:
             raise BadExpression("BETWEEN needs the smaller value first")
-    return both(at_least(value, low), at_most(value, high))
+    _check_order(value, low)
+    _check_order(value, high)
+    inner, lowest, highest = value.evaluate, low.evaluate, high.evaluate
 
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        one = inner(properties)
+        above_low = _order(one, lowest, properties)
+        if above_low is not None and above_low < 0:
+            return negated
+        above_high = _order(one, highest, properties)
+        if above_high is not None and above_high > 0:
+            return negated
+        return None if above_low is None or above_high is None else not negated
 
-def not_between(value: Expression, low: Expression, high: Expression) -> Expression:
-    return either(below(value, low), above(value, high))
+    return _boolean(evaluate, value, low, high)
 
 
 # ---- texts

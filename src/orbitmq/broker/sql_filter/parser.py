@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MAX_DEPTH: Final = 100
+_MOST_OPERANDS: Final = 500  # a filter is evaluated for every message that it may want, while all others wait
 
 _ORDERINGS: Final = {">": build.above, ">=": build.at_least, "<": build.below, "<=": build.at_most}
 _TEXT_TESTS: Final[dict[str, Callable[[str, str], bool]]] = {
@@ -38,6 +39,7 @@ class Parser:
     def __init__(self, text: str) -> None:
         self._tokens = Tokens(text)
         self._depth = 0
+        self._operands = 0
 
     def parse(self) -> Expression:
         """RequestFailed (SUBSCRIPTION_PARSE_FAILED) says what is wrong, and where."""
@@ -105,7 +107,7 @@ class Parser:
             low = self._unary()
             self._tokens.expect(Kind.KEYWORD, "AND")
             high = self._unary()
-            return build.not_between(left, low, high) if negated else build.between(left, low, high)
+            return build.between(left, low, high, negated=negated)
         if word == "IN":
             return build.within(left, self._texts(), negated=negated)
         return build.text_test(left, self._text(), _TEXT_TESTS[word], negated=negated)
@@ -114,6 +116,12 @@ class Parser:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise self._tokens.error(f"it is nested more than {_MAX_DEPTH} deep", self._tokens.peek().at)
+        self._operands += 1
+        if self._operands > _MOST_OPERANDS:
+            raise self._tokens.error(
+                f"it compares more than {_MOST_OPERANDS} values, which takes too long; IN takes any number of texts",
+                self._tokens.peek().at,
+            )
         try:
             if self._tokens.is_symbol("+"):
                 self._tokens.take()
