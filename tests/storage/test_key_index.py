@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
 from orbitmq.message.tags import java_hash
-from orbitmq.storage import index_file
+from orbitmq.storage import index_file, key_index
 from orbitmq.storage.files import Disk, LocalDisk
 from orbitmq.storage.index_file import HEADER, IndexFile, KeyedRecord, infer_slots, key_hash, positive
-from orbitmq.storage.key_index import KeyIndex, list_index_files
+from orbitmq.storage.key_index import KeyIndex, find_offsets, list_index_files
 from orbitmq.storage.open_files import MappedFile
 from tests import golden_stores
 from tests.storage.faulty_disk import FaultyDisk
@@ -167,7 +167,7 @@ def test_a_kill_within_a_record_is_healed_and_the_rest_of_its_keys_entered(tmp_p
     index.files[0].memory[: HEADER.size] = before[: HEADER.size]
     index.abandon()
     unhealed = IndexFile(LocalDisk().map(tmp_path / index.files[0].file.path.name), 4, writable=False)
-    assert list(unhealed.find(key_hash("t", "first"), *EVER)) == [0], "a reader sees what the header counts"
+    assert unhealed.find(key_hash("t", "first"), *EVER)[0] == [0], "a reader sees what the header counts"
     again = small(tmp_path)
     assert again.files[0].slots_used == HEADER.unpack(before[: HEADER.size])[4]
     assert again.resume_offset == 0
@@ -437,9 +437,25 @@ def test_a_chain_that_runs_in_a_circle_or_out_of_the_file_ends(tmp_path: Path) -
     file = index.files[0]
     entry_at = 40 + 4 * 4 + 20
     struct.pack_into(">i", file.memory, entry_at + 16, 2)  # entry 1 leads back to entry 2
-    assert list(file.find(key_hash("t", "k"), *EVER)) == [0, 0]
+    assert file.find(key_hash("t", "k"), *EVER) == ([0, 0], 2)
     struct.pack_into(">i", file.memory, entry_at + 16, 10**9)
-    assert list(file.find(key_hash("t", "k"), *EVER)) == [0, 0]
+    assert file.find(key_hash("t", "k"), *EVER) == ([0, 0], 2)
+
+
+def test_chains_are_given_up_after_so_many_looks_by_who_has_others_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_index, "_MOST_LOOKS", 50)
+    index = KeyIndex(LocalDisk(), tmp_path, ManualClock(), slots=1, entries=31)  # all keys of a file in one chain
+    for number in range(100):
+        index.put(100 * number, 1000, "t", f"k{number}", "common")
+
+    assert index.find("t", "k99", 1, *EVER)[::3] == ([9900], True)
+    assert index.find("t", "k99", 2, *EVER)[::3] == ([9900], False), "there may be another"
+    assert index.find("t", "k0", 1, *EVER)[::3] == ([], False)
+    assert index.find("t", "common", 9, *EVER)[::3] == ([9900 - 100 * number for number in range(9)], True)
+    assert len(index.files) > 2
+    assert find_offsets(index.files, "t", "k0", 1, *EVER) == ([0], True), "who reads a store looks at all"
 
 
 @settings(max_examples=60, deadline=None)

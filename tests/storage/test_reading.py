@@ -233,7 +233,7 @@ def test_without_a_key_index_nothing_is_found_by_key(tmp_path: Path) -> None:
     store = open_store(tmp_path, key_index=False)
     put(store, KEYS="k")
     store.dispatch()
-    assert store.find_by_key("T", "k") == ([], 0, 0)
+    assert store.find_by_key("T", "k") == ([], 0, 0, True)
     assert not (tmp_path / "index").exists()
     store.close()
 

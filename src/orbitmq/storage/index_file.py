@@ -35,7 +35,7 @@ from orbitmq.errors import StorageError
 from orbitmq.message.tags import java_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from orbitmq.storage.open_files import MappedFile
 
@@ -235,30 +235,33 @@ class IndexFile:
         """Key hash, record offset, seconds since begin, next older entry."""
         return ENTRY.unpack_from(self.memory, self._entries_at + ENTRY.size * number)
 
-    def chain(self, hashed: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """The entries of a slot, newest first: number, then as `entry`. Ends at the first link that makes no sense."""
-        counted = self.next_entry
-        number: int = SLOT.unpack_from(self.memory, HEADER.size + SLOT.size * (hashed % self.slots))[0]
+    def find(
+        self, hashed: int, begin_ms: int, end_ms: int, limit: int = _MAX_INT, most_looks: int = _MAX_INT
+    ) -> tuple[list[int], int]:
+        """Offsets of records whose key has this hash and which were stored in the range, newest first, and how many entries
+        were looked at: `most_looks` of them if there may be more.
+
+        An entry knows its time to the second, so the edges of the range are taken generously. The chain of a slot may be as long
+        as the file, so there are locals only. It ends at the first link that makes no sense.
+        """
+        unpack, memory, entries_at, counted = ENTRY.unpack_from, self.memory, self._entries_at, self.next_entry
+        number: int = _unpack_slot(memory, _SLOTS_AT + _SLOT_BYTES * (hashed % self.slots))[0]
         # A slot may run ahead of the header: while a record is being put, and in a dead file after a kill.
         ceiling = self.capacity
-        while 0 < number < ceiling:
-            entry_hash, offset, seconds, older = self.entry(number)
+        found: list[int] = []
+        looks = 0
+        while 0 < number < ceiling and looks < most_looks and len(found) < limit:
+            entry_hash, offset, seconds, older = unpack(memory, entries_at + _ENTRY_BYTES * number)
+            looks += 1
             if number < counted:
-                yield number, entry_hash, offset, seconds, older
+                # Entry 1 began the file; its seconds were counted from the file before, as Java counts them.
+                stored_at_ms = self.begin_ms + (seconds * 1000 if number > 1 else 0)
+                if seconds < 0 or stored_at_ms + 999 < begin_ms:
+                    break
+                if entry_hash == hashed and stored_at_ms <= end_ms:
+                    found.append(offset)
             ceiling, number = number, older
-
-    def find(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Offsets of records whose key has this hash and which were stored in the range, newest first.
-
-        An entry knows its time to the second, so the edges of the range are taken generously.
-        """
-        for number, entry_hash, offset, seconds, _ in self.chain(hashed):
-            # Entry 1 began the file; its seconds were counted from the file before, as Java counts them.
-            stored_at_ms = self.begin_ms + (seconds * 1000 if number > 1 else 0)
-            if seconds < 0 or stored_at_ms + 999 < begin_ms:
-                return
-            if entry_hash == hashed and stored_at_ms <= end_ms:
-                yield offset
+        return found, looks
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         return begin_ms <= self.end_ms and self.begin_ms <= end_ms

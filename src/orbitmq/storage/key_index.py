@@ -6,6 +6,9 @@ Every record is entered under its unique key and under each of its KEYS. When a 
 file is synced by `sync`, whose answer belongs into the checkpoint. Only hashes are kept, so an answer may hold offsets of
 other keys: whoever asked compares.
 
+Keys whose hashes meet stand in one chain, and one message can name thousands of such: a broker gives up after so many entries of
+it that others would feel it. Who reads a store without one looks at them all.
+
 Replaying the log must not enter a record twice. Records before the last one entered are skipped by offset; of the last
 one itself only the missing keys are entered (Java enters all of them again).
 
@@ -49,12 +52,15 @@ logger = logging.getLogger(__name__)
 
 _NAME_DIGITS: Final = 17
 _REMEMBERED_TOPICS: Final = 10_000
+_MOST_LOOKS: Final = 100_000  # some 40 ms
+_ALL: Final = 2**62
 
 
 class KeyMatches(NamedTuple):
     offsets: list[int]  # newest first
     last_stored_at_ms: int  # of the newest record in the index, whatever its keys
     last_offset: int
+    is_whole: bool = True  # False: given up before the end
 
 
 class KeyIndex:
@@ -191,8 +197,10 @@ class KeyIndex:
     def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> KeyMatches:
         """Up to `limit` records stored in the range, newest first. May include records of other keys."""
         files = self.files
-        found = find_offsets(files, topic, key, limit, begin_ms, end_ms)
-        return KeyMatches(found, files[-1].end_ms, files[-1].end_offset) if files else KeyMatches(found, 0, 0)
+        if not files:
+            return KeyMatches([], 0, 0)
+        found, is_whole = find_offsets(files, topic, key, limit, begin_ms, end_ms, _MOST_LOOKS)
+        return KeyMatches(found, files[-1].end_ms, files[-1].end_offset, is_whole)
 
     def sync(self) -> int:
         """Sync the files that were filled since the last time; the store time of the last record that is now safe, or 0."""
@@ -355,19 +363,23 @@ def _text(key: bytes | None) -> str | None:
 
 
 def find_offsets(
-    files: tuple[IndexFile, ...], topic: str, key: str, limit: int, begin_ms: int, end_ms: int
-) -> list[int]:
+    files: tuple[IndexFile, ...], topic: str, key: str, limit: int, begin_ms: int, end_ms: int, most_looks: int = _ALL
+) -> tuple[list[int], bool]:
+    """The newest of them, and whether they are all that were asked for; not if it took more than so many looks."""
     hashed = key_hash(topic, key)
     found: list[int] = []
     for file in reversed(files):
+        if len(found) >= limit:
+            break
+        if most_looks <= 0:
+            return found, False
         if file.overlaps(begin_ms, end_ms):
-            for offset in file.find(hashed, begin_ms, end_ms):
-                if len(found) >= limit:
-                    return found
-                found.append(offset)
+            more, looks = file.find(hashed, begin_ms, end_ms, limit - len(found), most_looks)
+            found += more
+            most_looks -= looks
         if file.begin_ms < begin_ms:
             break
-    return found
+    return found, most_looks > 0 or len(found) >= limit
 
 
 def list_index_files(disk: Disk, directory: Path) -> list[tuple[Path, int]]:

@@ -234,7 +234,7 @@ class StoreReader:
         """Messages that carry `key` among their keys or as their unique key, newest first; the key is compared."""
         found: list[StoredMessage] = []
         # Hashes collide and the newest messages may not be in the index: ask for more than are wanted.
-        offsets = find_offsets(self._index_files(), topic, key, 10 * limit, begin_ms, end_ms)
+        offsets, _ = find_offsets(self._index_files(), topic, key, 10 * limit, begin_ms, end_ms)
         unindexed = {place.commit_log_offset for places in self._unindexed.values() for place in places}
         for offset in sorted({*offsets, *unindexed}, reverse=True):
             message = self.at(offset)

@@ -71,6 +71,7 @@ class FoundByKey(NamedTuple):
     records: list[memoryview]  # in the order of the log
     last_stored_at_ms: int  # how far the index goes
     last_offset: int
+    is_whole: bool = True  # False: it took too long, and there may be others
 
 
 class Store:
@@ -364,7 +365,7 @@ class Store:
         matches = self.keys.find(topic, key, limit, begin_ms, end_ms)
         records = [self.record_at(offset) for offset in sorted(set(matches.offsets))]
         found = [record for record in records if record is not None]
-        return FoundByKey(found, matches.last_stored_at_ms, matches.last_offset)
+        return FoundByKey(found, matches.last_stored_at_ms, matches.last_offset, matches.is_whole)
 
     # Queues
 

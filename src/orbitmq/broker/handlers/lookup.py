@@ -29,6 +29,12 @@ async def query_message(
     limit = min(wanted, settings.max_msgs_num_batch)
     found = store.find_by_key(header.topic, header.key, limit, header.begin_timestamp, header.end_timestamp)
     records = [record for record in found.records if decode_entry(record, 0, 0).topic == header.topic]
+    if not records and not found.is_whole:
+        raise RequestFailed(
+            ResponseCode.SYSTEM_ERROR,
+            f"too many messages have this key, or its hash, to find those of that time: {header.key[:300]!r}",
+            hint="ask for a later time, or give messages keys of their own",
+        )
     if not records:
         nothing = MessagesFound(index_last_update_timestamp=0, index_last_update_phyoffset=0)
         return answer(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", nothing)
