@@ -197,7 +197,7 @@ def _convert(kind: type[S], properties: Mapping[str, str]) -> S:
         key = where.rstrip("`")
         if not key:
             raise ConfigError(str(error)) from None
-        raise ConfigError(f"{key}={properties[key]} cannot be: {what[0].lower()}{what[1:]}") from None
+        raise ConfigError(f"{key}={properties[key][:300]} cannot be: {what[0].lower()}{what[1:]}") from None
 
 
 def _tls_settings(properties: Mapping[str, str]) -> TlsSettings:

@@ -171,7 +171,7 @@ async def test_users_do_not_pay_for_each_other_nor_for_forgers(tmp_path: Path) -
 
 
 async def test_a_send_that_the_short_way_could_not_store_is_paid_for_once(tmp_path: Path) -> None:
-    async with served("broker", tmp_path, **{"orbitmq.requestsPerSecondPerUser": 3, "maxMessageSize": 100}) as server:
+    async with served("broker", tmp_path, **{"orbitmq.requestsPerSecondPerUser": 3, "maxMessageSize": 1000}) as server:
         pool = Pool()
 
         async def send(size: int) -> int:
@@ -180,7 +180,7 @@ async def test_a_send_that_the_short_way_could_not_store_is_paid_for_once(tmp_pa
             return (await pool.call(server.address, request, PATIENCE_SECONDS)).code
 
         # The first makes the topic, so the others begin on the short way; one too large is refused on the ordinary one.
-        assert [await send(size) for size in (1, 200, 1, 1)] == [0, 13, 0, BUSY]
+        assert [await send(size) for size in (1, 2000, 1, 1)] == [0, 13, 0, BUSY]
         await pool.close()
 
 

@@ -72,7 +72,9 @@ async def test_a_new_permission_is_told_to_the_name_servers(broker: Broker, clie
 
 
 @pytest.mark.parametrize("key", sorted(NEVER_CHANGEABLE))
-async def test_what_could_reach_other_files_or_be_another_broker_cannot_be_changed(client: Wire, key: str) -> None:
+async def test_what_could_reach_other_files_be_another_broker_or_not_start_cannot_be_changed(
+    client: Wire, key: str
+) -> None:
     before = await shown(client)
     answer = await change(client, f"{key}=../elsewhere\nfileReservedTime=50")
     assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, "Can not update config in black list.")

@@ -140,9 +140,10 @@ CASES = {
     "settings with a broken escape": Case(request(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"a=\\u1"), 29, "escape"),
     "settings that are not UTF-8": Case(request(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"a=\xff"), 29, "UTF-8"),
     "settings of the wrong type": Case(
-        request(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"listenPort=x"), 29, "listenPort"
+        request(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"waitSecondsForService=x"), 29, "waitSecondsForService"
     ),
     "settings that may not be": Case(request(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"kvConfigPath=x"), 16, "kvConfigPath"),
+    "a port that may be taken": Case(request(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"listenPort=22"), 16, "listenPort"),
 }  # fmt: skip
 
 

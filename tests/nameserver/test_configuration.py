@@ -169,7 +169,7 @@ async def test_changes_at_the_same_time_are_all_made(tmp_path: Path) -> None:
 
 
 REFUSED = [
-    (b"listenPort=many", 29),
+    (b"waitSecondsForService=many", 29),
     (b"scanNotActiveBrokerInterval=0", 29),
     (b"waitSecondsForService=7\nclusterTest=perhaps", 29),
     (b"productEnvName=a\\u000akvConfigPath=/tmp/evil", 29),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from orbitmq.errors import ConfigError
 from orbitmq.transport.local_address import local_address
 
 if TYPE_CHECKING:
@@ -23,13 +21,6 @@ class Advertised(NamedTuple):
 
 def advertised_host(settings: Settings, name_servers: Iterable[Address]) -> Advertised:
     if settings.broker_ip1:
-        try:
-            ipaddress.ip_address(settings.broker_ip1)
-        except ValueError:
-            raise ConfigError(
-                f"brokerIP1={settings.broker_ip1} is not an IP address",
-                hint="it stands in every message id; write 10.0.0.7",
-            ) from None
         return Advertised(settings.broker_ip1, "brokerIP1 says so")
     bound = settings.bind_address
     if bound not in ("", "0.0.0.0", "::"):  # noqa: S104 - compared, not bound

@@ -15,6 +15,7 @@ import msgspec
 
 from orbitmq.access.settings import ACCESS_SETTINGS, AccessSettings
 from orbitmq.broker.java_settings import WITHOUT_EFFECT
+from orbitmq.broker.settings_bounds import check_bounds, shown
 from orbitmq.configuration import Configuration, read_properties_file, read_settings
 from orbitmq.errors import ConfigError
 from orbitmq.storage.config import FlushMode, StorageConfig
@@ -22,7 +23,9 @@ from orbitmq.storage.config import FlushMode, StorageConfig
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Whoever could change these from afar could make the broker read or write files of their choice, or be someone else.
+# Whoever could change these from afar could make the broker read or write files of their choice, be someone else, or not start
+# again, or not find what is leased or timed: a store is opened with the sizes it was written with, and ports and addresses may be
+# taken, or another machine's.
 NEVER_CHANGEABLE: Final = frozenset(
     {
         "aclEnable",
@@ -37,12 +40,28 @@ NEVER_CHANGEABLE: Final = frozenset(
         "brokerRole",
         "listenPort",
         "bindAddress",
+        "haListenPort",
+        "metricsPromExporterPort",
+        "metricsPromExporterHost",
+        "orbitmq.haTls",
         "orbitmq.haAuthentication",
+        "mappedFileSizeCommitLog",
+        "mappedFileSizeConsumeQueue",
+        "mappedFileSizeConsumeQueueExt",
+        "mapperFileSizeBatchConsumeQueue",
+        "mappedFileSizeTimerLog",
+        "compactionMappedFileSize",
+        "compactionCqMappedFileSize",
+        "timerPrecisionMs",
+        "reviveQueueNum",
     }
 )
 
 _DELAY_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DELAY_LEVEL: Final = re.compile(r"(\d+)([smhd])")
+_DELAY_LEVEL: Final = re.compile(r"([0-9]{1,9})([smhd])")
+_LONGEST_DELAY_MS: Final = 10 * 365 * 86_400_000  # when a message is due is kept in 64 bits, with its store time
+_MOST_DELAY_LEVELS: Final = 1000
+_HOUR: Final = re.compile(r"\s*([0-9]{1,2})\s*")
 
 
 class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
@@ -225,14 +244,7 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
     metrics_prom_exporter_host: str = ""
 
     def __post_init__(self) -> None:
-        for name, least, most in _RANGES:
-            value = getattr(self, name)
-            if not least <= value <= most:
-                raise ConfigError(f"{_JAVA_NAMES[name]}={value} is out of range", hint=f"from {least} to {most}")
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in choices:
-                raise ConfigError(f"{_JAVA_NAMES[name]}={value} cannot be", hint=f"one of {', '.join(choices)}")
+        check_bounds(self)
         if not self.broker_name:
             raise ConfigError("brokerName is empty")
         if self.is_slave != (self.broker_id > 0):
@@ -278,10 +290,17 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
         for part in self.message_delay_level.split():
             match = _DELAY_LEVEL.fullmatch(part)
             if match is None:
-                raise ConfigError(f"messageDelayLevel has {part!r}", hint="write each level as 10s, 5m, 2h or 1d")
+                raise ConfigError(
+                    f"messageDelayLevel has {shown(part)!r}", hint="write each level as 10s, 5m, 2h or 1d"
+                )
             levels.append(int(match[1]) * _DELAY_UNITS_MS[match[2]])
-        if not levels:
-            raise ConfigError("messageDelayLevel is empty", hint="name at least one level, as in 1s 5s 10s")
+            if levels[-1] > _LONGEST_DELAY_MS:
+                raise ConfigError(f"messageDelayLevel has {part}", hint="ten years (3650d) are the most")
+        if not 0 < len(levels) <= _MOST_DELAY_LEVELS:
+            raise ConfigError(
+                f"messageDelayLevel has {len(levels):,} levels",
+                hint=f"name at least one, as in 1s 5s 10s, and {_MOST_DELAY_LEVELS:,} at most",
+            )
         return tuple(levels)
 
     @property
@@ -291,7 +310,7 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
         )  # as in Java: a slave writes no records of its own
 
     def storage_config(self) -> StorageConfig:
-        hours = tuple(int(hour) for hour in self.delete_when.split(";") if hour.strip().isdigit())
+        hours = tuple(int(hour[1]) for hour in map(_HOUR.fullmatch, self.delete_when.split(";")) if hour is not None)
         return StorageConfig(
             directory=Path(self.store_path_root_dir),
             commit_log_directory=Path(self.store_path_commit_log) if self.store_path_commit_log else None,
@@ -350,78 +369,20 @@ BrokerConfiguration = Configuration[Settings]
 AT_NEXT_START: Final = frozenset(
     {
         "namesrvAddr", "fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup", "brokerIP1", "brokerIP2",
-        "haListenPort", "orbitmq.haTls", "enableSlaveActingMaster", "brokerHeartbeatInterval", "inSyncReplicas", "regionId", "traceOn", "traceTopicEnable", "msgTraceTopicName",
+        "enableSlaveActingMaster", "brokerHeartbeatInterval", "inSyncReplicas", "regionId", "traceOn", "traceTopicEnable", "msgTraceTopicName",
         "clusterTopicEnable", "brokerTopicEnable", "flushConsumerOffsetInterval", "flushDelayOffsetInterval",
         "serverChannelMaxIdleTimeSeconds", "serverSocketBacklog", "storeType", "maxMessageSize",
-        "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mappedFileSizeConsumeQueueExt",
-        "mapperFileSizeBatchConsumeQueue", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable", "messageIndexSafe",
+        "maxHashSlotNum", "maxIndexNum", "messageIndexEnable", "messageIndexSafe",
         "flushDiskType", "flushIntervalCommitLog", "flushCommitLogLeastPages", "flushCommitLogThoroughInterval",
         "flushIntervalConsumeQueue", "flushConsumeQueueLeastPages", "flushConsumeQueueThoroughInterval",
         "syncFlushTimeout", "transientStorePoolEnable", "transientStorePoolSize", "commitIntervalCommitLog",
         "warmMapedFileEnable", "checkCRCOnRecover", "enabledAppendPropCRC", "forceVerifyPropCRC", "enableLmq",
         "enableMultiDispatch", "maxLmqConsumeQueueNum", "maxFilterMessageSize", "maxTransferBytesOnMessageInMemory",
         "maxTransferCountOnMessageInMemory", "maxTransferBytesOnMessageInDisk", "maxTransferCountOnMessageInDisk",
-        "accessMessageInMemoryMaxRatio", "cleanResourceInterval", "metricsExporterType", "metricsPromExporterPort",
-        "metricsPromExporterHost", "timerWheelEnable", "timerPrecisionMs", "timerRollWindowSlot",
-        "timerFlushIntervalMs", "mappedFileSizeTimerLog", "reviveQueueNum",
+        "accessMessageInMemoryMaxRatio", "cleanResourceInterval", "metricsExporterType", "timerWheelEnable",
+        "timerRollWindowSlot", "timerFlushIntervalMs",
     }
 )  # fmt: skip
-
-_JAVA_NAMES: Final = {field.name: field.encode_name for field in msgspec.structs.fields(Settings)}
-_RANGES: Final = (
-    ("listen_port", 0, 65535),
-    ("broker_id", 0, 1 << 40),
-    ("broker_permission", 0, 7),
-    ("default_topic_queue_nums", 1, 65535),
-    ("max_message_size", 1, 512 << 20),
-    ("broker_heartbeat_interval", 10, 3_600_000),
-    ("broker_not_active_timeout_millis", 100, 3_600_000),
-    ("sync_broker_member_group_period", 10, 3_600_000),
-    ("ha_send_heartbeat_interval", 1, 3_600_000),
-    ("ha_housekeeping_interval", 1, 3_600_000),
-    ("ha_transfer_batch_size", 1, 4 << 20),  # Java's slaves take pieces of up to 4 MB
-    ("max_ha_transfer_byte_in_second", 1, 1 << 40),
-    ("in_sync_replicas", 1, 64),
-    ("slave_timeout", 1, 3_600_000),
-    ("short_polling_time_mills", 10, 3_600_000),
-    ("register_broker_timeout_mills", 1, 3_600_000),
-    ("server_channel_max_idle_time_seconds", 1, 86_400),
-    ("channel_expired_timeout", 1000, 86_400_000),
-    ("flush_consumer_offset_interval", 10, 3_600_000),
-    ("flush_delay_offset_interval", 10, 3_600_000),
-    ("wait_time_mills_in_send_queue", 1, 3_600_000),
-    ("sync_flush_timeout", 1, 3_600_000),
-    ("compaction_schedule_internal", 10, 86_400_000),
-    ("max_error_rate_of_bloom_filter", 1, 99),
-    ("expect_consumer_num_use_filter", 1, 100_000),
-    ("timer_precision_ms", 1, 60_000),
-    ("timer_max_delay_sec", 1, 1 << 31),
-    ("timer_flush_interval_ms", 10, 3_600_000),
-    ("timer_congest_num_each_slot", 1, 2**31 - 1),
-    ("transaction_time_out", 0, 86_400_000),
-    ("transaction_check_interval", 10, 86_400_000),
-    ("transaction_check_max", 1, 1_000_000),
-    ("max_msgs_num_batch", 1, 100_000),
-    ("revive_queue_num", 1, 512),
-    ("revive_interval", 10, 3_600_000),
-    ("pop_from_retry_probability", 0, 100),
-    ("default_query_max_num", 1, 100_000),
-    ("clean_resource_interval", 10, 3_600_000),
-    ("delete_file_batch_max", 1, 100_000),
-    ("delete_commit_log_files_interval", 0, 60_000),
-    ("consumer_offset_update_version_step", 1, 1 << 31),
-    ("consumer_fallbehind_threshold", 1, 1 << 62),
-    ("metrics_prom_exporter_port", 0, 65535),
-    ("topics_created_per_minute", 0, 1 << 31),
-    ("groups_created_per_minute", 0, 1 << 31),
-)
-_CHOICES: Final = {
-    "flush_disk_type": ("ASYNC_FLUSH", "SYNC_FLUSH"),
-    "broker_role": ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
-    "store_type": ("default",),
-    "metrics_exporter_type": ("DISABLE", "PROM"),
-    "default_message_request_mode": ("PULL", "POP"),
-}
 
 
 def load(path: Path | None, overrides: Mapping[str, str] | None = None) -> BrokerConfiguration:

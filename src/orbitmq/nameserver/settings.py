@@ -22,8 +22,20 @@ from orbitmq.transport.address import parse_addresses
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Whoever could change these could make the server write or read a file of their choice (CVE-2023-37582).
-NEVER_CHANGEABLE: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
+# Whoever could change these could make the server write or read a file of their choice (CVE-2023-37582), or not start again: an
+# address may be another machine's, a port taken.
+NEVER_CHANGEABLE: Final = frozenset(
+    {
+        "configBlackList",
+        "configStorePath",
+        "kvConfigPath",
+        "rocketmqHome",
+        "listenPort",
+        "bindAddress",
+        "metricsPromExporterPort",
+        "metricsPromExporterHost",
+    }
+)
 
 
 def _default_folder() -> Path:

@@ -73,8 +73,7 @@ writeBufferLowWaterMark | bytes |
 # Looked at once, when the name server starts. A change of these is saved and waits; any other counts at once.
 AT_NEXT_START: Final = frozenset(
     {
-        "bindAddress", "listenPort", "clusterTest", "serverChannelMaxIdleTimeSeconds", "serverSocketBacklog",
-        "metricsExporterType", "metricsPromExporterPort", "metricsPromExporterHost",
+        "clusterTest", "serverChannelMaxIdleTimeSeconds", "serverSocketBacklog", "metricsExporterType",
     }
 )  # fmt: skip
 

@@ -19,8 +19,8 @@ def parse_address(text: str) -> Address:
     """`127.0.0.1:9876`, `broker.local:10911`, `[::1]:9876`, and Java's unbracketed `::1:9876`."""
     host, _, port = text.strip().rpartition(":")
     host = host.strip("[]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise ConfigError(f"{text!r} is not an address", hint="write host:port, for example 127.0.0.1:9876")
+    if not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
+        raise ConfigError(f"{text[:300]!r} is not an address", hint="write host:port, for example 127.0.0.1:9876")
     return Address(host, int(port))
 
 

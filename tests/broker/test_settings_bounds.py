@@ -1,0 +1,149 @@
+"""What settings may be changed to from afar: nothing that keeps the broker from starting again, or from storing messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+
+from orbitmq.access.settings import ACCESS_SETTINGS
+from orbitmq.broker.broker import Broker
+from orbitmq.broker.settings import NEVER_CHANGEABLE, Settings, load
+from orbitmq.broker.settings_bounds import CHOICES, RANGES, TEXTS
+from orbitmq.configuration import texts
+from orbitmq.errors import ConfigError
+from orbitmq.protocol.codes import RequestCode, ResponseCode
+from tests.broker.kit import configuration, running, wire
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIELDS: Final = {field.name: field.encode_name for field in msgspec.structs.fields(Settings)}
+KINDS: Final[dict[str, Any]] = get_type_hints(Settings, include_extras=True)
+CHANGEABLE: Final = {name: key for name, key in FIELDS.items() if key not in NEVER_CHANGEABLE | ACCESS_SETTINGS}
+# At these ends a setting says that nothing is to be stored, or not yet, or not on a busy machine; or it takes 200 MB of disk.
+LEFT_OUT: Final = {
+    "disk_space_warning_level_ratio": "least",
+    "start_accept_send_request_time_stamp": "most",
+    "broker_permission": "least",
+    "wait_time_mills_in_send_queue": "least",
+    "os_page_cache_busy_time_out_mills": "least",
+    "server_channel_max_idle_time_seconds": "least",
+    "max_hash_slot_num": "most",
+}
+
+
+def _bounds() -> dict[str, tuple[int, int]]:
+    """Of every number that can be changed, wherever it is declared."""
+    found = {name: (least, most) for name, least, most in RANGES}
+    for name in FIELDS:
+        if get_origin(KINDS[name]) is Annotated:
+            meta = next(part for part in get_args(KINDS[name]) if isinstance(part, msgspec.Meta))
+            assert isinstance(meta.ge, int), name
+            assert isinstance(meta.le, int), name
+            found[name] = (meta.ge, meta.le)
+    return found
+
+
+def test_every_setting_has_bounds_or_cannot_be_changed() -> None:
+    """A new one fails here until somebody has thought about the worst that it can be set to."""
+    bounded = _bounds()
+    for name, key in CHANGEABLE.items():
+        kind = KINDS[name]
+        kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        assert kind in (bool, int, str), f"{key}: a new kind of setting"
+        if kind is int:
+            assert name in bounded, f"{key}: say in settings_bounds.py from where to where it may go"
+        if kind is str:
+            assert name in CHOICES.keys() | TEXTS.keys() | {"message_delay_level"}, f"{key}: say what form it has"
+    assert {name for name, _, _ in RANGES} | CHOICES.keys() | TEXTS.keys() <= FIELDS.keys()
+
+
+def _bad_values() -> dict[str, list[str]]:
+    bounded = _bounds()
+    numbers = {
+        CHANGEABLE[name]: [
+            str(least - 1),
+            str(most + 1),
+            str(-(2**63)),
+            str(2**63),
+            "9" * 30,
+            "9" * 5000,
+            "1.5",
+            "x",
+            "",
+        ]
+        for name, (least, most) in bounded.items()
+        if name in CHANGEABLE
+    }
+    choices = {CHANGEABLE[name]: ["", "no such choice"] for name in CHOICES if name in CHANGEABLE}
+    return {
+        **numbers,
+        **choices,
+        "messageDelayLevel": ["", "0", "9" * 30 + "d", "9" * 5000 + "s", "3651d", "1s " * 1001, "1s -5s"],
+        "deleteWhen": ["24", "04;99"],
+        "namesrvAddr": ["nowhere", "a:b", "a:70000", "a:" + "9" * 5000],
+        "brokerIP1": ["broker.local", "1.2.3.4.5", "x" * 5000],
+        "brokerIP2": ["a b", "x" * 5000],
+        "regionId": ["x" * 5000],
+        "msgTraceTopicName": ["../x", "", "x" * 128],
+    }
+
+
+def test_no_setting_takes_a_value_that_it_cannot_have(tmp_path: Path) -> None:
+    bad = _bad_values()
+    assert len(bad) > 90
+    given = configuration(tmp_path)
+    for key, values in bad.items():
+        for value in values:
+            with pytest.raises(ConfigError) as refused:
+                given.changed({key: value})
+            assert key in str(refused.value), value[:50]
+            assert len(str(refused.value)) < 1000, key
+
+
+async def test_who_changes_a_setting_to_what_it_cannot_be_is_told_so(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, wire(broker) as client:
+        before = broker.configuration.as_properties()
+        for change in ("messageDelayLevel=" + "9" * 30 + "d", "popPollingSize=-1", "msgTraceTopicName=../x"):
+            answer = await client.ask(RequestCode.UPDATE_BROKER_CONFIG, None, change.encode())
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            assert change.partition("=")[0] in (answer.remark or "")
+        assert (await client.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"haListenPort=99999999")).code == 16
+        assert broker.configuration.as_properties() == before
+
+
+@pytest.mark.parametrize("end", ["least", "most"])
+async def test_with_every_setting_at_its_end_the_broker_starts_again_and_stores(tmp_path: Path, end: str) -> None:
+    """All of them at once, changed from afar as anybody would."""
+    ends = {
+        name: str(least if end == "least" else most)
+        for name, (least, most) in _bounds().items()
+        if name in CHANGEABLE and LEFT_OUT.get(name) != end
+    }
+    async with running(tmp_path) as broker, wire(broker) as client:
+        assert (await client.send("T", b"before")).code == 0
+        changes = "\n".join(f"{CHANGEABLE[name]}={value}" for name, value in ends.items())
+        answer = await client.ask(RequestCode.UPDATE_BROKER_CONFIG, None, changes.encode())
+        assert (answer.code, answer.remark) == (0, None)
+        saved = broker.configuration.file
+    wanted = [b"before"]
+    for body in (b"after a start", b"after another"):
+        async with Broker(load(saved)) as broker, wire(broker) as client:
+            assert texts(broker.configuration.settings).items() >= {FIELDS[name]: ends[name] for name in ends}.items()
+            assert (await client.send("T", body)).code == 0
+            wanted.append(body)
+            assert await client.bodies("T") == wanted
+
+
+async def test_the_longest_delay_is_kept_and_indexed(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, wire(broker) as client:
+        answer = await client.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"messageDelayLevel=1s 3650d")
+        assert answer.code == 0
+        assert (await client.send("T", b"in ten years", DELAY="2")).code == 0
+        saved = broker.configuration.file
+    async with Broker(load(saved)) as broker, wire(broker) as client:
+        assert (await client.send("T", b"now")).code == 0
+        assert broker.state.store.queue_range("SCHEDULE_TOPIC_XXXX", 1).max_offset == 1
+        assert await client.bodies("T") == [b"now"]
