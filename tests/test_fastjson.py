@@ -10,7 +10,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orbitmq.errors import BodyError
-from orbitmq.fastjson import MAX_DEPTH, MAX_REFERENCE_STEPS, ObjectKey, dumps, loads
+from orbitmq.fastjson import (
+    MAX_DEPTH,
+    MAX_REFERENCE_STEPS,
+    MAX_TOKENS,
+    MAX_TOKENS_ASKED_FOR,
+    ObjectKey,
+    dumps,
+    loads,
+)
+from orbitmq.protocol.bodies.offsets import ConsumerStatusBody, ConsumeStats
+from orbitmq.protocol.bodies.registration import Listing
 
 
 class Queue(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -295,3 +305,61 @@ def test_keys_whose_numbers_have_one_hash_do_not_meet() -> None:
     keys = [ObjectKey({"queueId": number * same, "more": (number * same,)}) for number in range(1, 200)]
     assert len({hash(key) for key in keys}) > 190
     assert len(set(map(hash, (ObjectKey({"a": value}) for value in (1, 1.0, True))))) == 1
+
+
+# ---- how much is read slowly
+
+
+def test_what_strict_json_cannot_read_has_an_end() -> None:
+    """A megabyte of this took most of a second, in which nobody else was served."""
+    text = b"{" + b"a:1," * (MAX_TOKENS // 4) + b"}"
+    with pytest.raises(BodyError, match="more than 250,000 tokens"):
+        loads(text)
+    assert loads(text, max_tokens=MAX_TOKENS_ASKED_FOR) == {"a": 1}
+    assert loads(b"{" + b"a:1," * 1000 + b"}") == {"a": 1}
+
+
+def test_what_strict_json_can_read_may_be_as_large_as_a_frame() -> None:
+    numbers = list(range(MAX_TOKENS))
+    assert loads(json.dumps(numbers).encode()) == numbers
+    bare = b"{" + b",".join(b"%d:%d" % (number, number) for number in range(MAX_TOKENS // 2)) + b"}"
+    assert len(loads(bare)) == MAX_TOKENS // 2
+
+
+def test_a_registration_of_ten_thousand_topics_is_read_as_apaches_brokers_write_it() -> None:
+    """With the bare keys of a static topic's queues."""
+    topic = (
+        '"T%d":{"attributes":{},"order":false,"perm":6,"readQueueNums":8,"topicFilterType":"SINGLE_TAG",'
+        '"topicName":"T%d","topicSysFlag":0,"writeQueueNums":8}'
+    )
+    topics = ",".join(topic % (number, number) for number in range(10_000))
+    mapping = '"T0":{"bname":"b","currIdMap":{0:0,1:1,2:2},"dirty":false,"epoch":1,"scope":"__global__","topic":"T0","totalQueues":3}'
+    body = (
+        '{"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},'
+        f'"topicConfigTable":{{{topics}}},"topicQueueMappingInfoMap":{{{mapping}}}}}}}'
+    )
+    listing = Listing.from_json(body.encode()).topic_config_serialize_wrapper
+    assert len(listing.topic_config_table) == 10_000
+    assert listing.topic_queue_mapping_info_map["T0"].curr_id_map == {0: 0, 1: 1, 2: 2}
+
+
+@pytest.mark.parametrize("key", [-1, 65_536, 2**31 - 1])
+def test_queues_of_a_static_topic_have_small_numbers(key: int) -> None:
+    """Where large ones fall in a dict can be chosen so that each has to pass all others."""
+    wrapper = f'{{"topicQueueMappingInfoMap":{{"T":{{"currIdMap":{{"{key}":0}}}}}}}}'
+    with pytest.raises(BodyError):
+        Listing.from_json(f'{{"topicConfigSerializeWrapper":{wrapper}}}'.encode())
+
+
+def test_what_a_tool_asked_a_broker_for_may_be_large_and_what_a_client_tells_a_broker_may_not() -> None:
+    queue = '{"brokerName":"broker-a","queueId":%d,"topic":"T"}:%s'
+    lag = '{"brokerOffset":9,"consumerOffset":7,"lastTimestamp":1}'
+    lags = ",".join(queue % (number, lag) for number in range(12_000))
+    assert len(ConsumeStats.from_json(f'{{"consumeTps":0.5,"offsetTable":{{{lags}}}}}'.encode()).offsets) == 12_000
+
+    def status(count: int) -> bytes:
+        return f'{{"messageQueueTable":{{{",".join(queue % (number, 5) for number in range(count))}}}}}'.encode()
+
+    assert len(ConsumerStatusBody.from_json(status(5_000)).own) == 5_000
+    with pytest.raises(BodyError, match="tokens"):
+        ConsumerStatusBody.from_json(status(20_000))

@@ -23,6 +23,7 @@ from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_BINARY
 from orbitmq.protocol.headers.pull import PULL_SUBSCRIPTION, PULL_SUSPEND
 from orbitmq.protocol.signing import Credentials, sign
+from orbitmq.storage import key_index
 from orbitmq.transport.pool import Pool
 from tests.access.test_around_the_gate import MINE, THEIRS, Guarded, guarded_broker
 from tests.access.test_known_attacks import little_memory
@@ -112,13 +113,53 @@ def test_a_lease_has_no_more_messages_than_can_be_leased_at_once() -> None:
 # ---- filters
 
 
-def test_a_filter_of_thousands_of_terms_is_no_deeper_than_one_of_two() -> None:
-    alternatives = " OR ".join(f"a = {number}" for number in range(4_000))
-    assert SqlFilter(alternatives).matches({"a": "3999"})
-    assert not SqlFilter(alternatives).matches({"a": "4000"})
-    exclusions = " AND ".join(f"a <> {number}" for number in range(4_000))
-    assert SqlFilter(exclusions).matches({"a": "4000"})
+def test_a_filter_of_hundreds_of_terms_is_no_deeper_than_one_of_two() -> None:
+    alternatives = " OR ".join(f"a = {number}" for number in range(250))
+    assert SqlFilter(alternatives).matches({"a": "249"})
+    assert not SqlFilter(alternatives).matches({"a": "250"})
+    exclusions = " AND ".join(f"a <> {number}" for number in range(250))
+    assert SqlFilter(exclusions).matches({"a": "250"})
     assert not SqlFilter(exclusions).matches({})
+    texts = ", ".join(f"'{number}'" for number in range(900))
+    assert SqlFilter(f"a IN ({texts})").matches({"a": "899"})
+    assert not SqlFilter(f"a IN ({texts})").matches({"a": "900"})
+
+
+class Counted(dict[str, str]):
+    """Properties, and how often they were looked at."""
+
+    looks = 0
+
+    def get(self, *arguments: Any) -> Any:
+        self.looks += 1
+        return super().get(*arguments)
+
+
+def test_a_value_between_two_others_is_looked_at_once() -> None:
+    """As two comparisons, each BETWEEN inside another doubled the work: a filter of 1 KB took for ever."""
+    text = "a"
+    for _ in range(15):
+        text = f"-({text} BETWEEN 1 AND 2)"
+    properties = Counted(a="1")
+    assert not SqlFilter(f"{text} BETWEEN 1 AND 2 OR b = 1").matches(properties)
+    assert properties.looks <= 2
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a BETWEEN 1 AND 3", "yes yes no no no"),
+        ("a NOT BETWEEN 1 AND 3", "no no yes yes no"),
+        ("NOT (a BETWEEN 1 AND 3)", "no no yes yes no"),
+        ("a BETWEEN b AND 3", "no no no yes no"),
+        ("a NOT BETWEEN b AND 3", "no no yes no no"),
+        ("a BETWEEN 1 AND 3 AND a = 3", "no yes no no no"),
+    ],
+)
+def test_between_is_what_two_comparisons_are(text: str, wanted: str) -> None:
+    """Without a `b` the one comparison may still say no, and then that is the answer."""
+    given = [{"a": "1"}, {"a": "3"}, {"a": "4"}, {"a": "0", "b": "0"}, {}]
+    assert ["yes" if SqlFilter(text).matches(properties) else "no" for properties in given] == wanted.split()
 
 
 @pytest.mark.parametrize(
@@ -128,8 +169,19 @@ def test_a_filter_of_thousands_of_terms_is_no_deeper_than_one_of_two() -> None:
         "a" + " IS NULL" * 1_000,
         "a > 1" + " CONTAINS 'x'" * 1_000,
         "a = 1 OR " * 10_000 + "a = 2",
+        " OR ".join(["a = 1"] * 251),
+        "NOT " * 90 + "(" + " OR ".join(["a"] * 420) + ")",
+        f"a IN ('{'x' * 9000}')",
     ],
-    ids=["a row of comparisons", "a row of IS NULL", "a row of tests", "too long"],
+    ids=[
+        "a row of comparisons",
+        "a row of IS NULL",
+        "a row of tests",
+        "much too long",
+        "comparisons",
+        "values",
+        "too long",
+    ],
 )
 def test_a_filter_that_would_take_too_much_is_refused(text: str) -> None:
     with pytest.raises(RequestFailed) as refused:
@@ -232,6 +284,39 @@ async def test_offsets_and_locks_are_kept_of_queues_that_there_are(tmp_path: Pat
         wanted = {"consumerGroup": "G", "clientId": "c", "mqSet": queues}
         locked = json.loads((await client.ask(LOCK, None, json.dumps(wanted).encode())).body)
         assert [(queue["topic"], queue["queueId"]) for queue in locked["lockOKMQSet"]] == [("T", 3)]
+
+
+async def test_a_key_that_too_many_messages_have_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message can have its key thousands of times, and who asks for an earlier one passes over all of them."""
+    monkeypatch.setattr(key_index, "_MOST_LOOKS", 1_000)
+    clock = ManualClock()
+    async with running(tmp_path, clock=clock, maxIndexNum=10_000) as broker, wire(broker) as client:
+        assert (await client.send("T", b"first", KEYS="k rare")).code == 0
+        then_ms = clock.now_ms()
+        clock.advance(seconds=10)
+        assert (await client.send("T", b"flood", KEYS="k " * 2_000)).code == 0
+
+        async def ask(key: str, end_ms: int) -> Command:
+            query = {"topic": "T", "key": key, "maxNum": 9, "beginTimestamp": 0, "endTimestamp": end_ms}
+            return await client.ask(RequestCode.QUERY_MESSAGE, query)
+
+        refused = await ask("k", then_ms)
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "too many messages have this key" in (refused.remark or "")
+        assert b"flood" in (await ask("k", 1 << 60)).body, "the newest are found"
+        assert b"first" in (await ask("rare", then_ms)).body
+        assert (await ask("none", then_ms)).code == ResponseCode.QUERY_NOT_FOUND
+
+
+async def test_a_subscription_to_more_tags_than_anybody_has_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, wire(broker) as client:
+        await client.send("T", b"x", TAGS="t9999")
+        tags = [f"t{number}" for number in range(10_001)]
+        assert (await client.pull("T", subscription="||".join(tags[:-1]))).code == 0
+        refused = await client.pull("T", subscription="||".join(tags))
+        assert (refused.code, "10,001 tags" in (refused.remark or "")) == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, True)
 
 
 def test_a_reference_by_a_number_that_is_none_is_a_broken_body() -> None:

@@ -34,7 +34,7 @@ async def running_info(session: Session, group: str, client_id: str, *, with_sta
         except RequestFailed as error:
             failure = error
             continue
-        info = fastjson.loads(answer.body)
+        info = fastjson.loads(answer.body, max_tokens=fastjson.MAX_TOKENS_ASKED_FOR)
         return info if isinstance(info, dict) else {}
     assert failure is not None
     raise failure

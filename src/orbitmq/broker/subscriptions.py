@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
+_MOST_TAGS: Final = 10_000  # all are hashed for each pull, and where they fall in a set can be foreseen
 
 
 class Wanted(NamedTuple):
@@ -55,6 +56,12 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
     if not expression or expression == ALL:
         return None
     tags = [tag.strip() for tag in expression.split("||")]
+    if len(tags) > _MOST_TAGS:
+        raise RequestFailed(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"[LIMIT] a subscription to {len(tags):,} tags: at most {_MOST_TAGS:,}",
+            hint="subscribe to `*`, or give the messages a tag that they share",
+        )
     codes = frozenset(tag_code(tag) for tag in tags if tag)
     if not codes:
         raise RequestFailed(

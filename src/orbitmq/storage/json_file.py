@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import msgspec
 
 from orbitmq.errors import BodyError, StorageError
-from orbitmq.fastjson import loads
+from orbitmq.fastjson import MAX_TOKENS_ASKED_FOR, loads
 from orbitmq.storage.java_object import JavaObject, read_object, write_object
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def read_table(disk: Disk, path: Path, shape: type[T]) -> T | None:
     data = disk.read(path)
     if not data.strip(b" \t\r\n\0"):
         raise BodyError(f"{path} is empty")
-    members = loads(data)
+    members = loads(data, max_tokens=MAX_TOKENS_ASKED_FOR)
     if not isinstance(members, dict):
         raise BodyError(f"{path} holds no object")
     return read_object(shape, members)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from orbitmq.broker.half_messages import GROUP as TRANSACTIONS
 from orbitmq.broker.replication.agreement import master_log
 from orbitmq.errors import OrbitError, RequestFailed, TransportError
-from orbitmq.fastjson import loads
+from orbitmq.fastjson import MAX_TOKENS_ASKED_FOR, loads
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.headers.admin import HaAddresses
@@ -125,7 +125,7 @@ class HandingBack:
         answer = await self._pool.call(address, new_request(code), _CALL_SECONDS)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestFailed(answer.code, f"slave {address} refused {code.name}: {answer.remark}")
-        return read_object(kind, loads(bytes(answer.body)))
+        return read_object(kind, loads(bytes(answer.body), max_tokens=MAX_TOKENS_ASKED_FOR))
 
     async def close(self) -> None:
         await self._pool.close()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from orbitmq.broker.replication.agreement import master_log
 from orbitmq.errors import BodyError, OrbitError, RequestFailed
-from orbitmq.fastjson import loads
+from orbitmq.fastjson import MAX_TOKENS_ASKED_FOR, loads
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
 from orbitmq.storage import tables
@@ -187,4 +187,4 @@ class MasterTables:
 
 def _read(kind: type[T], body: bytes) -> T:
     """In a thread: ten thousand topics would hold up everybody else."""
-    return read_object(kind, loads(body))
+    return read_object(kind, loads(body, max_tokens=MAX_TOKENS_ASKED_FOR))

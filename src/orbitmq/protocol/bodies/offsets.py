@@ -163,7 +163,7 @@ class ConsumerStatusBody:
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        plain = _object(data)
+        plain = _object(data, fastjson.MAX_TOKENS)  # a broker reads what clients answer
         by_client = {c: QueueMap.read(table, int) for c, table in plain.get("consumerTable", {}).items()}
         return cls(QueueMap.read(plain.get("messageQueueTable", {}), int), by_client)
 
@@ -175,8 +175,8 @@ class OffsetTable(Body):
     offset_table: dict[str, dict[int, int]] = {}
 
 
-def _object(data: bytes) -> dict[str, Any]:
-    plain = fastjson.loads(data)
+def _object(data: bytes, max_tokens: int = fastjson.MAX_TOKENS_ASKED_FOR) -> dict[str, Any]:
+    plain = fastjson.loads(data, max_tokens=max_tokens)
     if not isinstance(plain, dict):
         raise BodyError("a JSON object is expected")
     return plain

@@ -8,7 +8,7 @@ import msgspec
 
 from orbitmq.errors import BodyError
 from orbitmq.protocol.bodies.base import Body
-from orbitmq.protocol.integers import Int32, Int64
+from orbitmq.protocol.integers import Int32, Int64, QueueId
 
 PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
@@ -73,7 +73,7 @@ class TopicQueueMapping(Body):
     bname: str | None = None
     epoch: Int64 = 0
     dirty: bool = False
-    curr_id_map: dict[Int32, Int32] = {}
+    curr_id_map: dict[QueueId, Int32] = {}
 
 
 class TopicTable(Body):
