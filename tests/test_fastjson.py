@@ -322,8 +322,16 @@ def test_what_strict_json_cannot_read_has_an_end() -> None:
 def test_what_strict_json_can_read_may_be_as_large_as_a_frame() -> None:
     numbers = list(range(MAX_TOKENS))
     assert loads(json.dumps(numbers).encode()) == numbers
-    bare = b"{" + b",".join(b"%d:%d" % (number, number) for number in range(MAX_TOKENS // 2)) + b"}"
-    assert len(loads(bare)) == MAX_TOKENS // 2
+
+
+def test_bare_integer_keys_are_as_many_as_any_table_of_a_stranger_has() -> None:
+    def table(count: int) -> bytes:
+        return b"{" + b",".join(b"%d:%d" % (number, number) for number in range(count)) + b"}"
+
+    assert len(loads(table(MAX_TOKENS - 10))) == MAX_TOKENS - 10
+    with pytest.raises(BodyError, match="more than 250,000 integer keys"):
+        loads(table(MAX_TOKENS))
+    assert len(loads(table(MAX_TOKENS), max_tokens=MAX_TOKENS_ASKED_FOR)) == MAX_TOKENS
 
 
 def test_a_registration_of_ten_thousand_topics_is_read_as_apaches_brokers_write_it() -> None:

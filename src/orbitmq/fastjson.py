@@ -121,8 +121,10 @@ def _parse(data: bytes, shape: Any, max_tokens: int) -> Any:
             raise
         except msgspec.DecodeError:
             pass
+        quoted = _with_quoted_integer_keys(data, max_tokens)
         try:
-            return msgspec.json.decode(_with_quoted_integer_keys(data), type=shape, strict=False)
+            if quoted != data:
+                return msgspec.json.decode(quoted, type=shape, strict=False)
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:
@@ -133,10 +135,16 @@ def _parse(data: bytes, shape: Any, max_tokens: int) -> Any:
     return msgspec.convert(_Reader(text, max_tokens).whole(), shape, strict=False, str_keys=True)
 
 
-def _with_quoted_integer_keys(data: bytes) -> bytes:
-    return _UP_TO_A_BARE_INTEGER_KEY.sub(
-        lambda found: found[1] if found[3] is None else b'%b%b"%b"' % (found[1], found[2], found[3]), data
-    )
+def _with_quoted_integer_keys(data: bytes, max_keys: int) -> bytes:
+    quoted, count = _UP_TO_A_BARE_INTEGER_KEY.subn(_quoted_key, data, max_keys)
+    if count >= max_keys:
+        raise BodyError(f"JSON with more than {max_keys:,} integer keys that are not quoted: send strict JSON instead")
+    return quoted
+
+
+def _quoted_key(found: re.Match[bytes]) -> bytes:
+    before, mark, key = found.groups()
+    return before if key is None else b'%b%b"%b"' % (before, mark, key)
 
 
 def _salted(value: Any) -> Any:
