@@ -24,9 +24,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+from orbitmq.storage.open_files import MappedFile
 from tests.crash.check import check_after_crash
 from tests.crash.kill_points import POINTS, KillAtLine, KillInFunction, die, install
 from tests.crash.ledger import Ledger, read_ledger
+from tests.crash.page_writes import writing_by_pages
 from tests.crash.workload import clock_of, write
 from tests.storage.faulty_disk import FaultyDisk
 
@@ -107,6 +109,8 @@ def _round(
 def _write(directory: Path, ledger_path: Path, random: Random, run: str, way: str, acks_before_writing: bool) -> None:
     ledger = Ledger(ledger_path)
     directory.mkdir(exist_ok=True)
+    if way != "clock":  # which may kill within a real call
+        MappedFile.write = writing_by_pages()  # type: ignore[method-assign,assignment]
     disk = FaultyDisk(directory) if way == "power" else None
     # At a power cut everything not synced is gone, or any part of it.
     pages = Random(run) if random.random() < 0.7 else None

@@ -36,6 +36,8 @@ POINTS = (
     Point("special append", "CommitLog._append_special", 10),
     Point("record write", "CommitLog._write", 10),
     Point("batch append", "CommitLog.append_batch", 5),
+    Point("large batch", "CommitLog.write_together", 2),
+    Point("page of a large batch", "MappedFile.write", 24),
     Point("file roll", "CommitLog._roll", 4),
     Point("file allocation", "LocalDisk.allocate", 4),
     Point("log flush", "LogFlusher.flush", 5),

@@ -22,7 +22,7 @@ def test_entries_of_a_killed_process_are_synced_before_the_checkpoint_vouches_fo
     tmp_path: Path, thorough: bool
 ) -> None:
     disk, clock = FaultyDisk(tmp_path), ManualClock()
-    settings = replace(config(tmp_path), prepare_next_segment=False)
+    settings = replace(config(tmp_path), prepare_next_segment=False, segment_bytes=16_384)
     store = Store(settings, HOST, clock=clock, disk=disk)
     for number in range(100):
         store.append("T", number % 3, b"x" * 300, b"UNIQ_KEY\x01u%d\x02" % number, 1, HOST)
@@ -49,7 +49,7 @@ def test_entries_of_a_killed_process_are_synced_before_the_checkpoint_vouches_fo
 def test_behind_the_first_of_several_holes_nothing_counts(tmp_path: Path) -> None:
     """The end of one file and the start of the next were lost, what follows was not: it was never synced either."""
     disk, clock = FaultyDisk(tmp_path), ManualClock()
-    settings = replace(config(tmp_path), prepare_next_segment=False)
+    settings = replace(config(tmp_path), prepare_next_segment=False, segment_bytes=16_384)
     store = Store(settings, HOST, clock=clock, disk=disk)
     store.append("T", 0, b"safe", b"", 1, HOST)
     store.flush()

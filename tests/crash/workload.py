@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from orbitmq.clock import ManualClock
 from orbitmq.message.batch import BatchMember
 from orbitmq.message.hosts import pack_host
+from orbitmq.storage.commit_log import LARGE_BATCH_BYTES
 from orbitmq.storage.config import FlushMode, StorageConfig
 from orbitmq.storage.json_file import JsonFile
 from orbitmq.storage.retention import Retention
@@ -26,6 +27,7 @@ HOST = pack_host("127.0.0.1", 10911)
 TOPICS = ("Orders", "Payments", "%RETRY%group")
 QUEUES = 3
 SAVED_KEY = "Orders@group"
+SEGMENT_BYTES = 3 * LARGE_BATCH_BYTES
 
 
 class LeapingClock:
@@ -51,9 +53,9 @@ def clock_of(directory: Path) -> Path:
 
 
 def config(directory: Path, flush_mode: FlushMode = FlushMode.ASYNC) -> StorageConfig:
-    """Files so small that every few appends roll one."""
+    """Files so small that every few appends roll one, yet a large batch has room."""
     plain = StorageConfig(
-        directory=directory, segment_bytes=16_384, queue_file_bytes=400, index_slots=997, index_entries=60
+        directory=directory, segment_bytes=SEGMENT_BYTES, queue_file_bytes=400, index_slots=997, index_entries=60
     )
     return replace(
         plain, flush_mode=flush_mode, flush_every_ms=2, queue_flush_every_ms=3, queue_flush_thorough_every_ms=9
@@ -100,9 +102,12 @@ class Writer:
 
     def append_batch(self) -> None:
         topic, queue_id = self._queue()
-        names = [self._next_id() for _ in range(self._random.randrange(1, 6))]
+        is_large = self._random.random() < 0.3  # enough to be written together
+        count = self._random.randrange(10, 15) if is_large else self._random.randrange(1, 6)
+        names = [self._next_id() for _ in range(count)]
         self._ledger.note(*(f"try {name} {topic} {queue_id}" for name in names))
-        members = [BatchMember(self._body(name), self._properties(name)) for name in names]
+        padding = b"." * (LARGE_BATCH_BYTES // count if is_large else 0)
+        members = [BatchMember(self._body(name) + padding, self._properties(name)) for name in names]
         done = self._store.append_batch(topic, queue_id, members, b"", 1, HOST)
         places = enumerate(zip(names, done.commit_log_offsets, strict=True), done.queue_offset)
         self._ledger.note(*(f"ack {name} {topic} {queue_id} {number} {at} {done.end}" for number, (name, at) in places))

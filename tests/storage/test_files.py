@@ -15,7 +15,7 @@ import pytest
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StorageError, StoreFull
 from orbitmq.storage.files import Disk, LocalDisk
-from orbitmq.storage.open_files import PAGE_BYTES, MappedFile, storage_error
+from orbitmq.storage.open_files import PAGE_BYTES, MappedFile, clear_pages, storage_error
 from orbitmq.storage.pages_ahead import BUSY_STEP_MS, STEP_BYTES, PagesAhead
 from tests.child import child
 from tests.storage.faulty_disk import FaultyDisk
@@ -27,6 +27,22 @@ if TYPE_CHECKING:
 @pytest.fixture(params=["local", "faulty"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
     return LocalDisk() if request.param == "local" else FaultyDisk(tmp_path)
+
+
+def test_pages_are_cleared_from_the_back_and_only_where_something_stands() -> None:
+    class Noting(bytearray):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            stored.append(key.start)
+            super().__setitem__(key, value)
+
+    stored: list[int] = []
+    memory = Noting(5 * PAGE_BYTES + 10)
+    for at in (0, 2 * PAGE_BYTES + 7, 5 * PAGE_BYTES + 9):
+        bytearray.__setitem__(memory, at, 1)
+    clear_pages(memory)
+    assert not any(memory)
+    assert stored == [5 * PAGE_BYTES, 2 * PAGE_BYTES, 0]
+    clear_pages(bytearray())
 
 
 def test_an_allocated_file_has_its_full_size_and_all_its_blocks(disk: Disk, tmp_path: Path) -> None:

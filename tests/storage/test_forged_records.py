@@ -10,7 +10,7 @@ import pytest
 
 from orbitmq.errors import StorageError
 from orbitmq.message.batch import BatchMember
-from orbitmq.message.record import encode_record, topic_field
+from orbitmq.message.record import MAGIC_V1, SIZE_AND_MAGIC, encode_record, topic_field
 from orbitmq.storage.open_files import MappedFile, storage_error
 from tests.storage.store_kit import BORN_HOST, bodies, open_store
 
@@ -52,16 +52,76 @@ def assert_nothing_forged(store: Store) -> None:
     assert store.queue_range("Secret", 0).max_offset == 0
 
 
-@pytest.mark.parametrize("head_bytes", range(HEAD))
-def test_an_append_that_was_killed_is_the_end(tmp_path: Path, head_bytes: int) -> None:
+def stored_parts_of_a_head() -> list[frozenset[int]]:
+    """Which of its bytes who was killed may have stored: a call of the system or a copy, front to back; Python, the last byte of each number
+    first; the accelerator, the magic before the size."""
+    calls = [range(count) for count in range(HEAD)]
+    python = [
+        *(range(4 - count, 4) for count in range(1, 4)),
+        *((0, 1, 2, 3, *range(8 - count, 8)) for count in range(1, 4)),
+    ]
+    return [frozenset(part) for part in (*calls, *python, range(4, 8))]
+
+
+@pytest.mark.parametrize("kept", stored_parts_of_a_head(), ids=lambda kept: "".join(map(str, sorted(kept))) or "none")
+def test_an_append_that_was_killed_is_the_end(tmp_path: Path, kept: frozenset[int]) -> None:
     store = open_large(tmp_path)
     store.append("T", 0, b"first", b"", 1, BORN_HOST)
-    at = put_forged(store)
-    patch(store, at + head_bytes, bytes(HEAD - head_bytes))  # those are stored last
+    at = store.log.end
+    # Wherever the part of its size that was stored leads to, a forged one is there.
+    body, size = bytearray(40_340), 0x9DF0
+    whole = SIZE_AND_MAGIC.pack(size, MAGIC_V1)
+    head = bytes(byte if number in kept else 0 for number, byte in enumerate(whole))
+    told: int = SIZE_AND_MAGIC.unpack(head)[0]
+    for place in {BODY_AT, told} if BODY_AT < told < size - 200 else {BODY_AT}:
+        data = forged(at + place)
+        body[place - BODY_AT : place - BODY_AT + len(data)] = data
+    assert store.append("T", 0, bytes(body), b"", 1, BORN_HOST).end == at + size
+    patch(store, at, head)
     store.abandon()
     with open_large(tmp_path) as again:
         assert again.log.end == at
+        assert again.recovered.damages == []
         assert_nothing_forged(again)
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(4, 8), (0, 4), (0, 8), (7, 8), (2, 6)],
+    ids=["the magic", "the size", "both", "the last byte", "half of each"],
+)
+@pytest.mark.parametrize("filler", [b"\0", b"\x7f"], ids=["zeroes", "others"])
+@pytest.mark.parametrize("topic", ["T", "T" * 200], ids=["V1", "V2"])
+def test_a_damaged_head_costs_its_message_and_nothing_else(
+    tmp_path: Path, start: int, end: int, filler: bytes, topic: str
+) -> None:
+    store = open_large(tmp_path)
+    store.append(topic, 0, b"first", b"", 1, BORN_HOST)
+    at = store.log.end
+    store.append(topic, 0, forged(at + BODY_AT) + bytes(9000), b"KEYS\x01k\x02", 1, BORN_HOST)
+    behind = store.log.end
+    store.append(topic, 0, b"second", b"", 1, BORN_HOST)
+    patch(store, at + start, filler * (end - start))
+    store.abandon()
+    with open_large(tmp_path) as again:
+        assert [(hole.start, hole.end) for hole in again.recovered.damages] == [(at, behind)]
+        assert_nothing_forged(again)
+        assert bodies(again, topic, 0) == [b"first", b"second"]
+
+
+def test_what_follows_a_lost_page_stays(tmp_path: Path) -> None:
+    store = open_large(tmp_path)
+    while store.log.end < 5 << 12:
+        store.append("T", 0, b"%07d" % store.log.end + b"x" * 700, b"", 1, BORN_HOST)
+    patch(store, 1 << 12, bytes(1 << 12))
+    store.abandon()
+    with open_large(tmp_path) as again:
+        (hole,) = again.recovered.damages
+        assert hole.start < 1 << 12 < 2 << 12 < hole.end < (2 << 12) + 800
+        found = [int(body[:7]) for body in bodies(again, "T", 0)]
+        assert found[0] == 0
+        assert hole.start not in found
+        assert hole.end in found
 
 
 @pytest.mark.parametrize("damage", [4096, 9000], ids=["in the body", "at its end"])
@@ -101,6 +161,28 @@ def test_a_slave_that_is_killed_takes_no_part_of_a_record_for_one(tmp_path: Path
             assert bytes(again.log.files.segments[0].memory[:end]) == data
 
 
+def test_a_slave_looks_into_no_body_while_the_record_behind_it_is_still_to_come(tmp_path: Path) -> None:
+    with open_large(tmp_path / "master") as master:
+        master.append("T", 0, b"first", b"", 1, BORN_HOST)
+        at = put_forged(master)
+        behind = master.log.end
+        master.append("T", 0, b"second", b"", 1, BORN_HOST)
+        patch(master, at + 4, bytes(4))
+        data = bytes(master.log.files.segments[0].memory[: master.log.end])
+        patch(master, at + 4, MAGIC_V1.to_bytes(4, "big", signed=True))
+    for cut in range(behind - 2, behind + 40, 3):
+        with open_large(tmp_path / f"slave-{cut}") as slave:
+            replica = slave.follow()
+            replica.append([(0, data[:cut])])
+            replica.index(cut)
+            assert replica.whole_end in (at, behind)
+            replica.append([(cut, data[cut:])])
+            replica.index(len(data))
+            assert replica.whole_end == len(data)
+            assert_nothing_forged(slave)
+            assert bodies(slave, "T", 0) == [b"first", b"second"]
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_page_that_a_power_cut_took_lets_nothing_out_of_a_body(tmp_path: Path, is_late: bool) -> None:
     store = open_large(tmp_path)
@@ -119,29 +201,37 @@ def test_a_page_that_a_power_cut_took_lets_nothing_out_of_a_body(tmp_path: Path,
         assert_nothing_forged(again)
 
 
-def test_a_refused_batch_stays_refused_though_the_disk_fails_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failing", [1, 2], ids=["first", "second"])
+def test_a_batch_that_the_disk_refused_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
+    """Neither a message of its own nor one that stood in a body, behind a smaller one that came in its place."""
     store = open_large(tmp_path)
     store.append("T", 0, b"first", b"", 1, BORN_HOST)
     write, calls = MappedFile.write, []
+    at = store.log.end
+    behind_second = at + BODY_AT + len(b"second") + 4
 
     def fail(file: MappedFile, parts: Sequence[bytes | memoryview], position: int) -> None:
         calls.append(position)
         whole = b"".join(parts)
-        if len(calls) <= 2:
-            write(file, [whole if len(calls) == 1 else whole[: len(whole) // 2]], position)
-        if len(calls) >= 2:
+        if len(calls) <= failing:
+            write(file, [whole if len(calls) < failing else whole[: len(whole) // 2]], position)
+        if len(calls) >= failing:
             raise storage_error("write", file.path, OSError(errno.EIO, "it failed"))
 
     with monkeypatch.context() as patched:
         patched.setattr(MappedFile, "write", fail)
+        members = [BatchMember(bytes(behind_second - at - BODY_AT) + forged(behind_second))]
+        members += [BatchMember(bytes([n]) * 1000) for n in range(40)]
         with pytest.raises(StorageError, match="it failed"):
-            store.append_batch("T", 0, [BatchMember(bytes([n]) * 1000) for n in range(40)], b"", 1, BORN_HOST)
-    assert len(calls) >= 2
-    store.append("T", 0, b"second", b"", 1, BORN_HOST)
-    end = store.log.end
+            store.append_batch("T", 0, members, b"", 1, BORN_HOST)
+    assert len(calls) >= failing
+    assert not any(store.log.files.segments[0].memory[at:])
+    end = store.append("T", 0, b"second", b"", 1, BORN_HOST).end
+    assert end == behind_second
     store.abandon()
     with open_large(tmp_path) as again:
         assert again.log.end == end
         assert bodies(again, "T", 0) == [b"first", b"second"]
+        assert_nothing_forged(again)

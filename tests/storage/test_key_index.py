@@ -111,6 +111,22 @@ def test_the_number_of_slots_can_be_told_from_a_file_that_begins_at_offset_zero(
     assert infer_slots(index.files[0].memory) == 40
 
 
+@pytest.mark.parametrize("records", [1, 2, 5, 30])
+def test_the_number_of_slots_is_told_though_the_rest_looks_like_an_entry(tmp_path: Path, records: int) -> None:
+    """With its first slot in use, a file that begins at offset 0 makes sense with fewer slots, too: entries of zeroes alone."""
+    slots, chance = 997, Random(20261116)
+    first = next(key for key in map(str, range(100_000)) if key_hash("t", key) % slots == 0)
+    for number in range(20):
+        index = KeyIndex(LocalDisk(), tmp_path / str(number), ManualClock(), slots=slots, entries=60)
+        index.put(0, 1000, "t", first, None)
+        offset = 0
+        for _ in range(1, records):
+            offset += chance.randrange(90, 3000)
+            index.put(offset, 1000, "t", f"{chance.random()}", None)
+        assert infer_slots(index.files[0].memory) == slots
+        index.close()
+
+
 def test_a_key_leads_to_its_records_newest_first_up_to_the_limit(tmp_path: Path) -> None:
     index = small(tmp_path)
     for number in range(30):

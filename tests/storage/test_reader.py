@@ -190,7 +190,7 @@ def test_damage_in_the_log_hides_only_what_it_hit(golden: Golden) -> None:
     victim = manifest["messages"][5]
     with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(victim["commitLogOffset"] + 4)
-        file.write(b"\x7f\x7f\x7f\x7f")
+        file.write(b"\0\0\0\0")
     with StoreReader(store) as reader:
         seen = [record.commit_log_offset for record in reader.records()]
         assert seen == [m["commitLogOffset"] for m in manifest["messages"] if m is not victim]

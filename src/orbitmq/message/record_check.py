@@ -14,6 +14,7 @@ from orbitmq.message.properties import RECORD_CRC, property_finder, property_num
 from orbitmq.message.record import (
     END_OF_FILE,
     FIXED_BYTES,
+    IPV6_EXTRA_BYTES,
     MAGIC_V1,
     MAX_V1_TOPIC,
     PROPERTY_CRC_BYTES,
@@ -27,6 +28,8 @@ from orbitmq.message.sysflags import HOSTS_MASK
 _QUICK: Final = struct.Struct(">iiI24xi44xI")
 _SHORT: Final = struct.Struct(">h")
 _UNSIGNED: Final = struct.Struct(">I")
+_UNSIGNED_SHORT: Final = struct.Struct(">H")
+_SYS_FLAG_AT: Final = 36
 _CRC_AT: Final = 8
 _CRC_MASK: Final = 0x7FFFFFFF
 _CRC_DIGITS: Final = 10
@@ -90,6 +93,27 @@ def valid_run(buffer: memoryview, at: int, end: int, at_most: int, *, check_crc:
         at = record_end
         at_most -= 1
     return starts, at
+
+
+def size_by_parts(buffer: memoryview, at: int, end: int) -> int | None:
+    """What the lengths of body, topic and properties add up to, whatever size and magic say; None: to more than there is."""
+    if end - at < FIXED_BYTES:
+        return None
+    hosts = _UNSIGNED.unpack_from(buffer, at + _SYS_FLAG_AT)[0] & HOSTS_MASK
+    body_at = at + USUAL_HEAD_BYTES + IPV6_EXTRA_BYTES * hosts.bit_count()
+    if body_at > end:
+        return None
+    topic_length_at = body_at + _UNSIGNED.unpack_from(buffer, body_at - 4)[0]
+    if topic_length_at + 4 > end:
+        return None
+    topic_at, topic_bytes = topic_length_at + 1, buffer[topic_length_at]
+    if topic_bytes == 0:  # no topic is empty: this is the first of the two bytes that a long one's length has
+        topic_at, topic_bytes = topic_length_at + 2, _UNSIGNED_SHORT.unpack_from(buffer, topic_length_at)[0]
+    behind_topic = topic_at + topic_bytes + 2
+    if behind_topic > end:
+        return None
+    behind = behind_topic + _UNSIGNED_SHORT.unpack_from(buffer, behind_topic - 2)[0]
+    return behind - at if behind <= end else None
 
 
 def _check_property_crc(buffer: memoryview, at: int, record_end: int, properties_at: int) -> None:

@@ -51,6 +51,7 @@ from orbitmq.message.sysflags import BORN_HOST_IPV6, HOSTS_MASK, INNER_BATCH, ST
 from orbitmq.storage.appended import AppendCode, Appended, AppendedBatch, out_of_range, refuse_batch, refuse_size
 from orbitmq.storage.config import FlushMode
 from orbitmq.storage.files import is_file_name
+from orbitmq.storage.open_files import clear_pages
 from orbitmq.storage.segmented_log import SegmentedLog
 from orbitmq.storage.write_pool import WritePool
 
@@ -379,20 +380,26 @@ class CommitLog:
         if position < 0 or position + size + BLANK_BYTES > len(self.memory):
             raise StorageError(f"{size} bytes at {at} do not fit into the file that begins at {self.segment_start}")
         file = self.files.segments[-1].file
-        file.write(headless, position)
         try:
+            file.write(headless, position)
             file.write(records, position)
         except StorageError:
-            self._take_heads_away(b"".join(records), position)
+            self._take_back(b"".join(records), position)
             raise
         self._written_together += size
 
-    def _take_heads_away(self, records: bytes, position: int) -> None:
-        """Through the map, where the pages are that were just written: another call may fail as well."""
-        at = 0
-        while at < len(records):
-            self.memory[position + at : position + at + len(_NO_HEAD)] = _NO_HEAD
-            at += SIZE_AND_MAGIC.unpack_from(records, at)[0]
+    def _take_back(self, records: bytes, position: int) -> None:
+        """So that no restart looks into what smaller records leave of it. Through the map: another call may fail as well.
+
+        The heads first, and from the back: who is killed meanwhile leaves whole records, if any.
+        """
+        heads = [0]
+        while heads[-1] < len(records):
+            heads.append(heads[-1] + SIZE_AND_MAGIC.unpack_from(records, heads[-1])[0])
+        memory = self.memory[position : position + len(records)]
+        for at in reversed(heads[:-1]):
+            clear_pages(memory[at : at + len(_NO_HEAD)])
+        clear_pages(memory)
 
     def read(self, offset: int, size: int) -> memoryview | None:
         """The bytes of a record that begins at `offset`; None if they are deleted, or not there yet."""

@@ -69,6 +69,7 @@ DEFAULT_ENTRIES: Final = 20_000_000
 _RESERVE_ENTRIES: Final = (1 << 20) // ENTRY.size
 _LOW_ENTRIES: Final = _RESERVE_ENTRIES // 2
 _MAX_INT: Final = 2**31 - 1
+_LEAST_LED_TO: Final = 0.8  # of the entries, by the slots of a file that makes sense
 
 
 def file_bytes(slots: int, entries: int) -> int:
@@ -367,37 +368,60 @@ def _swapped(values: Iterable[int]) -> array[int]:
 def infer_slots(memory: memoryview) -> int | None:
     """How many slots a file of unknown settings has; None for an empty one and for one that makes no sense.
 
-    The default unless its length says otherwise. Else by where the first entry stands, which holds the offset that the header
-    repeats: as many slots before it must be in use as the header says, and the entries must be led to by them.
+    The default unless its length says otherwise. Else by where the first entry stands, or the last: they hold the offsets that the
+    header repeats. Of all numbers of slots that agree with that, the one with which most of the file makes sense.
     """
     if len(memory) == file_bytes(DEFAULT_SLOTS, DEFAULT_ENTRIES):
         return DEFAULT_SLOTS
-    if len(memory) < HEADER.size:
+    if len(memory) < HEADER.size or (len(memory) - HEADER.size) % SLOT.size:
         return None
-    _, _, begin_offset, _, slots_used, next_entry = HEADER.unpack_from(memory)
+    _, _, begin_offset, end_offset, slots_used, next_entry = HEADER.unpack_from(memory)
     if next_entry <= 1:
         return None
-    wanted, image = struct.pack(">q", begin_offset), bytes(memory)
-    found = image.find(wanted, HEADER.size)
-    while found >= 0:
-        slots, odd = divmod(found - 4 - ENTRY.size - HEADER.size, SLOT.size)
-        room = len(image) - HEADER.size - SLOT.size * slots
-        fits = slots > 0 and not odd and room % ENTRY.size == 0 and room >= ENTRY.size * next_entry
-        if fits and _makes_sense(image, slots, slots_used, next_entry):
-            return slots
-        found = image.find(wanted, found + 1)
+    image = bytes(memory)
+    most = (len(image) - HEADER.size - ENTRY.size * next_entry) // SLOT.size
+    least = (len(image) - HEADER.size) // SLOT.size % (ENTRY.size // SLOT.size)
+    every = range(least, most + 1, ENTRY.size // SLOT.size)  # what they leave is a whole number of entries
+    if begin_offset:
+        guesses: tuple[Iterable[int], ...] = (_slots_before(image, 1, begin_offset),)
+    elif end_offset:  # the log's first record is in every zero of the file
+        guesses = (_slots_before(image, next_entry - 1, end_offset), every)
+    else:
+        guesses = (every,)
+    for guess in guesses:
+        sense = [(_sense(image, slots, slots_used, next_entry), slots) for slots in guess if slots and slots in every]
+        best = max(sense, default=((0.0, 0), 0))
+        if best[0][0] >= _LEAST_LED_TO:
+            return best[1]
     return None
 
 
-def _makes_sense(image: bytes, slots: int, slots_used: int, next_entry: int) -> bool:
-    """Whether a file read with so many slots agrees with itself, but for some damage that others shall name."""
+def _slots_before(image: bytes, number: int, offset: int) -> Iterator[int]:
+    """With how many slots the entry of that number is one of the record at `offset`."""
+    wanted = struct.pack(">q", offset)
+    found = image.find(wanted, HEADER.size)
+    while found >= 0:
+        slots, odd = divmod(found - SLOT.size - ENTRY.size * number - HEADER.size, SLOT.size)
+        if not odd:
+            yield slots
+        found = image.find(wanted, found + 1)
+
+
+def _sense(image: bytes, slots: int, slots_used: int, next_entry: int) -> tuple[float, int]:
+    """How well a file read with so many slots agrees with itself: the share of entries that slots lead to, and by how many slots in use it is off.
+
+    The share is 0 if it is off by more than some damage explains, which others shall name.
+    """
     entries_at = HEADER.size + SLOT.size * slots
-    newest = [value for (value,) in SLOT.iter_unpack(image[HEADER.size : entries_at])]
-    if abs(sum(value != 0 for value in newest) - slots_used) > 3 + slots_used // 10:
-        return False
     sample = range(1, min(next_entry, 100))
-    hashes = [SLOT.unpack_from(image, entries_at + ENTRY.size * number)[0] for number in sample]
-    led_to = [
-        number for number, hashed in zip(sample, hashes, strict=True) if number <= newest[hashed % slots] < next_entry
-    ]
-    return len(led_to) >= 0.8 * len(sample)
+    led_to = 0
+    for number in sample:
+        at = entries_at + ENTRY.size * number
+        hashed = SLOT.unpack_from(image, at)[0]
+        newest = SLOT.unpack_from(image, HEADER.size + SLOT.size * (hashed % slots))[0]
+        led_to += number <= newest < next_entry and any(image[at : at + ENTRY.size])
+    if led_to < _LEAST_LED_TO * len(sample):
+        return 0.0, 0
+    used = sum(value != 0 for (value,) in SLOT.iter_unpack(image[HEADER.size : entries_at]))
+    off = abs(used - slots_used)
+    return (led_to / len(sample), -off) if off <= 3 + slots_used // 10 else (0.0, 0)

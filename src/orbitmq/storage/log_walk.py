@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import MessageError
 from orbitmq.message.record import END_OF_FILE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
-from orbitmq.message.record_check import check_record, valid_run
+from orbitmq.message.record_check import check_record, size_by_parts, valid_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -110,7 +110,11 @@ def walk_runs(
             try:
                 size = check_record(memory, position, length, check_crc=check_crc, property_crc=property_crc)
             except MessageError as error:
-                resumed = behind_broken(segment, position)
+                resumed = whole = behind_broken(segment, position)
+                while whole < length and not _is_whole(segment, whole, check_crc, property_crc):
+                    whole = behind_broken(segment, whole)
+                if whole == length:
+                    resumed = length  # nothing is damaged: a kill left a part of a batch without heads
                 yield NoRecord(segment, segment.start + position, segment.start + resumed, error.message)
                 position = resumed
                 continue
@@ -121,23 +125,49 @@ def walk_runs(
             position += size
 
 
-def behind_broken(segment: Segment, position: int) -> int:
-    """Where the walk goes on, with a record at `position` that is not whole; the file's length if nothing follows."""
+def _is_whole(segment: Segment, position: int, check_crc: bool, property_crc: bool) -> bool:
+    memory = segment.memory
+    try:
+        check_record(memory, position, len(memory), check_crc=check_crc, property_crc=property_crc)
+    except MessageError:
+        return False
+    return True
+
+
+def behind_broken(segment: Segment, position: int, come: int | None = None) -> int:
+    """Where the walk goes on, with a record at `position` that is not whole; the file's length if nothing follows.
+
+    `come`: what lies from there on has not come yet, so nothing is known of it.
+    """
     memory, length = segment.memory, len(segment.memory)
     if not _names_its_place(segment, position):
         return next_record(segment, position + 1)
+    ends = _told_ends(segment, position)
+    if ends and come is not None and come < ends[0] + _OWN_OFFSET_AT + _LONG.size:
+        return length
+    for end in ends:
+        if _is_blank(segment, end) or _names_its_place(segment, end):
+            return end
+        head = bytes(memory[end : end + _OWN_OFFSET_AT])
+        if end == ends[0] and head == _ZEROES[: len(head)]:
+            return next_record(segment, end)  # it was the last one, or the start of the next is lost as well
+    if SIZE_AND_MAGIC.unpack_from(memory, position)[0] == 0:
+        return length  # as far as anybody can tell, it was being stored
+    return next_record(segment, position + 1)
+
+
+def _told_ends(segment: Segment, position: int) -> list[int]:
+    """Where the record ends that names its place, by all that it says of itself; the surest first.
+
+    Size and magic are stored last. Who was killed may have stored any part of them, and damage may hit them alone: where the magic
+    is not right, the lengths of the parts, which are the broker's word as well, tell more than the size does.
+    """
+    memory, length = segment.memory, len(segment.memory)
     size: int
     size, magic = SIZE_AND_MAGIC.unpack_from(memory, position)
-    if size == 0 or memory[position + SIZE_AND_MAGIC.size - 1] == 0:
-        return length  # it was being appended: these bytes are stored last, front to back
-    behind = position + size
-    if size > 0 and behind <= length:
-        if _is_blank(segment, behind) or _names_its_place(segment, behind):
-            return behind
-        head = bytes(memory[behind : behind + _OWN_OFFSET_AT])
-        if magic in (MAGIC_V1, MAGIC_V2) and head == _ZEROES[: len(head)]:
-            return length  # it was the last one: it was being copied, or is damaged
-    return next_record(segment, position + 1)
+    by_parts = size_by_parts(memory, position, length)
+    told = [size, by_parts] if magic in (MAGIC_V1, MAGIC_V2) else [by_parts, size]
+    return [position + told_size for told_size in told if told_size is not None and 0 < told_size <= length - position]
 
 
 def _names_its_place(segment: Segment, position: int) -> bool:
@@ -151,7 +181,7 @@ def _names_its_place(segment: Segment, position: int) -> bool:
 
 def _is_blank(segment: Segment, position: int) -> bool:
     try:
-        return check_record(segment.memory, position, len(segment.memory)) == END_OF_FILE
+        return check_record(segment.memory, position, len(segment.memory), check_crc=False) == END_OF_FILE
     except MessageError:
         return False
 

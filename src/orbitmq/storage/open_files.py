@@ -77,6 +77,18 @@ def _read_in(descriptor: int, start: int, end: int) -> None:
         os.close(descriptor)
 
 
+def clear_pages(memory: memoryview | bytearray) -> None:
+    """Zeroes, from the back: who is killed meanwhile leaves the start, which says how far reaches what must not be looked into.
+
+    Only where something stands: a store into a hole of a file that Java left sparse may find the disk full, and kill us.
+    """
+    for start in range((len(memory) - 1) // PAGE_BYTES * PAGE_BYTES, -1, -PAGE_BYTES):
+        end = min(start + PAGE_BYTES, len(memory))
+        blank = _ZEROES[: end - start]
+        if bytes(memory[start:end]) != blank:
+            memory[start:end] = blank
+
+
 class MappedFile:
     """A file as memory. `close` gives the descriptor back; the memory goes when the last view of it does."""
 

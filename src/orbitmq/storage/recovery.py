@@ -25,7 +25,7 @@ from orbitmq.message.record_check import check_record
 from orbitmq.storage.indexer import NEVER
 from orbitmq.storage.lock import LastExit
 from orbitmq.storage.log_walk import EndOfFile, NoRecord, Run, walk_runs
-from orbitmq.storage.open_files import PAGE_BYTES
+from orbitmq.storage.open_files import PAGE_BYTES, clear_pages
 
 if TYPE_CHECKING:
     from orbitmq.storage.checkpoint import Checkpoint
@@ -262,22 +262,17 @@ def clear_behind(log: CommitLog, end: int) -> None:
         raise StorageError(f"the log has no file for its end at {end}")
     position = max(0, end - segment.start)
     zero_windows = 0
+    written = []
     while position < len(segment.memory) and zero_windows < _ZERO_WINDOWS:
         window = segment.memory[position : position + _WINDOW_BYTES]
         if bytes(window) == _ZEROES[: len(window)]:
             zero_windows += 1
         else:
             zero_windows = 0
-            _clear_pages(window)
+            written.append(window)
         position += len(window)
-
-
-def _clear_pages(window: memoryview) -> None:
-    """Only where something stands: a store into a hole of a file that Java left sparse may find the disk full, and kill us."""
-    for start in range(0, len(window), PAGE_BYTES):
-        page = window[start : start + PAGE_BYTES]
-        if bytes(page) != _ZEROES[: len(page)]:
-            page[:] = _ZEROES[: len(page)]
+    for window in reversed(written):
+        clear_pages(window)
 
 
 def _rebuild_keys(config: StorageConfig, log: CommitLog, indexer: Indexer, end: int) -> None:

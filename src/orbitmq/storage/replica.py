@@ -195,7 +195,7 @@ class Replica:
             return file_is_whole
         if magic in (MAGIC_V1, MAGIC_V2) and limit < position + size <= len(segment.memory):
             return False
-        resumed = behind_broken(segment, position)
+        resumed = behind_broken(segment, position, None if file_is_whole else limit)
         if resumed >= limit and not file_is_whole:
             return False
         logger.error(
