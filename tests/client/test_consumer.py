@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -829,18 +830,21 @@ async def test_a_consumer_with_a_handler_cannot_be_iterated_over(client: Client)
         aiter(consumer)
 
 
+class Watching(ConsumeHook):
+    def __init__(self) -> None:
+        self.begun = 0
+        self.seen: list[Consuming] = []
+
+    def before_consume(self, consuming: Consuming) -> None:
+        self.begun += 1
+        consuming.context["mine"] = self.begun
+
+    def after_consume(self, consuming: Consuming) -> None:
+        assert consuming.context["mine"] in range(1, self.begun + 1)
+        self.seen.append(consuming)
+
+
 async def test_hooks_see_every_call_of_the_handler(cluster: ScriptedCluster, client: Client) -> None:
-    class Watching(ConsumeHook):
-        def __init__(self) -> None:
-            self.seen: list[Consuming] = []
-
-        def before_consume(self, consuming: Consuming) -> None:
-            consuming.context["mine"] = 1
-
-        def after_consume(self, consuming: Consuming) -> None:
-            assert consuming.context["mine"] == 1
-            self.seen.append(consuming)
-
     async def handler(message: ReceivedMessage) -> None:
         if message.attempt == 1:
             raise RetryLater
@@ -850,6 +854,41 @@ async def test_hooks_see_every_call_of_the_handler(cluster: ScriptedCluster, cli
     async with client.consumer("T", group="G", start="earliest", handler=handler, hooks=[hook]) as consumer:
         await eventually(lambda: consumer.stats.acked == 1)
     assert [type(one.error) for one in hook.seen] == [RetryLater, type(None)]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_hooks_see_every_message_of_an_iteration(cluster: ScriptedCluster, client: Client, orderly: bool) -> None:
+    """From when it is handed out until it is settled, in whatever way; settling it again tells them nothing new."""
+    hook, mistake = Watching(), ValueError("not this one")
+    for body in (b"processed", b"acked", b"failed", b"given back"):
+        cluster.broker.put("T", 0, body)
+    options: dict[str, Any] = {"orderly": orderly, "suspend": 0.01, "hooks": [hook]}
+    async with client.consumer("T", group="G", start="earliest", **options) as consumer:
+        settled = 0
+        async for message in consumer:
+            assert (hook.begun, len(hook.seen)) == (settled + 1, settled)
+            if message.body == b"processed" or message.attempt > 1:
+                async with message.process():
+                    pass
+            elif message.body == b"acked":
+                message.ack()
+                message.ack()
+            elif message.body == b"failed":
+                async with message.process():
+                    raise mistake
+            else:
+                await message.retry(3)
+            settled += 1
+            assert (hook.begun, len(hook.seen)) == (settled, settled)
+            if settled == 6:
+                break
+    found = {(one.messages[0].body, repr(one.error), one.group) for one in hook.seen}
+    later = repr(RetryLater(delay_level=3))
+    assert found == {
+        (b"processed", "None", "G"), (b"acked", "None", "G"), (b"failed", repr(mistake), "G"), (b"failed", "None", "G"),
+        (b"given back", later, "G"), (b"given back", "None", "G"),
+    }  # fmt: skip
+    assert all(one.seconds >= 0 for one in hook.seen)
 
 
 async def test_a_namespace_is_invisible_to_handlers(cluster: ScriptedCluster) -> None:

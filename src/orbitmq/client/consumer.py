@@ -23,6 +23,7 @@ from orbitmq.client.republishing import Republisher
 from orbitmq.client.settling import ConcurrentSettler, OrderlySettler
 from orbitmq.client.starting_points import offset_of
 from orbitmq.client.stats import ConsumerStats
+from orbitmq.client.watching import WatchedSettler, Watchers
 from orbitmq.client.workers import Workers
 from orbitmq.errors import AlreadyClosed, ConfigError
 from orbitmq.tasks import Once, Tasks, every
@@ -72,6 +73,7 @@ class Consumer:
         self._member: Membership | None = None
         self._inbox: Inbox = OrderlyInbox(needs_lock=not options.broadcasting) if options.orderly else ConcurrentInbox()
         self._settler: Settler | None = None
+        self._watched: WatchedSettler | None = None  # what settles, where hooks look on and there is no handler
         self._workers: Workers | None = None
         self._closed = asyncio.Event()
         self._closing = False
@@ -114,6 +116,8 @@ class Consumer:
         self._settler = settler
         if self._handler is not None:
             self._workers = Workers(self.group, self._handler, options, self._inbox, settler)
+        elif options.hooks:
+            self._watched = WatchedSettler(Watchers(options.hooks, self.group), settler)
         member = self._member = Membership(
             instance,
             self.group,
@@ -134,7 +138,7 @@ class Consumer:
         if self._workers is not None:
             self._workers.start()
         if isinstance(settler, ConcurrentSettler):
-            self._tasks.start(self._expire(member, settler), f"expiry of {self.group}")
+            self._tasks.start(self._expire(member, self._watched or settler), f"expiry of {self.group}")
 
     async def close(self) -> None:
         """Let running handlers end, commit what is done, leave the group. What was pulled and not handled is not lost.
@@ -196,6 +200,8 @@ class Consumer:
         messages = self._inbox.take_now(1) or await self._inbox.take(1)
         if not messages:
             raise StopAsyncIteration
+        if self._watched is not None:
+            self._watched.hand_out(messages[0])
         return messages[0]
 
     # ---- steering
@@ -266,7 +272,7 @@ class Consumer:
         member.subscriptions[name] = made
 
     def _deliver(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        held.settler = self._settler
+        held.settler = self._watched or self._settler
         self._inbox.put(held, messages)
 
     def _lock_renewed(self, held: ProcessQueue) -> None:
@@ -277,7 +283,7 @@ class Consumer:
         assert self._workers is not None
         return await self._workers.handle([message])
 
-    async def _expire(self, member: Membership, settler: ConcurrentSettler) -> None:
+    async def _expire(self, member: Membership, settler: Settler) -> None:
         seconds = self._options.consume_timeout_seconds
         await every(
             lambda: seconds,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from orbitmq.client.process_queue import ProcessQueue
-    from orbitmq.client.settling import ConcurrentSettler
+    from orbitmq.client.received import Settler
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ _AT_ONCE: Final = 16
 _LEVEL: Final = 3
 
 
-async def give_back_expired(queues: Iterable[ProcessQueue], settler: ConcurrentSettler, seconds: float) -> None:
+async def give_back_expired(queues: Iterable[ProcessQueue], settler: Settler, seconds: float) -> None:
     """Those at the head of a queue that were handed out longer than `seconds` ago."""
     now = asyncio.get_running_loop().time()
     for held in list(queues):

@@ -73,7 +73,7 @@ class Recall:
 
 
 class Consuming:
-    """One call of a handler: the messages it got, and how it ended."""
+    """One call of a handler, the messages it got, and how it ended; without a handler, one message until it was settled."""
 
     __slots__ = ("context", "error", "group", "messages", "seconds")
 
@@ -105,7 +105,7 @@ class ConsumeHook:
     """Override what you need."""
 
     def before_consume(self, consuming: Consuming) -> None:
-        """The handler is about to be called."""
+        """The handler is about to be called, or the message handed out."""
 
     def after_consume(self, consuming: Consuming) -> None:
-        """The handler returned, or raised `error`."""
+        """The handler returned, or raised `error`; or the message is about to be acked, or given back because of `error`."""

@@ -14,13 +14,12 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from orbitmq.client.hooks import Consuming
+from orbitmq.client.watching import Watchers
 from orbitmq.errors import OrbitError
 from orbitmq.tasks import is_cancelled
 
 if TYPE_CHECKING:
     from orbitmq.client.consumer_options import ConsumerOptions
-    from orbitmq.client.hooks import ConsumeHook
     from orbitmq.client.inbox import Inbox
     from orbitmq.client.received import ReceivedMessage, Settler
 
@@ -41,7 +40,7 @@ class Workers:
         self._count = options.concurrency
         self._batch_size = options.batch_size
         self._hooks = options.hooks
-        self._failed_hooks: set[int] = set()  # their ids: that they fail is said once
+        self._watchers = Watchers(options.hooks, group)
         self._inbox = inbox
         self._settler = settler
         self._threads: ThreadPoolExecutor | None = None
@@ -123,29 +122,10 @@ class Workers:
                 await asyncio.sleep(0)
 
     async def _handle_watched(self, messages: list[ReceivedMessage]) -> Exception | None:
-        consuming = Consuming(self._group, messages)
-        for hook in self._hooks:
-            try:
-                hook.before_consume(consuming)
-            except Exception as error:
-                self._tell_of_hook(hook, error)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        consuming.error = await self.handle(messages)
-        consuming.seconds = loop.time() - began
-        for hook in reversed(self._hooks):
-            try:
-                hook.after_consume(consuming)
-            except Exception as error:
-                self._tell_of_hook(hook, error)
-        return consuming.error if isinstance(consuming.error, Exception) else None
-
-    def _tell_of_hook(self, hook: ConsumeHook, error: Exception) -> None:
-        if id(hook) not in self._failed_hooks:
-            self._failed_hooks.add(id(hook))
-            logger.error(
-                "hook %r of group %s failed; its messages are handled all the same", hook, self._group, exc_info=error
-            )
+        watch = self._watchers.begin(messages)
+        error = await self.handle(messages)
+        watch.end(error)
+        return error
 
 
 def is_async(handler: Callable[..., Any]) -> bool:
