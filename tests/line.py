@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orbitmq.broker.broker import Broker
     from orbitmq.transport.connection import Connection
     from orbitmq.transport.server import Server
 
@@ -42,3 +43,22 @@ def connected(server: Server) -> tuple[Connection, Line]:
     connection, line = server._new_connection(), Line()
     connection.connection_made(line)
     return connection, line
+
+
+def swift_answer(broker: Broker, *frames: bytes) -> tuple[int, bytes]:
+    """Of these frames as one read: how many bytes the compiled loops take from its front, and what they answer."""
+    server = broker._servers[0]
+    swift = server._service.swift
+    assert swift is not None
+    connection, _ = connected(server)
+    taken, answers = swift(connection, b"".join(frames))
+    connection.connection_lost(None)
+    return taken, answers
+
+
+def plain_answer(server: Server, frame: bytes) -> bytes:
+    """What a server answers at once that has no such loops."""
+    connection, line = connected(server)
+    connection.data_received(frame)
+    connection.connection_lost(None)
+    return bytes(line.written)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import string
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +60,38 @@ def test_an_audit_names_what_is_weak_and_what_was_not_looked_up() -> None:
     said, is_weak = dependency_audit.lines(report)
     assert said == ["pip-audit: weak 1.0: PYSEC-1, mended in 1.1", "pip-audit: 1 packages could not be looked up"]
     assert is_weak
+
+
+SOME_TESTS = """
+import pytest
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    return tmp_path_factory.mktemp("shared")
+
+@pytest.mark.parametrize("number", range(2))
+def test_one(tmp_path, shared, number):
+    (tmp_path / "large").write_text("x")
+    (shared / f"large{number}").write_text("x")
+    assert number < %d
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+@pytest.mark.parametrize(("passing", "left"), [(2, 0), (1, 4)], ids=["all pass", "one fails"])
+def test_a_run_in_which_all_passed_leaves_no_files(tmp_path: Path, workers: str, passing: int, left: int) -> None:
+    (tmp_path / "test_some.py").write_text(SOME_TESTS % passing)
+    (tmp_path / "temporary").mkdir()
+    root = Path(__file__).parent.parent
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "-p", "no:cacheprovider", "-p", "tests.leftovers"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment |= {"PYTHONPATH": f"{root}:{root / 'src'}", "PYTEST_DEBUG_TEMPROOT": str(tmp_path / "temporary")}
+    done = subprocess.run(
+        [*command, "-n", workers, str(tmp_path / "test_some.py")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == (0 if passing == 2 else 1), done.stdout + done.stderr
+    assert len([path for path in (tmp_path / "temporary").rglob("large*") if path.is_file()]) == left

@@ -25,8 +25,8 @@ from orbitmq.transport.server import Server
 from tests.access.test_matrix import GUARDED, ROOT
 from tests.broker.kit import SEND_V2, configuration, running, send_header
 from tests.broker.test_express_mutations import said
-from tests.broker.test_swift_sends import accelerator, cut
-from tests.line import connected
+from tests.broker.test_swift_sends import cut
+from tests.line import connected, swift_answer
 from tests.mutations import mutated
 from tests.raw_client import until
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from orbitmq.access.users import Users
-
-__all__ = ["accelerator"]  # the fixture
 
 REQUESTS: Final = 300
 MUTATIONS: Final = 400
@@ -239,11 +237,7 @@ async def test_a_user_disabled_by_the_same_read_is_refused_as_soon_as_in_python(
 
 def taken(broker: Broker, *frames: bytes) -> int:
     """How many of these the compiled loop takes from the front of one read."""
-    swift = broker._servers[0]._service.swift
-    assert swift is not None
-    connection, _ = connected(broker._servers[0])
-    size, _ = swift(connection, b"".join(frames))
-    connection.connection_lost(None)
+    size, _ = swift_answer(broker, *frames)
     ends = [sum(map(len, frames[:count])) for count in range(len(frames) + 1)]
     return ends.index(size)
 

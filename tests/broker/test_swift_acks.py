@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from orbitmq.accelerated import SWITCH, compiled
+from orbitmq.accelerated import SWITCH
 from orbitmq.broker.leases.checkpoints import read_ack
 from orbitmq.clock import ManualClock
 from orbitmq.message.record import decode_records
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
 
 TIMERS = "rmq_sys_wheel_timer"
 QUEUES, MESSAGES_EACH = 3, 24
-
-
-@pytest.fixture
-def accelerator(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setenv(SWITCH, "1")
-    if compiled("acks") is None:
-        pytest.skip("orbitmq-accelerator is not installed: `make setup` builds it where there is a C compiler")
-    return monkeypatch
 
 
 def ack_fields(leased: Leased, **changes: object) -> dict[str, str]:

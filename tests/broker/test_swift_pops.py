@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from orbitmq.accelerated import SWITCH, compiled
+from orbitmq.accelerated import SWITCH
 from orbitmq.broker.routes import build_routes
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StorageError
@@ -23,7 +23,7 @@ from orbitmq.transport.server import Server
 from tests.broker.kit import SEND_V2, running, send_header, wire
 from tests.broker.lease_kit import ACK, POP, LeaseClient
 from tests.broker.test_swift_acks import ack_fields, acknowledged
-from tests.line import connected
+from tests.line import connected, plain_answer, swift_answer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,14 +41,6 @@ COUNTED = (
     "GROUP_CK_NUMS", "BROKER_CK_NUMS", "GROUP_ACK_NUMS", "BROKER_ACK_NUMS", "GROUP_GET_NUMS", "GROUP_GET_SIZE",
     "BROKER_GET_NUMS",
 )  # fmt: skip
-
-
-@pytest.fixture
-def accelerator(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setenv(SWITCH, "1")
-    if compiled("pops") is None:
-        pytest.skip("orbitmq-accelerator is not installed: `make setup` builds it where there is a C compiler")
-    return monkeypatch
 
 
 def pop_fields(group: str = "LG", **changes: Any) -> dict[str, str]:
@@ -88,18 +80,10 @@ class Both:
         self._ordinary = ordinary
 
     def swift(self, *frames: bytes) -> tuple[int, bytes]:
-        swift = self.broker._servers[0]._service.swift
-        assert swift is not None
-        connection, _ = connected(self.broker._servers[0])
-        taken, answers = swift(connection, b"".join(frames))
-        connection.connection_lost(None)
-        return taken, answers
+        return swift_answer(self.broker, *frames)
 
     def plain(self, frame: bytes) -> bytes:
-        connection, line = connected(self._ordinary)
-        connection.data_received(frame)
-        connection.connection_lost(None)
-        return bytes(line.written)
+        return plain_answer(self._ordinary, frame)
 
     def state_of(self, group: str) -> tuple[object, ...]:
         state = self.broker.state

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from orbitmq.accelerated import SWITCH, compiled
 from orbitmq.broker import pulling
 from orbitmq.broker.consumer_offsets import ConsumerOffsets
 from orbitmq.broker.routes import build_routes, build_swift
@@ -29,7 +28,7 @@ from orbitmq.storage.queue_index import QueueIndex
 from orbitmq.transport.server import Server
 from tests.broker.kit import LITE_PULL, MAX_OFFSET, PULL, SEND_V2, Wire, pull_header, running, wire
 from tests.golden_frames import golden_frames
-from tests.line import connected
+from tests.line import connected, plain_answer, swift_answer
 from tests.raw_client import raw_client, until
 
 if TYPE_CHECKING:
@@ -39,15 +38,10 @@ if TYPE_CHECKING:
     from orbitmq.broker.broker import Broker
     from orbitmq.protocol.headers.pull import PullMessage
 
+pytestmark = pytest.mark.usefixtures("accelerator")
+
 MESSAGES = 600
 LARGE_BYTES = 300_000  # more than is answered from one call of the system
-
-
-@pytest.fixture(autouse=True)
-def _accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "1")
-    if compiled("pulls") is None:
-        pytest.skip("orbitmq-accelerator is not installed: `make setup` builds it where there is a C compiler")
 
 
 class Filled:
@@ -60,18 +54,10 @@ class Filled:
 
     def swift(self, *frames: bytes) -> tuple[int, bytes]:
         """What the compiled way makes of one read."""
-        swift = self.broker._servers[0]._service.swift
-        assert swift is not None
-        connection, _ = connected(self.broker._servers[0])
-        taken, answers = swift(connection, b"".join(frames))
-        connection.connection_lost(None)
-        return taken, answers
+        return swift_answer(self.broker, *frames)
 
     def plain(self, frame: bytes) -> bytes:
-        connection, line = connected(self._ordinary)
-        connection.data_received(frame)
-        connection.connection_lost(None)
-        return bytes(line.written)
+        return plain_answer(self._ordinary, frame)
 
     def takes(self, header: PullMessage, code: int = PULL) -> bool:
         """Whether the compiled way takes it; then it must say what the ordinary one says."""

@@ -35,14 +35,6 @@ END_TRANSACTION = 37
 TOPICS = ("Orders", "Payments", "T" * 127)
 
 
-@pytest.fixture
-def accelerator(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setenv(SWITCH, "1")
-    if compiled("sends") is None:
-        pytest.skip("orbitmq-accelerator is not installed: `make setup` builds it where there is a C compiler")
-    return monkeypatch
-
-
 def some_send(number: int, chance: random.Random) -> bytes:
     """Most are usual. The others break a run: of another kind, with other letters, refused."""
     properties = {"UNIQ_KEY": f"7F0000010001{number:020X}", "TAGS": chance.choice("ab"), "WAIT": "true"}
