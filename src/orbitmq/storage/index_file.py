@@ -35,7 +35,7 @@ from orbitmq.errors import StorageError
 from orbitmq.message.tags import java_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from orbitmq.storage.open_files import MappedFile
 
