@@ -170,7 +170,7 @@ async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> N
     loop, threads = (
         asyncio.get_running_loop(),
         ThreadPoolExecutor(1),
-    )  # Spark's calls block; the broker lives on this loop
+    )  # Spark's calls block; the client lives on this loop
     spark = await loop.run_in_executor(threads, lambda: start_session("orbitmq demo"))
     FIGURES["seconds for Spark to start"] = f"{time.perf_counter() - started:.1f}"
     say(f"Spark {spark.version} is up after {time.perf_counter() - started:.1f} s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
 import signal
@@ -12,8 +13,10 @@ import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -129,10 +132,30 @@ def test_an_archive_is_replayed_at_a_rate_with_its_keys_and_where_it_came_from(
         assert copy.properties["region"] == "eu"
         assert copy.properties["REPLAY_STORED_MS"] == str(original.stored.stored_at_ms)
         assert copy.message_id != original.message_id
-    printed = run("replay", "-t", "Played2", "--to", "Played3", "--keys", "id", "--no-origin")
+    printed = run("replay", "-t", "Played2", "--to", "Played3", "--keys", "id", "--no-origin", "--from", "1h")
     assert "sent 10 messages" in printed
     assert {message.keys[0] for message in received(server, "Played3", 10)} == {copy.message_id for copy in copies}
+    assert "sent 0 messages" in run("replay", "-t", "Played2", "--to", "Played3", "--until", "1h")
+    assert "sent 0 messages" in run("replay", "-t", "Played2", "--to", "Played3", "--tags", "none")
     assert "give --to" in run("replay", "-t", "Played", code=2)
+
+
+def test_a_replay_sends_nothing_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, sent, at = 0.0, 0, []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(replaying, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    batch = pa.RecordBatch.from_arrays([pa.array(range(1000))], names=["number"])
+    for piece in replaying._paced(iter([batch, batch]), 100.0):
+        assert sent <= 100.0 * now + 1e-6
+        sent += piece.num_rows
+        at.append(now)
+    assert (sent, round(now)) == (2000, 20)
+    assert max(later - before for before, later in itertools.pairwise(at)) < 1, "no long pauses and bursts"
+    assert [piece.num_rows for piece in replaying._paced(iter([batch]), None)] == [1000]
 
 
 def test_a_replay_that_was_interrupted_goes_on_and_repeats_carry_the_same_ids(
@@ -209,12 +232,21 @@ async def test_dead_letters_are_counted_and_sent_again_by_a_rule(run: Any, serve
         .invoke(cli, ["spark", "dlq", "unlucky", *rule, "--resend", "--dry-run", "-n", server.address])
         .output
     )
-    (resent,) = json.loads(run("dlq", "unlucky", *rule, "--resend", "--yes", "-o", "json"))
+    assert "sent 2 messages to group unlucky alone" in run("dlq", "unlucky", *rule, "--resend", "--yes")
+    to_group = received(server, "%RETRY%unlucky", 2)
+    assert sorted((message.body, message.properties["RETRY_TOPIC"]) for message in to_group) == [
+        (b"body 3", "Failing"),
+        (b"body 5", "Failing"),
+    ]
+    assert len(received(server, "Failing", 6)) == 6, "other groups do not get them again"
+    (resent,) = json.loads(run("dlq", "unlucky", *rule, "--resend", "--to-all", "--yes", "-o", "json"))
     assert resent["messages"] == 2
     again = received(server, "Failing", 8)
     assert sorted(message.body for message in again)[-1] == b"body 5"
     assert len(again) == 8
-    assert "sent 3 messages" in run("dlq", "unlucky", "--where", "tags = 'bad'", "--resend", "--yes")
+    assert "for every group" in run("dlq", "unlucky", "--where", "tags = 'bad'", "--resend", "--to-all", "--yes")
+    assert "group 'lucky' has no dead letters" in run("dlq", "lucky", code=4)
+    assert "--to-all goes with --resend" in run("dlq", "unlucky", "--to-all", code=2)
     ids = Counter(message.properties.get(DEDUP_ID) for message in received(server, "Failing", 11))
     del ids[None]  # as they were sent at first
     assert sorted(ids.values()) == [1, 2, 2], "a letter has its own id, whatever it was chosen with"

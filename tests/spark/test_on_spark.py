@@ -164,6 +164,30 @@ def test_frames_are_written_repeats_dropped_and_streams_copied(
     assert run_ids == {str(query.id)}, "ids are of the query that wrote last"
 
 
+def test_a_stream_without_repeats_keeps_what_was_stored_long_before_what_it_has_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A queue, a topic or a broker that is read later than others is no repeat."""
+    with Server() as server:
+        send(server, "Early", ["early"], properties={DEDUP_ID: "e"})
+        server.clock.advance(hours=3)
+        for number in range(2):
+            send(server, "Late", [f"late {number}"])
+
+        def copy(pattern: str) -> None:
+            options = {"subscribePattern": pattern, "failOnDataLoss": "false"}
+            frame = drop_repeats(stream(spark, server, **options), within="1 hour")
+            writing = frame.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+            writing = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+            writing.start().awaitTermination()
+
+        copy("Late")
+        copy("Late|Early")
+        found = spark.read.parquet(str(tmp_path / "out"))
+    assert sorted(bytes(row.body) for row in found.collect()) == [b"early", b"late 0", b"late 1"]
+    assert set(found.columns).isdisjoint({"__dedup_id", "__dedup_seen"})
+
+
 def test_frames_that_one_micro_batch_writes_have_ids_of_their_own(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:

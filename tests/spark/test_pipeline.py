@@ -71,8 +71,64 @@ def test_a_scaffolded_pipeline_runs_as_it_is_and_goes_on_where_it_was(
     assert "clean: 3 rows read" in printed
     assert "not met by 1 rows: length(text) > 0" in printed
     send(server, "Words", [b"three"])
+    # as pipelines were kept at first: by the place of a sink in the file
+    checkpoint = tmp_path / "p" / "checkpoint"
+    (own,) = checkpoint.iterdir()
+    own.rename(checkpoint / "0-clean")
     assert "clean: 1 rows read" in run("run", file)
     assert texts(tmp_path / "p" / "out", "text") == ["one", "three", "two"]
+    # another sink comes before it
+    screen = '[[sink]]\ntable = "clean"\nformat = "console"\n\n[[sink]]'
+    pipeline = tmp_path / "p" / "pipeline.toml"
+    pipeline.write_text(pipeline.read_text().replace("[[sink]]", screen, 1))
+    send(server, "Words", [b"four"])
+    assert 'name = "0-clean"' in run("run", file, code=1)
+    assert texts(tmp_path / "p" / "out", "text") == ["one", "three", "two"]
+    (checkpoint / "0-clean").rename(checkpoint / own.name)
+    printed = run("run", file)
+    assert "clean (parquet out): 1 rows read" in printed
+    assert "not met by 1 rows on their way to clean (console): length(text) > 0" in printed
+    assert texts(tmp_path / "p" / "out", "text") == ["four", "one", "three", "two"]
+    own.rename(tmp_path / "away")
+    assert "out holds what a query of another checkpoint wrote" in run("run", file, code=1)
+
+
+def test_what_is_no_stream_is_written_once_or_replaced_and_its_rules_are_counted(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "in.csv").write_text("body\n1\n2\n3\n")
+    file = tmp_path / "pipeline.toml"
+    text = f"""
+name = "whole"
+checkpoint = "checkpoint"
+connection = {{ nameServer = "{server.address}" }}
+source = [{{ name = "a", format = "csv", path = "in.csv", options = {{ header = true }} }}]
+transform = [{{ name = "b", sql = "SELECT * FROM a WHERE body < 3" }}]
+expect = [{{ table = "a", rule = "body > 1", otherwise = "drop" }}, {{ table = "b", rule = "false", otherwise = "count" }}]
+sink = [
+  {{ table = "a", format = "parquet", path = "out" }},
+  {{ table = "b", format = "rocketmq", options = {{ topic = "Whole" }} }},
+  {{ table = "b", format = "console" }},
+]
+"""
+    file.write_text(text)
+    assert "has no stream that could go on" in run("run", str(file), "--continuous", code=1)
+    assert not (tmp_path / "out").exists()
+    printed = run("run", str(file))
+    told = ["a: 2 rows written", "b (rocketmq Whole): 1 rows written", "not met by 1 rows: body > 1"]
+    assert [line for line in printed.splitlines() if line in [*told, "not met by 1 rows: false"]] == [
+        *told,
+        "not met by 1 rows: false",
+    ]
+    assert 'mode = "complete" replaces them' in run("run", str(file), code=1)
+    assert texts(tmp_path / "out", "body") == ["2", "3"], "not once more"
+    file.write_text(text.replace('path = "out"', 'path = "out", mode = "complete"'))
+    assert "all rows of b were written to Whole before" in run("run", str(file), code=1)
+    only_files = [line for line in text.splitlines() if "Whole" not in line and "console" not in line]
+    file.write_text("\n".join(only_files).replace('path = "out"', 'path = "out", mode = "complete"'))
+    (tmp_path / "in.csv").write_text("body\n1\n9\n")
+    assert "a: 1 rows written" in run("run", str(file))
+    assert texts(tmp_path / "out", "body") == ["9"]
 
 
 def test_json_becomes_columns_and_rows_go_to_files_and_to_a_topic(
@@ -178,7 +234,7 @@ pipeline.sink("named", "delta", path="table")
     wanted = [(number, {1: "first", 2: "second"}.get(number)) for number in range(10)]
     assert held() == wanted
     # A batch that the table has got, and Spark does not know of: its checkpoint is as before the last commit.
-    for commit in (tmp_path / "checkpoint" / "0-named" / "commits").iterdir():
+    for commit in (tmp_path / "checkpoint").glob("named-delta-*/commits/*"):
         commit.unlink()
     run("run", str(file))
     assert held() == wanted
@@ -268,7 +324,8 @@ pipeline.sink("late", "console")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import nowhere_at_all", "cannot be run: No module named"),
+        ("import nowhere_at_all", "cannot be run: ModuleNotFoundError: No module named"),
+        ("import os\nos.environ['NO_SUCH_NAME']", "cannot be run: KeyError: 'NO_SUCH_NAME'"),
         ("x = 1", "has 0 pipelines"),
         (
             "from orbitmq.spark import Pipeline\np = Pipeline('n', checkpoint='c')\np.source('a', 'csv', path='x')\n"
@@ -296,6 +353,12 @@ def test_what_is_wrong_with_the_code_is_said(tmp_path: Path, text: str, message:
         (('sql = "SELECT * FROM a"', 'python = "t.py:f", from = "x"'), "there are a"),
         (('format = "console"', 'format = "csv"'), "no path"),
         (('format = "console"', 'format = "iceberg"'), "no path"),
+        (('format = "console" }', 'format = "console" }, { table = "b", format = "console" }'), "are the same.*a name"),
+        (('format = "console"', 'format = "console", name = "../x"'), "has the name"),
+        (
+            ('format = "console" }', 'format = "csv", path = "o" }, { table = "a", format = "json", path = "o/" }'),
+            "two sinks write files to o",
+        ),
         (('sql = "SELECT * FROM a"', 'avro = "a.avsc", json = "a.ddl", from = "a"'), "one of sql, python"),
         (('sql = "SELECT * FROM a"', 'avro = "a.avsc", from = ["a", "a"]'), "from several tables"),
         (('name = "n"', 'name = '), "TOML|Invalid"),

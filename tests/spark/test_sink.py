@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from orbitmq.errors import ConfigError, MessageError, RequestFailed
-from orbitmq.message.properties import DELAY, SHARDING_KEY, TIMER_DELAY_MS, TIMER_DELIVER_MS, decode_properties
+from orbitmq.message.properties import DELAY, SHARDING_KEY, decode_properties
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer
 from orbitmq.protocol.headers.send import SendReceipt
@@ -156,30 +157,80 @@ def test_a_row_may_bring_the_id_that_its_repeats_share(server: Server) -> None:
         write(server, frame(body=[b"x"], dedupId=["a\x01b"]), topic="Named")
 
 
-def test_delays_become_levels_where_there_is_one_and_timers_elsewhere() -> None:
-    def properties(**columns: Any) -> list[dict[str, str]]:
-        batch = frame(body=[b"x"] * len(next(iter(columns.values()))), **columns)
-        options = sink_options({"nameServer": "n:1", "topic": "T"})
-        ids = [f"id{number}" for number in range(batch.num_rows)]
-        rows, refused = encode_rows(batch, {name: name for name in batch.schema.names}, options, ids, None)
-        assert refused.reasons == []
-        assert rows.properties is not None
-        return [decode_properties(text.as_py()) for text in rows.properties]
-
-    seconds = properties(delay=pa.array([10.0, 12.5, None, 0.0]))
-    assert seconds[0] == {"UNIQ_KEY": "id0", DELAY: "3"}
-    assert seconds[1] == {"UNIQ_KEY": "id1", TIMER_DELAY_MS: "12500"}
-    assert seconds[2:] == [{"UNIQ_KEY": "id2"}, {"UNIQ_KEY": "id3"}]
-    intervals = properties(delay=pa.array([timedelta(minutes=1), timedelta(days=2)], pa.duration("us")))
-    assert [row.get(DELAY, row.get(TIMER_DELAY_MS)) for row in intervals] == ["5", "172800000"]
-    at = datetime(2030, 1, 1, tzinfo=UTC)
-    assert properties(deliverAt=pa.array([at], pa.timestamp("us", "UTC")))[0][TIMER_DELIVER_MS] == "1893456000000"
-    assert properties(delayLevel=pa.array([2, 0], pa.int32()))[0][DELAY] == "2"
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+DELAYS: list[tuple[dict[str, pa.Array], list[Any]]] = [
+    ({"delay": pa.array([10.0, 12.5, None, 0.0])}, [timedelta(seconds=10), timedelta(seconds=12.5), None, None]),
+    ({"delay": pa.array([timedelta(days=2)], pa.duration("us"))}, [timedelta(days=2)]),
+    ({"deliverAt": pa.array([AT, None], pa.timestamp("us", "UTC"))}, [AT, None]),
+    ({"delayLevel": pa.array([2, 0, None, 40], pa.int32())}, ["2", None, None, "40"]),
+]
 
 
-def test_delayed_rows_are_sent_and_come_when_their_time_has_come(server: Server) -> None:
-    write(server, frame(body=[b"now", b"later"], delayLevel=pa.array([0, 5], pa.int32())), topic="Delayed")
-    assert bodies(read(server, subscribe="Delayed")) == ["now"]
+@pytest.mark.parametrize(("columns", "wanted"), DELAYS)
+def test_delays_are_left_to_the_client_which_knows_what_a_broker_can(
+    columns: dict[str, pa.Array], wanted: list[Any]
+) -> None:
+    batch = frame(body=[b"x"] * len(wanted), **columns)
+    options = sink_options({"nameServer": "n:1", "topic": "T"})
+    ids = [f"id{number}" for number in range(len(wanted))]
+    rows, refused = encode_rows(batch, {name: name for name in batch.schema.names}, options, ids, None)
+    assert refused.reasons == []
+    assert rows.properties is not None
+    properties = [decode_properties(text.as_py()) for text in rows.properties]
+    if rows.when is None:
+        assert [row.get(DELAY) for row in properties] == wanted
+    else:
+        assert rows.when.to_pylist() == wanted
+        assert all(row.keys() == {"UNIQ_KEY"} for row in properties), "no property says it: that is the client's"
+    assert list(rows.travels_alone) == [one is not None for one in wanted]
+    below = frame(body=[b"x"], delay=pa.array([-1.0]))
+    assert encode_rows(below, {"body": "body", "delay": "delay"}, options, ids[:1], None)[1].reasons == [
+        "its delay is negative"
+    ]
+
+
+def arrived(server: Server, topic: str, count: int) -> list[str]:
+    deadline = time.monotonic() + 60
+    while len(found := bodies(read(server, subscribe=topic))) < count:
+        assert time.monotonic() < deadline, f"only {found} came"
+        time.sleep(0.02)
+    return found
+
+
+def test_delayed_rows_come_when_their_time_has_come() -> None:
+    # Levels that mean something else than usual: ten seconds are asked of the timer, not of "the third level".
+    with Server(settings={"messageDelayLevel": "1s 5s 2h 1h"}) as server:
+        at = datetime.fromtimestamp(server.clock.now_ms() / 1000, UTC) + timedelta(minutes=30)
+        level = pa.array([0, 4], pa.int32())
+        write(server, frame(body=[b"now", b"an hour"], delayLevel=level), topic="Delayed")
+        write(server, frame(body=[b"ten minutes"], delay=pa.array([600.0])), topic="Delayed")
+        write(
+            server, frame(body=[b"half an hour"], deliverAt=pa.array([at], pa.timestamp("us", "UTC"))), topic="Delayed"
+        )
+        assert arrived(server, "Delayed", 1) == ["now"]
+        server.clock.advance(minutes=10, seconds=2)
+        assert arrived(server, "Delayed", 2) == ["now", "ten minutes"]
+        server.clock.advance(minutes=20)
+        assert arrived(server, "Delayed", 3) == ["half an hour", "now", "ten minutes"]
+        server.clock.advance(minutes=30)
+        assert len(arrived(server, "Delayed", 4)) == 4
+
+
+def test_a_broker_without_timers_is_asked_for_levels_or_for_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 4.x broker would ignore the property of a timer, and deliver at once."""
+
+    async def no(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr("orbitmq.client.instance.Instance.all_are_5", no)
+    with pytest.raises(MessageError, match=r"no delay level of a 4\.x broker is 12\.5 s long"):
+        write(server, frame(body=[b"x"], delay=pa.array([12.5])), topic="Level")
+    with pytest.raises(MessageError, match=r"a 4\.x broker delivers at no given moment"):
+        write(server, frame(body=[b"x"], deliverAt=pa.array([AT], pa.timestamp("us", "UTC"))), topic="Level")
+    write(server, frame(body=[b"now", b"waits"], delay=pa.array([None, 7200.0])), topic="Level")
+    assert bodies(read(server, subscribe="Level")) == ["now"]
 
 
 BAD = frame(

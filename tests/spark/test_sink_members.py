@@ -23,18 +23,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("loops")
 
 PROPERTIES = pa.map_(pa.string(), pa.string())
-MAX_BODY = 12
+MOST = 400  # bytes of a message
 SEPARATORS = {"\x01", "\x02"}
 
 TEXTS = st.none() | st.sampled_from(["", "a", "paid", "ä€", "x\x01y", "z\x02"])
 USUAL_TEXTS = st.none() | st.sampled_from(["", "a", "paid", "ä€"])
-NAMES = st.sampled_from(["region", "shop", "TAGS", "KEYS", "UNIQ_KEY", DEDUP_ID, "ö"])
+TOO_MUCH = st.sampled_from([b"x" * (MOST + 1), b"x" * (MOST - 30)])  # by itself, and with its head and properties
+NAMES = st.sampled_from(["region", "shop", "TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", DEDUP_ID, "ö"])
 
 
 def rows(texts: st.SearchStrategy[str | None], names: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Any]]:
     values = texts if texts is TEXTS else st.sampled_from(["eu", "a\x01b", "ü"])
     return st.fixed_dictionaries({
-        "body": st.binary(min_size=1, max_size=MAX_BODY) if texts is not TEXTS else st.none() | st.binary(max_size=14),
+        "body": st.binary(min_size=1, max_size=12) if texts is not TEXTS else st.none() | st.binary(max_size=14) | TOO_MUCH,
         "tags": texts,
         "keys": texts,
         "orderKey": texts,
@@ -54,24 +55,26 @@ def frame(chosen: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     )
 
 
-def plainly(row: dict[str, Any], number: int) -> bytes | None:
+def plainly(row: dict[str, Any], number: int, most: int = MOST) -> bytes | None:
     """The member, or None for a row that cannot be sent."""
     body = row["body"]
     texts = [("UNIQ_KEY", f"id{number}"), (DEDUP_ID, f"repeat-{number}")]
     texts += [("TAGS", row["tags"]), ("__SHARDINGKEY", row["orderKey"]), ("KEYS", row["keys"])]
-    if not body or len(body) > MAX_BODY or any(SEPARATORS & set(text or "") for _, text in texts):
+    if not body or any(SEPARATORS & set(text or "") for _, text in texts):
         return None
-    entries = [(name, value) for name, value in row["properties"] or () if name not in LEFT_OUT]
+    left_out = LEFT_OUT | {"__SHARDINGKEY"}  # the column says it
+    entries = [(name, value) for name, value in row["properties"] or () if name not in left_out]
     if any(not name or SEPARATORS & set(name) or not value or "\x02" in value for name, value in entries):
         return None
     written = [(name, text) for name, text in texts if text] + entries
     properties = "".join(f"{name}\x01{value}\x02" for name, value in written).encode()
-    return encode_batch([BatchMember(body, properties)])
+    member = encode_batch([BatchMember(body, properties)])
+    return member if len(member) <= most else None
 
 
-def encoded(batch: pa.RecordBatch) -> tuple[list[bytes], list[int]]:
+def encoded(batch: pa.RecordBatch, most: int = MOST) -> tuple[list[bytes], list[int]]:
     """The members, and the numbers of the rows that were refused."""
-    options = sink_options({"nameServer": "n:1", "topic": "T", "maxMessageBytes": str(MAX_BODY)})
+    options = sink_options({"nameServer": "n:1", "topic": "T", "maxMessageBytes": str(most)})
     ids = [f"id{number}" for number in range(batch.num_rows)]
     repeats = pa.array([f"repeat-{number}" for number in range(batch.num_rows)], pa.string())
     found, refused = encode_rows(batch, {name: name for name in batch.schema.names}, options, ids, repeats)
@@ -96,7 +99,7 @@ def test_a_part_of_a_frame_is_encoded_as_if_it_were_a_frame(chosen: list[dict[st
 @given(USUAL_ROWS)
 def test_the_compiled_loop_where_there_is_one_takes_usual_rows(chosen: list[dict[str, Any]]) -> None:
     batch = frame(chosen)
-    members = compiled_members(batch.column("body"), [], batch.column("properties"), MAX_BODY)
+    members = compiled_members(batch.column("body"), [], batch.column("properties"), MOST)
     assert (members is not None) == (compiled("members") is not None)
 
 
@@ -105,9 +108,10 @@ def test_properties_up_to_the_most_that_a_record_holds_are_taken() -> None:
         return {"body": b"x", "tags": "t" * size, "keys": None, "orderKey": None, "properties": None}
 
     room = 32_767 - len(f"UNIQ_KEY\x01id0\x02{DEDUP_ID}\x01repeat-0\x02TAGS\x01\x02")
-    members, refused = encoded(frame([tagged(room)]))
-    assert (members, refused) == ([plainly(tagged(room), 0)], [])
-    assert encoded(frame([tagged(room + 1)])) == ([], [0])
+    plenty = 1 << 20
+    members, refused = encoded(frame([tagged(room)]), plenty)
+    assert (members, refused) == ([plainly(tagged(room), 0, plenty)], [])
+    assert encoded(frame([tagged(room + 1)]), plenty) == ([], [0])
 
 
 def test_large_frames_are_encoded_in_even_parts_of_a_few_megabytes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -30,8 +31,10 @@ from orbitmq.admin.topics import TopicPlan, update_topic
 from orbitmq.errors import ConfigError, MessageError, RequestFailed, StorageError, TransportError
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.spark.access import link
-from orbitmq.spark.planning import RangesPartition
-from orbitmq.spark.queue_offsets import from_json
+from orbitmq.spark.bounds import within
+from orbitmq.spark.discovery import Extent
+from orbitmq.spark.planning import QueueRange, RangesPartition
+from orbitmq.spark.queue_offsets import from_json, to_json
 from orbitmq.spark.range_reading import RangeReader, Segment
 from orbitmq.spark.schema import COLUMNS
 from orbitmq.sync import connect
@@ -410,6 +413,89 @@ def test_a_slave_is_read_when_there_is_no_master(server: Server) -> None:
                     rows_of(reader, partitions)
         finally:
             brokers["test"] = {0: brokers["test"][1]}
+
+
+@contextlib.contextmanager
+def without_master(server: Server) -> Iterator[None]:
+    """What a route says while the master is away: who answers is a slave."""
+    brokers = link(batch_reader(server, subscribe="any").options.access).cluster.brokers
+    address = brokers["test"][0]
+    brokers["test"] = {1: address}
+    try:
+        yield
+    finally:
+        brokers["test"] = {0: address}
+
+
+def ahead_of(server: Server, topic: str) -> dict[str, Any]:
+    """A checkpoint that has read three messages more than there are, in each queue."""
+    ends = from_json(stream_reader(server, subscribe=topic).initialOffset())
+    return to_json({queue: offset + 3 for queue, offset in ends.items()})
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_slave_that_is_behind_its_dead_master_is_no_loss_and_nothing_is_read_again(
+    server: Server, caplog: pytest.LogCaptureFixture, strict: str
+) -> None:
+    topic = f"Behind-{strict}"
+    send(server, topic, ["1", "2"])
+    ahead = ahead_of(server, topic)
+    for pick in ({"subscribe": topic}, {"subscribePattern": topic}):
+        reader = stream_reader(server, **pick, failOnDataLoss=strict)
+        in_one_go = stream_reader(server, **pick, failOnDataLoss=strict)
+        with without_master(server):
+            assert step(reader, ahead) == (ahead, []), "its queues wait where they are"
+            in_one_go.prepareForTriggerAvailableNow()
+            assert step(in_one_go, ahead) == (ahead, [])
+        assert "not read until its master is back" in caplog.text
+    held = {queue: Extent(0, 1, is_whole=False) for queue in from_json(ahead)}
+    for queue, offset in from_json(ahead).items():
+        assert within(reader.options, queue, offset, held[queue], "the archive") == offset
+    with without_master(server):
+        only_masters = stream_reader(server, subscribe=topic, readFromSlaves="false", retryTimeout="0ms")
+        with pytest.raises(TransportError, match="has no master now"):
+            only_masters.latestOffset(ahead, ALL)
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_what_a_slave_has_not_got_yet_is_asked_for_again_until_its_master_is_back(server: Server, strict: str) -> None:
+    topic = f"NotYet-{strict}"
+    send(server, topic, ["1", "2"], order_key="k")
+    (queue,) = [one for one, end in from_json(stream_reader(server, subscribe=topic).initialOffset()).items() if end]
+    beyond = RangesPartition([QueueRange(queue, 0, 3)])
+    hasty = batch_reader(server, subscribe=topic, failOnDataLoss=strict, retryTimeout="0ms")
+    patient = batch_reader(server, subscribe=topic, failOnDataLoss=strict, retryTimeout="60s")
+    with without_master(server), pytest.raises(TransportError, match=r"a slave of test has not got message 2 of"):
+        rows_of(hasty, [beyond])
+    brokers = link(patient.options.access).cluster.brokers
+    address = brokers["test"][0]
+    brokers["test"] = {1: address}
+
+    def come_back() -> None:
+        send(server, topic, ["3"], order_key="k")
+        brokers["test"] = {0: address}
+
+    back = threading.Thread(target=come_back)
+    try:
+        back.start()
+        assert bodies(rows_of(patient, [beyond])) == ["1", "2", "3"], "nothing is skipped"
+    finally:
+        back.join()
+        brokers["test"] = {0: address}
+
+
+def test_offsets_are_committed_to_masters_alone(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    send(server, "Masterless", ["1"], order_key="k")
+    options = {"subscribe": "Masterless", "groupId": "masterless", "commitOffsets": "true"}
+    reader = stream_reader(server, **options, startingOffsets="earliest")
+    end, _ = step(reader, reader.initialOffset())
+    with without_master(server):
+        reader.commit(end)
+    assert "not committed while there is no master: queue 0 of Masterless" in caplog.text
+    with connect(server.address) as client, client.pull_consumer("masterless") as checker:
+        assert [checker.committed(queue) for queue in checker.queues("Masterless")] == [None] * 4
+        reader.commit(end)  # as Spark does after the next micro-batch
+        assert sum(checker.committed(queue) or 0 for queue in checker.queues("Masterless")) == 1
 
 
 def test_a_micro_batch_that_is_run_again_reads_the_same(server: Server) -> None:

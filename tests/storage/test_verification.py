@@ -338,6 +338,13 @@ def test_the_command_lists_checks_and_prints(tmp_path: Path) -> None:
     assert {(row.topic, row.queue, row.broker) for row in rows} == {("TopicA", 1, None)}
     assert rows[0].offset_id.endswith(f"{rows[0].log_offset:016X}")
     assert "common" in run("dump", directory, "--topic", "TopicA", "--key", "common", "--full")[1]
+    of_topic = ("dump", directory, "--topic", "TopicA")
+    assert len(run(*of_topic, "-o", "json")[1].splitlines()) == 34, "what is read by a program is all there is"
+    shown = CliRunner().invoke(store_command, [*of_topic])
+    assert len(shown.stdout.splitlines()) == 20
+    assert shown.stderr == "only the first 20 are shown: --count gives more, -o json all of them\n"
+    for whole in (("--count", "34"), ("--queue", "1")):
+        assert CliRunner().invoke(store_command, [*of_topic, *whole]).stderr == ""
     for command in (
         ("ls", directory),
         ("verify", directory),

@@ -66,6 +66,8 @@ def run(
 ) -> None:
     """Run the pipeline in FILE, pipeline.toml or pipeline.py. What was done is kept in its checkpoint: run again, it goes on.
 
+    Topics are streams. Files and stores are read whole: their rows are written once, or replaced (mode = "complete").
+
     FILE says where the cluster is. Credentials need not be in it: those of the environment count where it names none.
 
     A FILE that ends with .yml is one of Spark's own declarative pipelines (pyspark.pipelines).
@@ -104,10 +106,8 @@ def run(
         else:
             summary = running.run_once()
         status("")
-    for sink, rows in summary.rows.items():
-        click.echo(f"{sink}: {rows:,} rows read")
-    for rule, rows in summary.unmet.items():
-        click.echo(f"not met by {rows:,} rows: {rule}")
+    for line in summary.lines():
+        click.echo(line)
 
 
 def _run_declared(place: SparkPlace, file: Path, dry_run: bool) -> None:

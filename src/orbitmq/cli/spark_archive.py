@@ -35,6 +35,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 _LAYOUTS = ("none", "topic", "date", "hour")
 _FORMATS = ("parquet", "delta", "iceberg")
 _COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
+_WORDS_OF_ARCHIVE = {
+    "give an offset in that range, or failOnDataLoss=false to take the nearest": "--ignore-loss goes on with what is left",
+    "failOnDataLoss=false": "--ignore-loss",
+    "subscribePattern": "--pattern",
+}
+_WORDS_OF_EXPORT = {
+    'onCorrupt="skip" reads the rest, read="damage" lists what is wrong': "--skip-corrupt reads the rest and lists what is wrong",
+    "scan a copy, or let the broker keep its files longer": "--skip-corrupt goes on without it; or export a copy",
+}
 
 
 def lake_options(default_layout: str) -> Callable[[F], F]:
@@ -74,9 +83,10 @@ def lake_options(default_layout: str) -> Callable[[F], F]:
 @click.option(
     "--from",
     "start",
+    type=click.Choice(["earliest", "latest"]),
     default="earliest",
     show_default=True,
-    help="Where a new archive begins: earliest or latest. Queues that come later are read whole.",
+    help="Where a new archive begins. Queues that come later are read whole.",
 )
 @continuous_options(60.0)
 @click.option(
@@ -94,15 +104,19 @@ def archive(target: Target, place: SparkPlace, topics: tuple[str, ...], address:
     Run it again and it goes on where it was, also after a crash.
     """
     options = source_settings(target, topics, **wishes)
+    require_spark()
+    from orbitmq.spark.source_options import source_options, source_schema
+
+    source, schema = source_options(options, streaming=True), source_schema(options)
     started = time.monotonic()
-    with place.session("archive") as session:
+    with place.session("archive", _WORDS_OF_ARCHIVE) as session:
         from orbitmq.spark.archive import Archive
-        from orbitmq.spark.source_options import source_options, source_schema
+        from orbitmq.spark.lake import Lake
 
         running = Archive(
             session,
-            source_options(options, streaming=True),
-            source_schema(options),
+            source,
+            schema,
             address,
             layout=wishes["layout"],
             compression=wishes["compression"],
@@ -114,8 +128,10 @@ def archive(target: Target, place: SparkPlace, topics: tuple[str, ...], address:
             _until_interrupted(running.step, wishes["seconds"])
         else:
             running.run_once()
+        held = running.state
         if wishes["then_compact"]:
             _compact(session, address, wishes["compression"])
+            held = Lake(address).state()
         status("")
         done = running.summary
         seconds = time.monotonic() - started
@@ -123,7 +139,7 @@ def archive(target: Target, place: SparkPlace, topics: tuple[str, ...], address:
             f"archived {done.rows:,} messages of {len(done.topics)} topics in {done.batches} batches: "
             f"{done.files} files, {size_text(done.bytes)}, {seconds:.1f} s"
         )
-        click.echo(f"{address} now holds {running.state.rows:,} messages in {len(running.state.files)} files")
+        click.echo(f"{address} now holds {held.rows:,} messages in {len(held.files)} files")
 
 
 def source_settings(target: Target, topics: tuple[str, ...], **wishes: Any) -> dict[str, str]:
@@ -226,7 +242,7 @@ def export_store(
     }
     scan, _, schema = parse_options(given)
     started = time.monotonic()
-    with place.session("export-store") as session:
+    with place.session("export-store", _WORDS_OF_EXPORT) as session:
         begun = time.monotonic()
         done = export(
             session,

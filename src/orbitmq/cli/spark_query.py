@@ -39,7 +39,12 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
 
 _FILES = ("parquet", "csv", "json")
+_OF_TABLES = {
+    "Verify the spelling and correctness of the schema and catalog.": "A topic is a table when -t names it; stores and "
+    "archives are by --store and --lake."
+}
 _TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_DEAD_LETTERS = "%DLQ%"  # before the name of a group: the topic of its dead letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ def table_options(function: F) -> F:
 @output_option
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Rows printed, at most.")
 @click.option("--to", "path", metavar="DIRECTORY", help="Write all rows there instead of printing them.")
-@click.option("--as", "form", type=click.Choice(_FILES), default="parquet", show_default=True, help="Form of --to.")
+@click.option("--as", "form", type=click.Choice(_FILES), help="Form of --to: parquet unless given.")
 @spark_options
 @target_options
 def sql(
@@ -112,7 +117,7 @@ def sql(
     output: str,
     limit: int,
     path: str | None,
-    form: str,
+    form: str | None,
 ) -> None:
     """Run a QUERY over topics, store directories and archives.
 
@@ -120,15 +125,17 @@ def sql(
 
       orbitmq spark sql "SELECT tags, count(*) FROM Orders GROUP BY tags" -t Orders
     """
+    if path is None and form is not None:
+        raise click.UsageError("--as is the form of the files that --to writes: give --to")
     connection = connection_settings(target)
-    with place.session("sql") as session:
+    with place.session("sql", _OF_TABLES) as session:
         from orbitmq.spark.frames import Tables, make_views
 
         make_views(session, Tables(**sources, connection=connection))
         status("running")
         frame = session.sql(query)
         if path is not None:
-            frame.write.format(form).option("header", "true").save(path)
+            frame.write.format(form or _FILES[0]).option("header", "true").save(path)
             click.echo(f"written to {path}")
             return
         moments = {field.name for field in frame.schema.fields if field.dataType.typeName() == "timestamp"}
@@ -195,7 +202,10 @@ def trace(target: Target, place: SparkPlace, trace_topic: str, output: str, pict
     """How long messages take to be produced, delivered and consumed, from the trace topic."""
     pictures.check()
     connection = connection_settings(target)
-    with place.session("trace") as session:
+    none = {
+        _missing(trace_topic): f"nothing has been traced to {trace_topic!r} (is tracing on in producers and consumers?)"
+    }
+    with place.session("trace", none) as session:
         from orbitmq.spark.frames import topic_frame
         from orbitmq.spark.trace_latency import histogram, latencies, latency_page, summary
 
@@ -212,7 +222,10 @@ def trace(target: Target, place: SparkPlace, trace_topic: str, output: str, pict
 @click.command()
 @click.argument("group")
 @click.option("--where", "rule", default="", metavar="SQL", help="Only those for which it holds; see below.")
-@click.option("--resend", is_flag=True, help="Send them to the topics they came from.")
+@click.option("--resend", is_flag=True, help="Send them again, to GROUP alone.")
+@click.option(
+    "--to-all", is_flag=True, help="With --resend: to the topics they came from, where every group reads them."
+)
 @click.option("--to", "to_topic", default="", help="Send them to this topic instead.")
 @output_option
 @destructive_options
@@ -224,18 +237,27 @@ def dlq(
     group: str,
     rule: str,
     resend: bool,
+    to_all: bool,
     to_topic: str,
     output: str,
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """The dead letters of GROUP, counted; with --resend, sent again.
+    """The dead letters of GROUP, counted; with --resend, sent again: to GROUP alone, as `orbitmq dlq resend` does.
 
     --where is a condition in SQL over the columns of a message and originTopic:
     "tags = 'paid' AND storeTimestamp > '2026-11-01' AND properties['region'] = 'eu'"
     """
+    if to_all and (to_topic or not resend):
+        raise click.UsageError("--to-all goes with --resend, and without --to")
+    group = group.removeprefix(_DEAD_LETTERS)
     connection = connection_settings(target)
-    with place.session("dlq") as session:
+    none = {
+        _missing(
+            f"{_DEAD_LETTERS}{group}"
+        ): f"group {group!r} has no dead letters (`orbitmq dlq ls` lists those that have)"
+    }
+    with place.session("dlq", none) as session:
         from orbitmq.spark import dead_letter_rules as rules
 
         letters = rules.dead_letters(session, connection, group, rule).cache()
@@ -245,12 +267,19 @@ def dlq(
         if not resend and not to_topic:
             return
         count = sum(row.messages for row in rows if row.origin_topic is not None or to_topic)
-        where = f"to {to_topic}" if to_topic else "to the topics they came from"
+        where = f"to group {group} alone"
+        if to_topic or to_all:
+            where = f"to {to_topic}" if to_topic else "to the topics they came from, for every group"
         if count and may_go_on(f"{count} messages go {where}", "Send them?", yes=yes, dry_run=dry_run):
             status("sending")
-            rules.resend(letters, connection, to_topic=to_topic)
+            rules.resend(letters, connection, to_topic=to_topic, to_group="" if to_all else group)
             status("")
             click.echo(f"sent {count} messages {where}", err=output != "table")  # what follows JSON is no JSON
+
+
+def _missing(topic: str) -> str:
+    """What the source says of a topic that is not there."""
+    return f"topic {topic!r} does not exist (check its name, or create it; subscribePattern also finds topics that come later)"
 
 
 def _show(row_type: type[msgspec.Struct], rows: Sequence[msgspec.Struct], form: str) -> None:

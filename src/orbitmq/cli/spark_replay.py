@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from orbitmq.cli.options import Target
+    from orbitmq.spark.replay import Wishes
+
+_WORDS = {
+    "badRows=drop leaves such rows out and counts them; deadLetterPath keeps them": "--skip-bad leaves such messages out",
+    "; failOnDataLoss=false goes on without them": "",
+}
 
 
 @click.command()
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
 @click.option(
     "--origin/--no-origin", default=True, show_default=True, help="Say as properties who each was: id, times."
 )
+@click.option("--skip-bad", is_flag=True, help="Leave out, and count, what no broker would take, instead of failing.")
 @click.option("--state", default="", metavar="DIRECTORY", help="Keep there how far it is; run again, it goes on.")
 @spark_options
 @target_options
@@ -52,6 +59,7 @@ def replay(
     rate: float | None,
     keys: Any,
     origin: bool,
+    skip_bad: bool,
     state: str,
 ) -> None:
     """Send again what an archive (--lake) or a topic (--topic) holds.
@@ -64,7 +72,7 @@ def replay(
         raise click.UsageError("a topic is replayed into another one: give --to")
     connection = connection_settings(target)
     started = time.monotonic()
-    with place.session("replay") as session:
+    with place.session("replay", _WORDS) as session:
         from orbitmq.spark.replay import Replay, Wishes
         from orbitmq.spark.sink_options import sink_options
         from orbitmq.spark.source_options import source_options
@@ -79,11 +87,24 @@ def replay(
             stamps_origin=origin,
             rate=rate,
         )
-        source = None if lake else source_options({**connection, "subscribe": ",".join(topics)}, streaming=False)
-        sink = sink_options({**connection, "producerGroup": "orbitmq-spark-replay"})
+        source = None if lake else source_options(_source_settings(connection, topics, tags, wishes), streaming=False)
+        bad_rows = "drop" if skip_bad else "fail"
+        sink = sink_options({**connection, "producerGroup": "orbitmq-spark-replay", "badRows": bad_rows})
         running = Replay(session, sink, wishes, lake=lake, source=source, state=state, job=uuid.uuid4().hex)
         before = running.state.sent
         sent = running.run(lambda done, total: status(f"replaying: {done} of {total} pieces done"))
     seconds = time.monotonic() - started
     resumed = f" ({before:,} of them before)" if before else ""
     click.echo(f"sent {sent:,} messages{resumed} in {seconds:.1f} s")
+    if running.state.left_out:
+        click.echo(f"left out {running.state.left_out:,} messages that no broker would take", err=True)
+
+
+def _source_settings(connection: dict[str, str], topics: tuple[str, ...], tags: str, wishes: Wishes) -> dict[str, str]:
+    """The brokers give no more than is wanted, as far as they can tell."""
+    options = {**connection, "subscribe": ",".join(topics), "tags": tags}
+    if wishes.begin_ms is not None:
+        options |= {"startingTimestamp": str(wishes.begin_ms), "startingOffsetsByTimestampStrategy": "latest"}
+    if wishes.end_ms is not None:
+        options["endingTimestamp"] = str(wishes.end_ms)
+    return options

@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -35,8 +35,8 @@ class SparkPlace:
     conf: tuple[str, ...]
 
     @contextmanager
-    def session(self, name: str) -> Iterator[SparkSession]:
-        """A session, stopped at the end unless it was there before; failures leave as one sentence."""
+    def session(self, name: str, words: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+        """A session, stopped at the end unless it was there before; failures leave as one sentence, in the command's own `words`."""
         require_spark()
         from pyspark.sql import SparkSession
 
@@ -46,7 +46,7 @@ class SparkPlace:
         status("starting Spark")
         borrowed = SparkSession.getActiveSession() is not None
         session: SparkSession | None = None
-        with self.plain_failures(), _quiet_gateway():
+        with self.plain_failures(words), _quiet_gateway():
             try:
                 conf = parse_conf(self.conf)
                 with _interrupts_held():
@@ -60,24 +60,41 @@ class SparkPlace:
                     session.stop()
 
     @contextmanager
-    def plain_failures(self) -> Iterator[None]:
-        """What Spark fails with leaves as one sentence; an error of ours inside it as itself, with its exit code."""
+    def plain_failures(self, words: Mapping[str, str] | None = None) -> Iterator[None]:
+        """What Spark fails with leaves as one sentence; an error of ours inside it as itself, with its exit code.
+
+        `words`: what source and sink say -> what the command's user can do about it, who gives flags and not their options.
+        """
         from orbitmq.spark.failures import own_error
 
         try:
             yield
-        except (OrbitError, click.ClickException):
+        except click.ClickException:
+            raise
+        except OrbitError as error:
+            _reword(error, words)
             raise
         except Exception as error:
             ours = own_error(error)
             if ours is not None:
+                _reword(ours, words)
                 raise ours from error
             reason = _of_spark(error)
             if reason is None:
                 raise
-            raise click.ClickException(reason) from error
+            raise click.ClickException(_in_words(reason, words)) from error
         finally:
             status("")
+
+
+def _reword(error: OrbitError, words: Mapping[str, str] | None) -> None:
+    error.message, error.hint = _in_words(str(error), words), ""
+
+
+def _in_words(sentence: str, words: Mapping[str, str] | None) -> str:
+    for theirs, ours in (words or {}).items():
+        sentence = sentence.replace(theirs, ours)
+    return sentence
 
 
 @contextmanager

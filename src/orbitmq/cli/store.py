@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from orbitmq.message.message import StoredMessage
 
 _BODY_CHARACTERS = 60
+_SHOWN = 20  # messages, unless --count says otherwise
+_ALL = 1 << 40
 
 directory_argument = click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 
@@ -90,7 +93,7 @@ def verify(directory: Path, output: str) -> None:
 @click.option("-t", "--topic", help="Messages of this topic; without it, of the whole log in its order.")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Of this queue only.")
 @click.option("--from", "start", type=click.IntRange(min=0), help="From this queue offset, or log offset, on.")
-@click.option("--count", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@click.option("--count", type=click.IntRange(min=1), help="At most so many. Default: all with -o json, else 20.")
 @click.option("--key", help="Messages with this key; needs --topic.")
 @click.option("--full", is_flag=True, help="Whole bodies and all properties.")
 def dump(
@@ -99,7 +102,7 @@ def dump(
     topic: str | None,
     queue_id: int | None,
     start: int | None,
-    count: int,
+    count: int | None,
     key: str | None,
     full: bool,
 ) -> None:
@@ -107,14 +110,16 @@ def dump(
     if (key is not None or queue_id is not None) and topic is None:
         raise click.UsageError("--key and --queue need --topic")
     with StoreReader(directory) as reader:
+        most = count or (None if output == "json" else _SHOWN)
         if key is not None and topic is not None:
-            chosen = iter(reader.find(topic, key, limit=count))
+            chosen = iter(reader.find(topic, key, limit=_ALL if most is None else most + 1))
         elif topic is not None:
             chosen = _of_topic(reader, topic, queue_id, start)
         else:
             chosen = (decode_record(record.data) for record in reader.records(start))
-        limited = (message for _, message in zip(range(count), chosen, strict=False))
-        _print_messages(output, limited, full=full)
+        _print_messages(output, islice(chosen, most), full=full)
+        if count is None and most is not None and next(chosen, None) is not None:
+            click.echo(f"only the first {most} are shown: --count gives more, -o json all of them", err=True)
 
 
 @store.command()

@@ -114,8 +114,11 @@ async def first_at(
 
 
 def within(options: SourceOptions, queue: QueueRef, offset: int, extent: Extent, said_by: str) -> int:
-    """The offset, if the queue has it; else the nearest one it has, or an error, as failOnDataLoss says."""
-    if extent.low <= offset <= extent.high:
+    """The offset, if the queue has it; else the nearest one it has, or an error, as failOnDataLoss says.
+
+    What a slave has not, its master may have: there the offset stays, and what is behind it is read when it is there.
+    """
+    if extent.low <= offset <= extent.high or not extent.is_whole:
         return offset
     what = f"{said_by} says {offset} for {named(queue)}, which holds {extent.low} to {extent.high}"
     if options.fail_on_data_loss:

@@ -1,6 +1,7 @@
 """Rows that could not be sent, kept as Parquet: their columns as they were, and a column `error` that says why.
 
-One file a task, `<query or job>-<batch>-<task>.parquet`: a task that is run again writes the same file again.
+One file a task, `<query or job>-<batch>-<task>.parquet`: a task that is run again writes the same file again. It has that name when it
+is whole.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class DeadLetters:
         path = f"{folder.rstrip('/')}/{self._name}.parquet"
         try:
             filesystem.create_dir(folder, recursive=True)
-            pq.write_table(pa.concat_tables(self._tables), path, filesystem=filesystem)
+            unfinished = f"{folder.rstrip('/')}/_{self._name}.unfinished"  # readers pass such names over
+            pq.write_table(pa.concat_tables(self._tables), unfinished, filesystem=filesystem)
+            filesystem.move(unfinished, path)
         except OSError as error:
             raise ConfigError(
                 f"the rows that cannot be sent cannot be kept in {self._folder}: {error}",

@@ -10,7 +10,7 @@ from orbitmq.client import questions
 from orbitmq.client.cluster import refusal
 from orbitmq.client.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from orbitmq.client.namespaces import unwrapped, wrapped
-from orbitmq.errors import ConfigError, RequestFailed
+from orbitmq.errors import ConfigError, RequestFailed, TransportError
 from orbitmq.protocol.bodies.route import ClusterInfo
 from orbitmq.protocol.bodies.topics import TopicList
 from orbitmq.protocol.codes import RequestCode, ResponseCode
@@ -39,11 +39,19 @@ class Found(NamedTuple):
     brokers: set[str]
 
 
+class End(NamedTuple):
+    """One beyond the last message of a queue. A slave may not have got all yet: only of a master it is the end."""
+
+    offset: int
+    is_of_master: bool
+
+
 class Extent(NamedTuple):
-    """What a queue holds: offsets from `low` to before `high`."""
+    """What a queue holds: offsets from `low` to before `high`. Not all of it, where a slave said so that may be behind."""
 
     low: int
     high: int
+    is_whole: bool = True
 
 
 async def find_queues(cluster: Cluster, options: SourceOptions, *, may_be_none: bool) -> Found:
@@ -60,12 +68,18 @@ async def find_queues(cluster: Cluster, options: SourceOptions, *, may_be_none: 
 
 async def extents(cluster: Cluster, queues: Iterable[QueueRef]) -> dict[QueueRef, Extent]:
     wanted = list(queues)
-    lows, highs = await asyncio.gather(min_offsets(cluster, wanted), max_offsets(cluster, wanted))
-    return {queue: Extent(lows[queue], highs[queue]) for queue in wanted}
+    lows, ends = await asyncio.gather(
+        min_offsets(cluster, wanted), each(wanted, lambda queue: queue_end(cluster, queue))
+    )
+    return {queue: Extent(lows[queue], end.offset, end.is_of_master) for queue, end in ends.items()}
 
 
-async def max_offsets(cluster: Cluster, queues: Sequence[QueueRef]) -> dict[QueueRef, int]:
-    return await each(queues, lambda queue: questions.max_offset(cluster, queue))
+async def queue_end(cluster: Cluster, queue: QueueRef, from_slaves: bool = True) -> End:
+    """TransportError where only a slave is there and slaves are not to be read."""
+    is_of_master = cluster.master(queue.broker_name) is not None  # who is asked, if there is one
+    if not is_of_master and not from_slaves:
+        raise TransportError(f"broker {queue.broker_name!r} has no master now", hint="is it running?")
+    return End(await questions.max_offset(cluster, queue), is_of_master)
 
 
 async def min_offsets(cluster: Cluster, queues: Sequence[QueueRef]) -> dict[QueueRef, int]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
+from pyspark.sql import datasource_internal
 
 from orbitmq.errors import OrbitError
 
@@ -35,19 +35,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_BYTES: Final = 1 << 20
+# A name of Spark's own: a release that has it no more reads small micro-batches as it reads all others.
+_ASKED_FOR_ROWS: Final[type[Any] | None] = getattr(datasource_internal, "_SimpleStreamReaderWrapper", None)
 
 
 class CarriesRows:
     """The part of a stream reader that reads what is small and hands it over."""
 
     def __init__(self, most_rows: int) -> None:
-        self._most_rows = most_rows
+        self._most_rows = most_rows if _ASKED_FOR_ROWS is not None else 0
         self._bytes_a_row = 0.0  # of the micro-batches before, about
         self._carried: list[pa.RecordBatch] | None = None
 
     @property  # type: ignore[misc]  # `isinstance` asks it; nobody sets it
     def __class__(self) -> type[Any]:
-        return type(self) if self._carried is None else _SimpleStreamReaderWrapper
+        return type(self) if self._carried is None or _ASKED_FOR_ROWS is None else _ASKED_FOR_ROWS
 
     def getCache(self, _start: dict[str, Any], _end: dict[str, Any]) -> Iterator[pa.RecordBatch]:  # noqa: N802
         """The rows of the partition that was planned last, once."""

@@ -78,10 +78,10 @@ def make_views(spark: SparkSession, tables: Tables) -> list[str]:
         views[topic] = topic_frame(spark, tables.connection, (topic,))
     for text in tables.stores:
         name, path = _named(text, "store")
-        views[_free(name, views)] = store_frame(spark, path)
+        views[_free(name, "store", views)] = store_frame(spark, path)
     for text in tables.lakes:
         name, path = _named(text, "lake")
-        views[_free(name, views)] = lake_frame(spark, path)
+        views[_free(name, "lake", views)] = lake_frame(spark, path)
     for name, frame in views.items():
         frame.createOrReplaceTempView(f"`{name}`")
     return list(views)
@@ -92,9 +92,9 @@ def _named(text: str, default: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (default, text)
 
 
-def _free(name: str, taken: Mapping[str, object]) -> str:
+def _free(name: str, kind: str, taken: Mapping[str, object]) -> str:
     if name in taken:
         raise ConfigError(
-            f"two tables would be called {name}", hint=f"name them: --{name} first=PATH --{name} second=PATH"
+            f"two tables would be called {name}", hint=f"name them: --{kind} first=PATH --{kind} second=PATH"
         )
     return name

@@ -10,13 +10,14 @@ Spark tells a source of a finished micro-batch when the next one begins, so the 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from orbitmq.client import questions
 from orbitmq.errors import ConfigError
 from orbitmq.spark.access import link
 from orbitmq.spark.patience import patiently
-from orbitmq.spark.queue_offsets import Offsets, from_progress
+from orbitmq.spark.queue_offsets import Offsets, from_progress, listed
 from orbitmq.spark.source_options import source_options
 
 if TYPE_CHECKING:
@@ -27,17 +28,26 @@ if TYPE_CHECKING:
     from orbitmq.client.cluster import Cluster
     from orbitmq.message import QueueRef
 
+logger = logging.getLogger(__name__)
 
-async def commit_offsets(cluster: Cluster, group: str, offsets: Offsets) -> None:
-    """Returns when the brokers know: offsets go to the masters, which keep them."""
 
-    async def commit(queue: QueueRef, offset: int) -> None:
+async def commit_offsets(cluster: Cluster, group: str, offsets: Offsets) -> Offsets:
+    """What the brokers know now: of a broker without a master nothing is committed, because slaves take over their master's."""
+
+    async def commit(queue: QueueRef, offset: int) -> bool:
         if queue.broker_name not in cluster.brokers:
             await cluster.fetch_route(queue.topic)
-        address = cluster.vip(questions.any_address(cluster, queue.broker_name))
-        await cluster.ask(address, questions.commit(group, queue, offset), questions.SECONDS)
+        master = cluster.master(queue.broker_name)
+        if master is None:
+            return False
+        await cluster.ask(cluster.vip(master), questions.commit(group, queue, offset), questions.SECONDS)
+        return True
 
-    await asyncio.gather(*(commit(queue, offset) for queue, offset in offsets.items()))
+    known = await asyncio.gather(*(commit(queue, offset) for queue, offset in offsets.items()))
+    left_out = {queue for queue, is_known in zip(offsets, known, strict=True) if not is_known}
+    if left_out:
+        logger.warning("not committed while there is no master: %s", listed(left_out))
+    return {queue: offset for queue, offset in offsets.items() if queue not in left_out}
 
 
 def commit_finished(query: StreamingQuery, options: Mapping[str, str]) -> Offsets:
@@ -47,8 +57,9 @@ def commit_finished(query: StreamingQuery, options: Mapping[str, str]) -> Offset
     here = link(wanted.access)
     topics = {queue.topic for queue in offsets}
     seconds = wanted.retry_ms / 1000
-    here.run(patiently(here.cluster, topics, seconds, lambda: commit_offsets(here.cluster, wanted.group, offsets)))
-    return offsets
+    return here.run(
+        patiently(here.cluster, topics, seconds, lambda: commit_offsets(here.cluster, wanted.group, offsets))
+    )
 
 
 def finished_offsets(query: StreamingQuery) -> Offsets:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
+from orbitmq.errors import ConfigError
 from orbitmq.message.properties import decode_properties
 from orbitmq.spark.batch_reader import BatchReader
 from orbitmq.spark.failures import plain_errors
@@ -35,11 +36,13 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
     from orbitmq.spark.planning import RangesPartition
+    from orbitmq.spark.schema import Projection
     from orbitmq.spark.source_options import SourceOptions
 
 COLUMNS: Final = (
     "topic", "flag", "body", "properties", "brokerName", "queueId", "queueOffset", "bornTimestamp", "storeTimestamp",
 )  # fmt: skip
+_OF_THE_OTHER: Final = frozenset({"columns", "includebody", "properties", "pushfilters"})  # options of `rocketmq`
 FORMAT: Final = "org.apache.spark.sql.rocketmq.RocketMQSourceProvider"
 
 
@@ -58,17 +61,22 @@ class LegacySource(RocketMQSource):
     @plain_errors
     def schema(self) -> StructType:
         super().schema()  # checks the options
+        known = [name for name in self.options if name.lower() in _OF_THE_OTHER]
+        if known:
+            raise ConfigError(
+                f"{FORMAT} has columns of its own: option {known[0]} does nothing", hint='use format("rocketmq")'
+            )
         return StructType(
             [StructField(name, StringType() if name == "properties" else SOURCE_COLUMNS[name]) for name in COLUMNS]
         )
 
     @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _LegacyBatchReader(source_options(self.options, streaming=False), projection(schema))
+        return _LegacyBatchReader(source_options(self.options, streaming=False), _projection(schema))
 
     @plain_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return _LegacyStreamReader(source_options(self.options, streaming=True), projection(schema))
+        return _LegacyStreamReader(source_options(self.options, streaming=True), _projection(schema))
 
 
 class _LegacyBatchReader(BatchReader):
@@ -79,6 +87,14 @@ class _LegacyBatchReader(BatchReader):
 class _LegacyStreamReader(StreamReader):
     def _rows(self, partition: RangesPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
         return map(_with_json_properties, super()._rows(partition, options))
+
+
+def _projection(schema: StructType) -> Projection:
+    if any(field.name == "properties" and not isinstance(field.dataType, StringType) for field in schema):
+        raise ConfigError(
+            f"{FORMAT} gives properties as JSON text", hint="properties STRING; from_json makes a map of it"
+        )
+    return projection(schema)
 
 
 def _with_json_properties(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark import cloudpickle
 
-from orbitmq.errors import ConfigError
+from orbitmq.errors import ConfigError, OrbitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,9 +38,11 @@ def run_file(path: Path) -> ModuleType:
     try:
         with modules_beside(path.parent):
             spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
-        raise
+        if isinstance(error, OrbitError) or not isinstance(error, Exception):
+            raise
+        raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
     _carry(module)
     return module
 

@@ -1,24 +1,29 @@
 """Running a pipeline: its tables are made as views, its rows checked, its sinks fed; once, or until interrupted.
 
-Every sink is a streaming query with a checkpoint of its own, so a pipeline goes on where it was. Into files each row comes
-exactly once; into a topic at least once, with ids that tell repeats apart. What expectations let through or not is counted.
+Every sink of a stream is a streaming query with a checkpoint of its own, so a pipeline goes on where it was. Into files each row comes
+exactly once; into a topic at least once, with ids that tell repeats apart. A table that is no stream is read whole and written once:
+written again only where it replaces what it wrote before. What expectations let through or not is counted.
 """
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
 from orbitmq.errors import ConfigError
 from orbitmq.spark.body_decoding import bodies_of, decoded
+from orbitmq.spark.hadoop_folder import HadoopFolder
 from orbitmq.spark.neighbours import modules_beside, run_file
+from orbitmq.spark.pipeline_checkpoints import checkpoint_folders, labels, target_of
 from orbitmq.spark.pipeline_code import SESSION
-from orbitmq.spark.pipeline_file import TABLE_FORMATS
+from orbitmq.spark.pipeline_counts import PipelineSummary, ProgressCount, SinkCount, metric_name
+from orbitmq.spark.pipeline_file import FILE_FORMATS, TABLE_FORMATS
 from orbitmq.spark.table_sink import TABLE_SINK, sink_table
 
 if TYPE_CHECKING:
@@ -32,12 +37,29 @@ if TYPE_CHECKING:
     from orbitmq.spark.pipeline_file import Expectation, Pipeline, Sink, Source, Transform
 
 _CORRUPT: Final = "__corrupt"
+_LOOK_SECONDS: Final = 0.5  # Spark keeps a hundred progress reports: no query makes so many in between
+_FILES_OF_SPARK: Final = (
+    "_spark_metadata"  # which files of a folder count, by number of the micro-batch that wrote them
+)
+_WRITTEN: Final = "_written"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    sink: Sink
+    label: str
+    folder: str  # of its checkpoint
+    is_new: bool
 
 
 @dataclass(slots=True)
-class PipelineSummary:
-    rows: dict[str, int] = field(default_factory=dict)  # sink -> rows read for it
-    unmet: dict[str, int] = field(default_factory=dict)  # rule -> rows that did not meet it
+class RunningSink:
+    query: StreamingQuery
+    progress: ProgressCount
+
+    def look(self) -> None:
+        if self.progress.is_news(self.query.lastProgress):
+            self.progress.add(self.query.recentProgress)
 
 
 class RunningPipeline:
@@ -59,6 +81,7 @@ class RunningPipeline:
         self._pipeline = pipeline
         self._folder = folder
         self._credentials = credentials or {}
+        self._observations: dict[int, Observation] = {}  # number of a rule -> of a table that is no stream
         self.tables: dict[str, DataFrame] = {}
         with modules_beside(folder):
             for source in pipeline.sources:
@@ -74,38 +97,87 @@ class RunningPipeline:
             parts.append(f"{name}{' (stream)' if frame.isStreaming else ''}: {columns}")
         for sink in self._pipeline.sinks:
             self._sink_options(sink)
-            plan: Any = self.tables[sink.table]._jdf.queryExecution().analyzed().toString()
+            plan = _internals(self.tables[sink.table]).queryExecution().analyzed().toString()
             parts.append(f"{sink.table} -> {sink.format} {sink.path}\n{plan}".rstrip())
         return "\n".join(parts)
 
     def run_once(self) -> PipelineSummary:
         """With what there is."""
-        return self._finished([self._start(index, sink, {"availableNow": True}) for index, sink in self._streams()])
+        summary, running = self._started({"availableNow": True})
+        while active := [one.query for one in running if one.query.isActive]:
+            active[0].awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
+            for one in running:
+                one.look()
+        return _finished(summary, running)
 
     def run_until(self, stopping: Callable[[], bool], every_seconds: float) -> PipelineSummary:
-        trigger = {"processingTime": f"{every_seconds} seconds"}
-        queries = [self._start(index, sink, trigger) for index, sink in self._streams()]
-        while not stopping() and all(query.isActive for query in queries):
-            queries[0].awaitTermination(0.2)  # type: ignore[arg-type]
-        for query in queries:
-            if query.isActive:
-                query.stop()
-        return self._finished(queries)
+        if not any(self.tables[sink.table].isStreaming for sink in self._pipeline.sinks):
+            raise ConfigError(
+                f"pipeline {self._pipeline.name} has no stream that could go on",
+                hint="leave out --continuous; topics are streams, files and stores are read whole",
+            )
+        summary, running = self._started({"processingTime": f"{every_seconds} seconds"})
+        while not stopping() and all(one.query.isActive for one in running):
+            running[0].query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
+            for one in running:
+                one.look()
+        for one in running:
+            if one.query.isActive:
+                one.query.stop()
+        return _finished(summary, running)
 
-    def _streams(self) -> list[tuple[int, Sink]]:
-        """The sinks that are fed by streams; the others are written here and now."""
-        streams = []
-        for index, sink in enumerate(self._pipeline.sinks):
-            if self.tables[sink.table].isStreaming:
-                streams.append((index, sink))
-            else:
-                self._write(sink)
-        return streams
+    def _started(self, trigger: Mapping[str, Any]) -> tuple[PipelineSummary, list[RunningSink]]:
+        """Tables that are no streams are written when this returns."""
+        plans = self._planned()
+        summary = PipelineSummary([one.rule for one in self._pipeline.expectations])
+        whole = [plan for plan in plans if not self.tables[plan.sink.table].isStreaming]
+        for plan in whole:
+            self._check_not_written(plan)
+        summary.sinks += [self._write(plan) for plan in whole]
+        return summary, [self._start(plan, trigger) for plan in plans if plan not in whole]
+
+    def _planned(self) -> list[SinkPlan]:
+        """What is wrong with any of the checkpoints is told before anything runs."""
+        sinks = self._pipeline.sinks
+        there = HadoopFolder(self._spark, self._path(self._pipeline.checkpoint)).names()
+        folders = checkpoint_folders(sinks, there)
+        plans = [
+            SinkPlan(sink, label, folder, folder not in there)
+            for sink, label, folder in zip(sinks, labels(sinks), folders, strict=True)
+        ]
+        for plan in plans:
+            if plan.is_new and plan.sink.format in FILE_FORMATS and self.tables[plan.sink.table].isStreaming:
+                self._check_no_other_wrote(plan.sink)
+        return plans
+
+    def _check_no_other_wrote(self, sink: Sink) -> None:
+        """Spark would take the first micro-batches of a new query for those that the folder has got, and leave them out."""
+        if HadoopFolder(self._spark, f"{self._path(sink.path)}/{_FILES_OF_SPARK}").names():
+            raise ConfigError(
+                f"{sink.path} holds what a query of another checkpoint wrote: Spark would leave out rows of this one",
+                hint="bring its checkpoint back, give another path, or remove the folder",
+            )
+
+    def _check_not_written(self, plan: SinkPlan) -> None:
+        if plan.sink.mode == "append" and _WRITTEN in HadoopFolder(self._spark, self._checkpoint(plan)).names():
+            again = 'mode = "complete" replaces them, or ' if plan.sink.format != "rocketmq" else ""
+            raise ConfigError(
+                f"all rows of {plan.sink.table} were written to {target_of(plan.sink)} before, and its source is read whole",
+                hint=f"{again}remove {self._checkpoint(plan)} to write them once more",
+            )
+
+    def _checkpoint(self, plan: SinkPlan) -> str:
+        return f"{self._path(self._pipeline.checkpoint)}/{plan.folder}"
 
     def _add(self, name: str, frame: DataFrame) -> None:
         for number, expectation in enumerate(self._pipeline.expectations):
-            if expectation.table == name:
-                frame = _expected(frame, expectation, f"expect_{number}")
+            if expectation.table != name:
+                continue
+            if frame.isStreaming:
+                frame = _expected(frame, expectation, metric_name(number))
+            else:
+                self._observations[number] = Observation(metric_name(number))
+                frame = _expected(frame, expectation, self._observations[number])
         frame.createOrReplaceTempView(f"`{name}`")
         self.tables[name] = frame
 
@@ -143,23 +215,37 @@ class RunningPipeline:
         except OSError as error:
             raise ConfigError(f"schema {name}: {error.strerror}") from error
 
-    def _start(self, index: int, sink: Sink, trigger: Mapping[str, Any]) -> StreamingQuery:
-        checkpoint = f"{self._path(self._pipeline.checkpoint)}/{index}-{sink.table}"
-        writing = self.tables[sink.table].writeStream.queryName(f"{self._pipeline.name}: {sink.table} {index}")
-        writing = writing.outputMode(sink.mode).trigger(**trigger).option("checkpointLocation", checkpoint)
+    def _start(self, plan: SinkPlan, trigger: Mapping[str, Any]) -> RunningSink:
+        sink = plan.sink
+        writing = self.tables[sink.table].writeStream.queryName(f"{self._pipeline.name}: {plan.label}")
+        writing = writing.outputMode(sink.mode).trigger(**trigger).option("checkpointLocation", self._checkpoint(plan))
         writing = writing.format(_format(sink)).options(**self._sink_options(sink))
-        return writing.start(self._path(sink.path)) if sink.path else writing.start()
+        query = writing.start(self._path(sink.path)) if sink.path else writing.start()
+        return RunningSink(query, ProgressCount(plan.label, whole_tables=tuple(self._observations)))
 
-    def _write(self, sink: Sink) -> None:
-        frame = self.tables[sink.table]
+    def _write(self, plan: SinkPlan) -> SinkCount:
+        sink, frame = plan.sink, self.tables[plan.sink.table]
         if sink.format == "console":
             frame.show(truncate=False)
-            return
-        writing = frame.write.format(_format(sink)).options(**self._sink_options(sink)).mode("append")
+            return SinkCount(plan.label, rows=None)
+        counted = Observation()
+        writing = frame.observe(counted, sql.count(sql.lit(1)).alias("rows")).write.format(_format(sink))
+        writing = writing.options(**self._sink_options(sink)).mode("overwrite" if sink.mode == "complete" else "append")
         if sink.path:
             writing.save(self._path(sink.path))
         else:
             writing.save()
+        if sink.mode == "append":
+            HadoopFolder(self._spark, self._checkpoint(plan)).mark(_WRITTEN)
+        count = SinkCount(plan.label, "written", counted.get["rows"])
+        for number in self._rules_on_the_way(frame):
+            count.unmet[number] = self._observations[number].get["unmet"]
+        return count
+
+    def _rules_on_the_way(self, frame: DataFrame) -> list[int]:
+        """Of tables that are no streams. To ask for a metric that no plan has would take for ever."""
+        plan: str = _internals(frame).queryExecution().analyzed().toString()
+        return [number for number in self._observations if f"CollectMetrics {metric_name(number)}," in plan]
 
     def _sink_options(self, sink: Sink) -> dict[str, str]:
         if sink.format == "rocketmq":
@@ -179,18 +265,17 @@ class RunningPipeline:
     def _path(self, path: str) -> str:
         return path if "://" in path or Path(path).is_absolute() else str(self._folder / path)
 
-    def _finished(self, queries: list[StreamingQuery]) -> PipelineSummary:
-        summary = PipelineSummary()
-        rules = [one.rule for one in self._pipeline.expectations]
-        for query in queries:
-            query.awaitTermination()
-            for progress in query.recentProgress:
-                name = (progress.name or "").partition(": ")[2].rpartition(" ")[0]
-                summary.rows[name] = summary.rows.get(name, 0) + progress.numInputRows
-                for observed, row in progress.observedMetrics.items():
-                    rule = rules[int(observed.removeprefix("expect_"))]
-                    summary.unmet[rule] = summary.unmet.get(rule, 0) + int(row["unmet"] or 0)
-        return summary
+
+def _finished(summary: PipelineSummary, running: list[RunningSink]) -> PipelineSummary:
+    for one in running:
+        one.query.awaitTermination()  # raises what it failed with
+        one.look()
+        summary.sinks.append(one.progress.count)
+    return summary
+
+
+def _internals(frame: DataFrame) -> Any:
+    return frame._jdf
 
 
 def json_columns(frame: DataFrame, text: str, name: str, malformed: Malformed) -> DataFrame:
@@ -200,16 +285,21 @@ def json_columns(frame: DataFrame, text: str, name: str, malformed: Malformed) -
     with_corrupt = StructType([*schema, StructField(_CORRUPT, StringType())])
     body = sql.col("body").cast("string")
     parsed = frame.withColumn("__parsed", sql.from_json(body, with_corrupt, {"columnNameOfCorruptRecord": _CORRUPT}))
+    # Of a body that is only blanks nothing is parsed, and nothing is called corrupt.
+    is_good = f"(body IS NULL OR (__parsed IS NOT NULL AND __parsed.{_CORRUPT} IS NULL))"
     if malformed == "fail":
-        said = f"concat('a body of {_quoted(name)} is not the JSON of its columns: ', left(__parsed.{_CORRUPT}, 80))"
-        parsed = parsed.where(f"IF(__parsed.{_CORRUPT} IS NULL, true, CAST(raise_error({said}) AS BOOLEAN))")
+        text = f"left(coalesce(__parsed.{_CORRUPT}, CAST(body AS STRING)), 80)"
+        said = f"concat('a body of {_quoted(name)} is not the JSON of its columns: ', {text})"
+        parsed = parsed.where(f"IF({is_good}, true, CAST(raise_error({said}) AS BOOLEAN))")
+    else:  # Spark keeps the fields that it could read
+        parsed = parsed.withColumn("__parsed", sql.expr(f"IF({is_good}, __parsed, NULL)"))
     kept = [one for one in frame.columns if one not in ("body", *schema.fieldNames())]
     return parsed.select(*(f"__parsed.`{one}`" for one in schema.fieldNames()), *kept)
 
 
-def _expected(frame: DataFrame, expectation: Expectation, name: str) -> DataFrame:
+def _expected(frame: DataFrame, expectation: Expectation, metric: Observation | str) -> DataFrame:
     met = f"coalesce(({expectation.rule}), false)"
-    counted = frame.observe(name, sql.count_if(sql.expr(f"NOT {met}")).alias("unmet"))
+    counted = frame.observe(metric, sql.count_if(sql.expr(f"NOT {met}")).alias("unmet"))
     if expectation.otherwise == "count":
         return counted
     if expectation.otherwise == "drop":
@@ -225,9 +315,10 @@ def _quoted(text: str) -> str:
 
 def _function(folder: Path, name: str) -> TableFunction:
     file, _, function = name.partition(":")
+    module = run_file(folder / file)
     try:
-        found: TableFunction = getattr(run_file(folder / file), function)
-    except (OSError, AttributeError) as error:
+        found: TableFunction = getattr(module, function)
+    except AttributeError as error:
         raise ConfigError(f"{name} cannot be used: {error}", hint="write file.py:function") from error
     return found
 

@@ -95,10 +95,12 @@ class Pipeline:
         format: str,  # noqa: A002
         *,
         path: str = "",
+        name: str = "",
         mode: Literal["append", "complete"] = "append",
         **options: Value,
     ) -> None:
-        self._parts.sinks.append(Sink(table=table, format=format, path=path, mode=mode, options=options))
+        """`name`: of the folder in the checkpoint, where it is not to be made of table, format and target."""
+        self._parts.sinks.append(Sink(table=table, format=format, path=path, name=name, mode=mode, options=options))
 
     def parts(self, where: Path) -> Parts:
         """Checked as those of a file are."""
@@ -109,10 +111,7 @@ class Pipeline:
 
 def load_code(path: Path) -> Pipeline:
     """Runs the file: its modules are looked for beside it."""
-    try:
-        module = run_file(path)
-    except (ImportError, NameError, SyntaxError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path} cannot be run: {error}") from error
+    module = run_file(path)
     found: list[Any] = [one for one in vars(module).values() if isinstance(one, Pipeline)]
     if len(found) != 1:
         raise ConfigError(f"{path} has {len(found)} pipelines", hint="one Pipeline at the top level of the file")

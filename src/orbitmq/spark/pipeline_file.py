@@ -37,6 +37,7 @@ Tables are named where they are made and may be used by any that come later.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -44,6 +45,7 @@ import msgspec
 
 from orbitmq import saved_file
 from orbitmq.errors import ConfigError
+from orbitmq.spark.pipeline_checkpoints import folder_of, target_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +54,7 @@ FILE_FORMATS: Final = ("parquet", "json", "csv")
 TABLE_FORMATS: Final = ("delta", "iceberg")
 SOURCE_FORMATS: Final = ("rocketmq", "rocketmq-store", *FILE_FORMATS)
 SINK_FORMATS: Final = ("rocketmq", *FILE_FORMATS, *TABLE_FORMATS, "console")
+_NAME: Final = re.compile(r"\w[\w.-]*")
 _WAYS: Final = ("sql", "python", "json", "inline", "avro", "protobuf")  # of a transform
 
 
@@ -92,8 +95,9 @@ class Sink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     table: str
     format: str
     path: str = ""
+    name: str = ""  # of its folder in the checkpoint; without one: made of table, format and target
     options: dict[str, str | int | bool] = {}
-    mode: Literal["append", "complete"] = "append"
+    mode: Literal["append", "complete"] = "append"  # complete: a batch, or a table that is no stream, replaces all rows
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,8 +138,23 @@ def check(path: Path, pipeline: Pipeline) -> None:
             )
         if sink.format in (*FILE_FORMATS, *TABLE_FORMATS) and not sink.path:
             raise ConfigError(f"{path}: the sink of {sink.table} has no path")
+        if sink.name and not _NAME.fullmatch(sink.name):
+            raise ConfigError(f"{path}: a sink has the name {sink.name!r}", hint="letters, digits, _ - . make one")
+    _check_apart(path, pipeline.sinks)
     if not pipeline.sources or not pipeline.sinks:
         raise ConfigError(f"{path}: a pipeline has at least one source and one sink")
+
+
+def _check_apart(path: Path, sinks: list[Sink]) -> None:
+    folders = [folder_of(sink) for sink in sinks]
+    targets = [target_of(sink) for sink in sinks if sink.format in FILE_FORMATS]
+    for sink in sinks:
+        if folders.count(folder_of(sink)) > 1:
+            raise ConfigError(f"{path}: two sinks of {sink.table} are the same", hint="give each a name of its own")
+        if sink.format in FILE_FORMATS and targets.count(target_of(sink)) > 1:
+            raise ConfigError(
+                f"{path}: two sinks write files to {sink.path}", hint="Spark takes the files of one query in a folder"
+            )
 
 
 def _tables(path: Path, pipeline: Pipeline) -> list[str]:

@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 from orbitmq.message.properties import KEY_SEPARATOR, RESERVED
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import numpy.typing as npt
 
 NAME_END: Final = "\x01"
@@ -22,8 +24,7 @@ _SEPARATORS: Final = f"[{NAME_END}{VALUE_END}]"
 DEDUP_ID: Final = "ORBITMQ_DEDUP_ID"
 
 # Made anew for each message, or given by columns of their own.
-LEFT_OUT: Final = tuple(sorted(RESERVED | {DEDUP_ID}))
-_LEFT_OUT: Final = pa.array(LEFT_OUT, pa.string())
+LEFT_OUT: Final = RESERVED | {DEDUP_ID}
 
 
 def entry(name: str, values: pa.Array) -> pa.Array:
@@ -37,7 +38,7 @@ def joined(entries: list[pa.Array]) -> pa.Array:
     return texts.cast(pa.binary())
 
 
-def map_entries(properties: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+def map_entries(properties: pa.Array, left_out: Collection[str] = LEFT_OUT) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     """The text of a map column, and which rows hold what cannot be a property.
 
     Names that belong to the system are left out: a map that was read from a topic has them, and they are not its user's.
@@ -48,7 +49,7 @@ def map_entries(properties: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     # Few names are in many rows: each is looked at once.
     encoded = names.dictionary_encode()
     distinct, codes = encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False)
-    keep = ~_mask(pc.is_in(distinct, value_set=_LEFT_OUT))[codes]
+    keep = ~_mask(pc.is_in(distinct, value_set=pa.array(sorted(left_out), pa.string())))[codes]
     if not keep.all():
         rows, codes, values = rows[keep], codes[keep], values.filter(pa.array(keep))
     wrong = _mask(pc.or_(_is_empty(distinct), pc.match_substring_regex(distinct, _SEPARATORS)))[codes]

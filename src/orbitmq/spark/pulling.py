@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.client.cluster import refusal
+from orbitmq.client.routes import MASTER
 from orbitmq.errors import TransportError
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from orbitmq.message import QueueRef
     from orbitmq.spark.source_options import SourceOptions
 
-_MASTER: Final = 0
 BULK_BYTES: Final = 3 << 20  # of one answer; Apache's brokers do not know it and give their 32 messages
 _ANSWERS: Final = frozenset({
     ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -33,6 +33,7 @@ class Pulled(NamedTuple):
     next_offset: int
     min_offset: int
     suggested_broker: int
+    is_of_master: bool  # a slave may not have got all yet
 
     @property
     def found(self) -> bool:
@@ -46,11 +47,11 @@ async def pull_once(
     queue: QueueRef,
     offset: int,
     count: int,
-    broker_id: int = _MASTER,
+    broker_id: int = MASTER,
 ) -> Pulled:
     """One question, answered at once: a worker reads what is there, it never waits for more."""
-    replica = cluster.replica(queue.broker_name, broker_id if options.from_slaves else _MASTER)
-    if replica is None or (replica[1] != _MASTER and not options.from_slaves):
+    replica = cluster.replica(queue.broker_name, broker_id if options.from_slaves else MASTER)
+    if replica is None or (replica[1] != MASTER and not options.from_slaves):
         raise TransportError(
             f"broker {queue.broker_name!r} is in no route", hint="is it running and registered with the name server?"
         )
@@ -74,4 +75,5 @@ async def pull_once(
         raise refusal(answer)
     result = answer.read(PullResult)
     body = answer.body if answer.code == ResponseCode.SUCCESS else b""
-    return Pulled(answer.code, body, result.next_begin_offset, result.min_offset, result.suggest_which_broker_id)
+    suggested = result.suggest_which_broker_id
+    return Pulled(answer.code, body, result.next_begin_offset, result.min_offset, suggested, replica[1] == MASTER)

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orbitmq.client.namespaces import unwrapped
-from orbitmq.errors import MessageError
+from orbitmq.client.routes import MASTER
+from orbitmq.errors import MessageError, TransportError
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.spark.decoding import RecordDecoder
 from orbitmq.spark.loss import report_loss
@@ -159,20 +160,32 @@ class RangeReader:
             await cluster.fetch_route(queue.topic)
 
         async def once() -> Pulled:
-            return await pull_once(cluster, options, wanted, queue, offset, count, self._suggested.get(queue, 0))
+            pulled = await pull_once(cluster, options, wanted, queue, offset, count, self._suggested.get(queue, MASTER))
+            if not pulled.is_of_master and self._lacks_some(offset, pulled):
+                self._suggested[queue] = MASTER
+                raise TransportError(
+                    f"a slave of {queue.broker_name} has not got message {offset} of {named(queue)}",
+                    hint="it is behind its master: is that running?",
+                )
+            return pulled
 
         pulled = await patiently(cluster, [queue.topic], options.retry_ms / 1000, once)
         self._suggested[queue] = pulled.suggested_broker
         return pulled
 
+    def _lacks_some(self, offset: int, pulled: Pulled) -> bool:
+        return pulled.next_offset <= offset or self._passed_over_until(offset, pulled) > offset
+
     def _check_nothing_is_lost(self, range_: QueueRange, offset: int, pulled: Pulled) -> None:
-        """A broker skips what it has deleted without a word; a filter skips too, but not before the first message kept."""
-        if pulled.found or (self._is_filtered and pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY):
-            lost_until = pulled.min_offset if offset < pulled.min_offset else offset
-        else:
-            lost_until = pulled.next_offset
+        lost_until = self._passed_over_until(offset, pulled)
         if lost_until > offset:
             self._lost(range_.queue, offset, min(lost_until, range_.until), "they are gone from the broker")
+
+    def _passed_over_until(self, offset: int, pulled: Pulled) -> int:
+        """A broker skips what it has deleted without a word; a filter skips too, but not before the first message kept."""
+        if pulled.found or (self._is_filtered and pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY):
+            return max(offset, pulled.min_offset)
+        return pulled.next_offset
 
     def _lost(self, queue: QueueRef, start: int, until: int, why: str) -> None:
         report_loss(self._options, f"messages {start} to {until} of {named(queue)} cannot be read: {why}")

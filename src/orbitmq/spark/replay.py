@@ -66,6 +66,7 @@ class ReplayState(msgspec.Struct, kw_only=True):
     units: list[Unit]
     done: int = 0
     sent: int = 0
+    left_out: int = 0  # because no broker would take them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,9 @@ class Replay:
                 )
                 for index, unit in enumerate(chosen)
             ]
-            self.state.sent += sum(run_tasks(self._spark, f"replay-{first}", tasks, replay_unit))
+            for sent, left_out in run_tasks(self._spark, f"replay-{first}", tasks, replay_unit):
+                self.state.sent += sent
+                self.state.left_out += left_out
             self.state.done += len(chosen)
             if self._kept is not None:
                 self._kept.write(_STATE, self.state)
@@ -184,12 +187,13 @@ class Replay:
         ]
 
 
-def replay_unit(task: ReplayTask) -> int:
-    """In a worker."""
+def replay_unit(task: ReplayTask) -> tuple[int, int]:
+    """In a worker. How many were sent, and left out."""
     changed = (_changed(batch, task.wishes) for batch in _chosen(_batches(task), task.wishes))
     columns = {name: name for name in ("topic", "body", "tags", "keys", "properties", "orderKey")}
     name = TaskName(task.job, "0", task.number)
-    return RowWriter(task.sink, columns).write_rows(_paced(changed, task.wishes.rate), name).sent
+    written = RowWriter(task.sink, columns).write_rows(_paced(changed, task.wishes.rate), name)
+    return written.sent, sum(written.refused.values())
 
 
 def _batches(task: ReplayTask) -> Iterator[pa.RecordBatch]:

@@ -10,9 +10,10 @@
     deliverAt        timestamp
     delayLevel       int, one of the broker's levels, counted from 1
     dedupId          string: what repeats of the row share, where the sink's own id (its task and number) would not do
+    retryTopic       string: the topic it is of, where it goes to %RETRY%<group>, which only that group reads
 
-Columns that the source makes and the sink has no use for (queueId, storeTimestamp, ...) are left out, so that what was read can
-be written as it is.
+Columns that the source makes and the sink has no use for (queueId, flag, storeTimestamp, ...) are left out, so that what was read can
+be written as it is. An order key that was read is a property: it chooses a queue again where it is given as `orderKey`.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ _COLUMNS: Final[dict[str, tuple[tuple[str, ...], Callable[[DataType], bool], str
     "deliverAt": (("deliver_at",), lambda kind: isinstance(kind, TimestampType), "timestamp"),
     "delayLevel": (("delay_level",), lambda kind: isinstance(kind, IntegralType), "int"),
     "dedupId": (("dedup_id",), _is_text, "string"),
+    "retryTopic": (("retry_topic",), _is_text, "string"),
 }
 _BY_NAME: Final = {alias: name for name, (aliases, _, _) in _COLUMNS.items() for alias in (name, *aliases)}
 _IGNORED: Final = frozenset(SOURCE_COLUMNS) - _BY_NAME.keys()

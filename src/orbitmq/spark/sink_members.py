@@ -16,15 +16,18 @@ from orbitmq.message.properties import MAX_PROPERTIES_BYTES
 from orbitmq.spark.property_texts import LEFT_OUT, NAME_END
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 _NOTHING: Final = np.zeros(1, np.uint8)
-_LEFT_OUT: Final = frozenset(name.encode() for name in LEFT_OUT)
 _MAP: Final = pa.map_(pa.string(), pa.string())
 
 
 def compiled_members(
-    bodies: pa.Array, texts: Sequence[tuple[str, pa.Array]], properties: pa.Array | None, max_body_bytes: int
+    bodies: pa.Array,
+    texts: Sequence[tuple[str, pa.Array]],
+    properties: pa.Array | None,
+    max_body_bytes: int,
+    left_out: Collection[str] = LEFT_OUT,
 ) -> pa.Array | None:
     """`texts`: properties that are columns of their own, in their order; null or empty where a row has none."""
     loops = compiled("members")
@@ -34,7 +37,7 @@ def compiled_members(
         _texts(bodies)[:2],
         tuple((f"{name}{NAME_END}".encode(), *_texts(column)) for name, column in texts),
         _entries(properties) if properties is not None else (),
-        _LEFT_OUT,
+        frozenset(name.encode() for name in left_out),
         max_body_bytes,
         MAX_PROPERTIES_BYTES,
     )

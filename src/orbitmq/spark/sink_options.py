@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from orbitmq.client.names import check_group, check_topic
@@ -62,6 +63,8 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     group = options.text("producerGroup", _DEFAULT_GROUP)
     check_group(group)
     path = options.text("deadLetterPath")
+    if path and ":" not in path:  # workers have folders of their own to begin a path in
+        path = str(Path(path).absolute())
     bad_rows = options.choice("badRows", "deadLetter" if path else "fail", ("fail", "drop", "deadLetter"))
     if (bad_rows == "deadLetter") != bool(path):
         raise ConfigError("badRows=deadLetter and deadLetterPath go together", hint="give both or neither")

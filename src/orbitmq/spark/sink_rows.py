@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orbitmq.client.delays import LEVEL_SECONDS
 from orbitmq.client.names import check_topic
 from orbitmq.errors import MessageError
 from orbitmq.message import properties as names
-from orbitmq.spark.property_texts import DEDUP_ID, entry, holds_separator, joined, keys_text, map_entries
+from orbitmq.spark.property_texts import DEDUP_ID, LEFT_OUT, entry, holds_separator, joined, keys_text, map_entries
 from orbitmq.spark.sink_members import compiled_members
 
 if TYPE_CHECKING:
@@ -28,9 +27,8 @@ if TYPE_CHECKING:
     from orbitmq.spark.sink_options import SinkOptions
 
 _HEAD_BYTES: Final = 20
-_LEVEL_MS: Final = np.array(LEVEL_SECONDS, np.int64) * 1000
 _MS_PER_SECOND: Final = 1000
-_TEXT_COLUMNS: Final = (("tags", names.TAGS), ("orderKey", names.SHARDING_KEY))
+_TEXT_COLUMNS: Final = (("tags", names.TAGS), ("orderKey", names.SHARDING_KEY), ("retryTopic", names.RETRY_TOPIC))
 _DELAYS: Final = ("delay", "deliverAt", "delayLevel")
 
 
@@ -44,6 +42,7 @@ class EncodedRows:
     properties: pa.Array | None  # binary: for rows that cannot travel in a batch; None where all can
     order_keys: pa.Array | None
     travels_alone: npt.NDArray[np.bool_]
+    when: pa.Array | None = None  # duration: after so long; timestamp: then; null: at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +88,18 @@ def encode_rows(
     elif dedup_ids is not None:
         entries.append(entry(DEDUP_ID, dedup_ids))
     entries += _user_entries(given, verdicts)
-    delays, travels_alone = _delay_entries(given, verdicts)
-    properties = joined(entries + delays)
+    levels, travels_alone = _level_entries(given, verdicts)
+    when = _delivery(given, verdicts)
+    if when is not None:
+        travels_alone = pc.is_valid(when).to_numpy(zero_copy_only=False)
+    properties = joined(entries + levels)
     too_long = pc.greater(pc.binary_length(properties), names.MAX_PROPERTIES_BYTES).to_numpy(zero_copy_only=False)
     verdicts.refuse(too_long, f"its properties take more than {names.MAX_PROPERTIES_BYTES:,} bytes")
+    members = _members(bodies, properties, verdicts.codes == 0)
+    too_large = ~travels_alone & _too_large(members, options.max_message_bytes)
+    verdicts.refuse(too_large, f"it has more than {options.max_message_bytes:,} bytes (maxMessageBytes)")
     good = verdicts.codes == 0
-    encoded = EncodedRows(
-        topics, _members(bodies, properties, good), bodies, properties, given.get("orderKey"), travels_alone
-    )
+    encoded = EncodedRows(topics, members, bodies, properties, given.get("orderKey"), travels_alone, when)
     if good.all():
         return encoded, RefusedRows(np.empty(0, np.int64), [])
     refused = np.flatnonzero(~good)
@@ -123,7 +126,13 @@ def _by_the_loop(
             return None
     if keys is not None:
         texts.append((names.KEYS, keys))
-    return compiled_members(bodies, texts, given.get("properties"), options.max_message_bytes)
+    members = compiled_members(bodies, texts, given.get("properties"), options.max_message_bytes, _left_out(given))
+    return None if members is None or _too_large(members, options.max_message_bytes).any() else members
+
+
+def _left_out(given: dict[str, pa.Array]) -> frozenset[str]:
+    """Properties of the map that columns say, or nobody but the system."""
+    return LEFT_OUT | {names.SHARDING_KEY} if "orderKey" in given else LEFT_OUT
 
 
 def cut(sizes: npt.NDArray[np.int64], max_bytes: int, max_rows: int) -> list[tuple[int, int]]:
@@ -204,39 +213,30 @@ def _user_entries(given: dict[str, pa.Array], verdicts: _Verdicts) -> list[pa.Ar
         verdicts.refuse(holds_separator(texts), "its keys hold a character that separates properties")
         entries.append(entry(names.KEYS, texts))
     if "properties" in given:
-        texts, bad = map_entries(given["properties"])
+        texts, bad = map_entries(given["properties"], _left_out(given))
         verdicts.refuse(bad, "one of its properties has no name, no value, or holds a character that separates them")
         entries.append(texts)
     return entries
 
 
-def _delay_entries(given: dict[str, pa.Array], verdicts: _Verdicts) -> tuple[list[pa.Array], npt.NDArray[np.bool_]]:
-    """What delays a row, and which rows are delayed: brokers take none of those in a batch."""
-    column = next((name for name in _DELAYS if name in given), None)
-    if column is None:
+def _level_entries(given: dict[str, pa.Array], verdicts: _Verdicts) -> tuple[list[pa.Array], npt.NDArray[np.bool_]]:
+    """The broker's delay level of a row, and which rows have one: brokers take none of those in a batch."""
+    if "delayLevel" not in given:
         return [], np.zeros(len(given["body"]), bool)
-    values = given[column]
-    there = pc.is_valid(values).to_numpy(zero_copy_only=False)
-    if column == "delayLevel":
-        levels = _numbers(values)
-        verdicts.refuse(
-            there & ((levels < 0) | (levels > len(LEVEL_SECONDS))), "its delayLevel is none of the broker's"
-        )
-        return [_number_entry(names.DELAY, levels, there & (levels > 0))], there & (levels > 0)
-    if column == "deliverAt":
-        times = _numbers(values.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()))
-        return [_number_entry(names.TIMER_DELIVER_MS, times, there)], there
-    delays = _delay_ms(values)
-    verdicts.refuse(there & (delays < 0), "its delay is negative")
-    delayed = there & (delays > 0)
-    # A broker's own levels are known to every release; other delays only to those with timers.
-    at = np.minimum(np.searchsorted(_LEVEL_MS, delays), len(_LEVEL_MS) - 1)
-    is_level = delayed & (_LEVEL_MS[at] == delays)
-    entries = [
-        _number_entry(names.DELAY, at + 1, is_level),
-        _number_entry(names.TIMER_DELAY_MS, delays, delayed & ~is_level),
-    ]
-    return entries, delayed
+    levels = _numbers(given["delayLevel"])
+    verdicts.refuse(levels < 0, "its delayLevel is negative")
+    return [_number_entry(names.DELAY, levels, levels > 0)], levels > 0
+
+
+def _delivery(given: dict[str, pa.Array], verdicts: _Verdicts) -> pa.Array | None:
+    """When rows are to be delivered, as a client says it: how a broker is asked for that depends on its release."""
+    if "deliverAt" in given:
+        return given["deliverAt"].cast(pa.timestamp("ms", "UTC"), safe=False)
+    if "delay" not in given:
+        return None
+    delays = _delay_ms(given["delay"])
+    verdicts.refuse(delays < 0, "its delay is negative")
+    return pa.array(delays, mask=delays <= 0).cast(pa.duration("ms"))
 
 
 def _delay_ms(values: pa.Array) -> npt.NDArray[np.int64]:
@@ -277,6 +277,12 @@ def _members(bodies: pa.Array, properties: pa.Array, good: npt.NDArray[np.bool_]
     )
 
 
+def _too_large(members: pa.Array, most: int) -> npt.NDArray[np.bool_]:
+    """Brokers measure a batch with the heads and properties of its members."""
+    found: npt.NDArray[np.bool_] = pc.greater(pc.binary_length(members), most).to_numpy(zero_copy_only=False)
+    return found
+
+
 def _fixed(data: bytes, width: int, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(data)]).cast(pa.binary())
 
@@ -292,4 +298,5 @@ def _chosen(rows: EncodedRows, mask: pa.Array, good: npt.NDArray[np.bool_]) -> E
         some(rows.properties),
         some(rows.order_keys),
         rows.travels_alone[good],
+        some(rows.when),
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
     from orbitmq.spark.access import Link
     from orbitmq.spark.sink_options import SinkOptions
     from orbitmq.spark.sink_rows import EncodedRows
+
+    _Delayed = tuple[
+        Message, str | None, timedelta | datetime | None
+    ]  # with its order key, and when it is to be delivered
 
 T = TypeVar("T")
 
@@ -125,12 +130,13 @@ class SinkSender:
         assert rows.properties is not None, "some travel alone"
         order_keys = rows.order_keys.to_pylist() if rows.order_keys is not None else None
         for start in range(0, len(chosen), _SINGLES_AT_ONCE):
-            messages = []
+            messages: list[_Delayed] = []
             for row in chosen[start : start + _SINGLES_AT_ONCE].tolist():
                 message = Message(
                     topic, rows.bodies[row].as_py(), properties=decode_properties(rows.properties[row].as_py())
                 )
-                messages.append((message, order_keys[row] if order_keys is not None else None))
+                when = rows.when[row].as_py() if rows.when is not None else None
+                messages.append((message, order_keys[row] if order_keys is not None else None, when))
             self._begin(self._send_messages(topic, messages))
 
     def _begin(self, sending: Coroutine[Any, Any, None]) -> None:
@@ -151,14 +157,20 @@ class SinkSender:
             if not self._failed:  # what follows a failed request of its queue must not be stored before it
                 await self._patiently(topic, once)
 
-    async def _send_messages(self, topic: str, messages: list[tuple[Message, str | None]]) -> None:
-        async def send(message: Message, order_key: str | None) -> None:
+    async def _send_messages(self, topic: str, messages: list[_Delayed]) -> None:
+        async def send(message: Message, order_key: str | None, when: timedelta | datetime | None) -> None:
+            delay = when if isinstance(when, timedelta) else None
+            deliver_at = when if isinstance(when, datetime) else None
+
             async def once() -> None:
-                self._check(topic, (await self._producer.send_message(message, order_key=order_key)).status)
+                sent = await self._producer.send_message(
+                    message, order_key=order_key, delay=delay, deliver_at=deliver_at
+                )
+                self._check(topic, sent.status)
 
             await self._patiently(topic, once)
 
-        await asyncio.gather(*(send(message, order_key) for message, order_key in messages))
+        await asyncio.gather(*(send(*one) for one in messages))
 
     def _check(self, topic: str, status: SendStatus) -> None:
         if status is not SendStatus.STORED and not self._options.accepts_unconfirmed:

@@ -24,13 +24,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from orbitmq.client import questions
 from orbitmq.client.filters import subscription
 from orbitmq.errors import OrbitError
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.spark.access import link
 from orbitmq.spark.bounds import starting_offsets
-from orbitmq.spark.discovery import Found, extents, find_queues, min_offsets
+from orbitmq.spark.discovery import End, Found, extents, find_queues, min_offsets, queue_end
 from orbitmq.spark.driver_rows import CarriesRows
 from orbitmq.spark.failures import plain_errors, plain_errors_in
 from orbitmq.spark.group_offsets import commit_offsets
@@ -79,6 +78,7 @@ class StreamReader(CarriesRows, DataSourceStreamReader, SupportsTriggerAvailable
         self._target: Offsets | None = None  # where an availableNow query ends
         self._committed: Offsets = {}
         self._unreachable: set[QueueRef] = set()
+        self._on_slaves: set[QueueRef] = set()  # those of which a slave has not got all that was read
         self._initial: Offsets | None = None
         self._initial_is_logged = False
 
@@ -155,11 +155,9 @@ class StreamReader(CarriesRows, DataSourceStreamReader, SupportsTriggerAvailable
     def commit(self, end: dict[str, Any]) -> None:
         if not self.options.commit:
             return
-        offsets = from_json(end)
-        moved = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue) != offset}
+        moved = {queue: at for queue, at in from_json(end).items() if self._committed.get(queue) != at}
         here = self._link()
-        self._patiently(here, lambda: commit_offsets(here.cluster, self.options.group, moved))
-        self._committed = offsets
+        self._committed |= self._patiently(here, lambda: commit_offsets(here.cluster, self.options.group, moved))
 
     def stop(self) -> None:
         """Connections belong to the process and are shared; they end with it."""
@@ -170,7 +168,10 @@ class StreamReader(CarriesRows, DataSourceStreamReader, SupportsTriggerAvailable
         return link(self.options.access)
 
     def _patiently(self, here: Link, question: Callable[[], Awaitable[T]]) -> T:
-        return here.run(patiently(here.cluster, self.options.topics, self.options.retry_ms / 1000, question))
+        topics = self.options.topics
+        if not topics and self._found is not None:
+            topics = tuple({queue.topic for queue in self._found.queues})
+        return here.run(patiently(here.cluster, topics, self.options.retry_ms / 1000, question))
 
     async def _beginning(self, cluster: Cluster) -> Offsets:
         found = await self._queues(cluster)
@@ -200,7 +201,7 @@ class StreamReader(CarriesRows, DataSourceStreamReader, SupportsTriggerAvailable
         """One beyond the last message of every queue. Those of a broker that is away stay where they are."""
         found = await self._queues(cluster)
         outcomes = await asyncio.gather(
-            *(questions.max_offset(cluster, queue) for queue in found.queues), return_exceptions=True
+            *(queue_end(cluster, queue, self.options.from_slaves) for queue in found.queues), return_exceptions=True
         )
         latest: Offsets = {}
         failures: dict[QueueRef, OrbitError] = {}
@@ -216,10 +217,19 @@ class StreamReader(CarriesRows, DataSourceStreamReader, SupportsTriggerAvailable
         self._keep_unreachable(begin, latest, failures, found)
         return latest
 
-    def _checked(self, queue: QueueRef, begin: int | None, high: int) -> int:
-        if begin is not None and high < begin:
-            report_loss(self.options, f"{named(queue)} ends at {high}, but the query has read it up to {begin}")
-        return high
+    def _checked(self, queue: QueueRef, begin: int | None, end: End) -> int:
+        """Where it ends. Of a slave that is behind, the queue stays where it is: its master has what was read."""
+        if begin is None or end.offset >= begin:
+            self._on_slaves.discard(queue)
+            return end.offset
+        what = f"{named(queue)} ends at {end.offset}, but the query has read it up to {begin}"
+        if end.is_of_master:
+            report_loss(self.options, what)
+            return end.offset
+        if queue not in self._on_slaves:
+            self._on_slaves.add(queue)
+            logger.warning("not read until its master is back: on a slave, %s", what)
+        return begin
 
     def _keep_unreachable(
         self, begin: Offsets, latest: Offsets, failures: dict[QueueRef, OrbitError], found: Found
