@@ -189,6 +189,15 @@ def test_delays_are_left_to_the_client_which_knows_what_a_broker_can(
     ]
 
 
+def test_rows_for_one_group_go_to_its_retry_topic_as_messages_of_theirs(server: Server) -> None:
+    batch = frame(topic=["%RETRY%one", "Plain"], body=[b"again", b"plain"], retryTopic=["Plain", None])
+    write(server, batch, wait_for="Plain")
+    wait_for_topic(server, "%RETRY%one")
+    (again,) = read(server, subscribe="%RETRY%one")
+    assert (again["body"], dict(again["properties"])["RETRY_TOPIC"]) == (b"again", "Plain")
+    assert bodies(read(server, subscribe="Plain")) == ["plain"]
+
+
 def arrived(server: Server, topic: str, count: int) -> list[str]:
     deadline = time.monotonic() + 60
     while len(found := bodies(read(server, subscribe=topic))) < count:

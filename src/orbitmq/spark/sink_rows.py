@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _HEAD_BYTES: Final = 20
 _MS_PER_SECOND: Final = 1000
 _TEXT_COLUMNS: Final = (("tags", names.TAGS), ("orderKey", names.SHARDING_KEY), ("retryTopic", names.RETRY_TOPIC))
-_DELAYS: Final = ("delay", "deliverAt", "delayLevel")
+_ALONE: Final = ("delay", "deliverAt", "delayLevel", "retryTopic")  # brokers take none of these in a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,8 @@ def encode_rows(
     when = _delivery(given, verdicts)
     if when is not None:
         travels_alone = pc.is_valid(when).to_numpy(zero_copy_only=False)
+    if "retryTopic" in given:
+        travels_alone |= pc.is_valid(given["retryTopic"]).to_numpy(zero_copy_only=False)
     properties = joined(entries + levels)
     too_long = pc.greater(pc.binary_length(properties), names.MAX_PROPERTIES_BYTES).to_numpy(zero_copy_only=False)
     verdicts.refuse(too_long, f"its properties take more than {names.MAX_PROPERTIES_BYTES:,} bytes")
@@ -111,7 +113,7 @@ def _by_the_loop(
     given: dict[str, pa.Array], bodies: pa.Array, options: SinkOptions, ids: list[str], dedup_ids: pa.Array | None
 ) -> pa.Array | None:
     """The members, if no row is unusual."""
-    if not given.keys().isdisjoint(_DELAYS):
+    if not given.keys().isdisjoint(_ALONE):
         return None
     texts = [(names.UNIQUE_KEY, pa.array(ids, pa.string()))]
     if "dedupId" in given:
