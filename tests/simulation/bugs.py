@@ -285,7 +285,7 @@ def lagging_slave_moves_readers() -> Iterator[None]:
         init(self, *arguments)
         self._corrects = True
 
-    async def move(self: Membership, held: ProcessQueue, offset: int) -> None:
+    async def move(self: Membership, held: ProcessQueue, offset: int, is_reset: bool) -> None:
         await self.restart(held.queue, offset)
 
     with mock.patch.object(Pulling, "__init__", correct), mock.patch.object(Membership, "_moved", move):
