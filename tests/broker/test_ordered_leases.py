@@ -12,6 +12,7 @@ from orbitmq.broker.leases.checkpoints import LONGEST_LEASE_MS
 from orbitmq.testing.clock import MovableClock
 from tests.broker.kit import PATIENCE_SECONDS, QUERY_OFFSET, Wire, running, wire
 from tests.broker.lease_kit import NOTIFICATION, LeaseClient, Leased
+from tests.raw_client import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -148,3 +149,24 @@ async def test_what_is_out_survives_a_restart_in_javas_form(tmp_path: Path, cloc
         assert await consumer.pop() == []
         assert (await consumer.ack(second)).code == 0
         assert bodies(await consumer.pop()) == [b"3"]
+
+
+async def test_extensions_without_end_leave_nothing_behind_and_the_last_of_them_counts(
+    broker: Broker, consumer: OrderedClient, clock: MovableClock
+) -> None:
+    first, second = await consumer.pop(invisibleTime=3_600_000)
+    assert (await consumer.ack(second)).code == 0
+    for shorter in range(200):
+        first = await consumer.extended(first, 3_000_000 - 1000 * shorter)
+    for longer in range(200):
+        first = await consumer.extended(first, 4_000_000 + 1000 * longer)
+    await consumer.extended(first, 10_000_000)
+    ordered = broker.state.ordered_leases
+    assert len(ordered._free_at) < 100
+    held = await consumer.hold_pop(T, order="true", maxMsgNums=2)
+    clock.advance(seconds=7000)
+    await until(lambda: ordered._free_at[0][0] > clock.now_ms(), what="a look at when it is free")
+    assert not held.done()
+    clock.advance(seconds=3000)
+    answer = await asyncio.wait_for(held, PATIENCE_SECONDS)
+    assert bodies(consumer.leased(T, answer)) == [b"1", b"2"]

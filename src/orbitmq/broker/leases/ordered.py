@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _AT: Final = "@"
 _FORGOTTEN_AFTER_MS: Final = 24 * 3600 * 1000
+_FEW: Final = 64
 
 _Queue = tuple[str, str, int]  # topic, group, queue
 
@@ -40,6 +41,7 @@ class OrderedLeases:
         self._clock = clock
         self._saved = SavedTable(file, self._snapshot)
         self._free_at: list[tuple[int, _Queue]] = []  # a heap of when blocked queues may be free
+        self._watched: dict[_Queue, int] = {}  # when that is looked at; what the heap says otherwise counts no more
         self.on_free: Callable[[str, str, int], None] = lambda topic, group, queue_id: None
         for key, queues in self._table.items():
             topic, _, group = key.partition(_AT)
@@ -120,9 +122,15 @@ class OrderedLeases:
         """Say which queues have become free because a lease ran out. Called a few times a second."""
         now_ms = self._clock.now_ms()
         while self._free_at and self._free_at[0][0] <= now_ms:
-            _, (topic, group, queue_id) = heapq.heappop(self._free_at)
-            if not self.is_blocked(topic, group, queue_id):
-                self.on_free(topic, group, queue_id)
+            free_ms, queue = heapq.heappop(self._free_at)
+            if self._watched.get(queue) != free_ms:
+                continue
+            del self._watched[queue]
+            info = self._find(*queue)
+            if info is not None and _free_ms(info) > now_ms:
+                self._watch(queue, info)  # it was extended since
+            else:
+                self.on_free(*queue)
 
     async def save(self) -> None:
         self._forget_unused()
@@ -134,9 +142,14 @@ class OrderedLeases:
         return info if info is not None and info.offsets else None
 
     def _watch(self, queue: _Queue, info: OrderInfo) -> None:
+        """Look when it may be free. Of an extension nothing is noted until then: there may be any number of them."""
         free_ms = _free_ms(info)
-        if free_ms > self._clock.now_ms():
+        if self._clock.now_ms() < free_ms < self._watched.get(queue, free_ms + 1):
+            self._watched[queue] = free_ms
             heapq.heappush(self._free_at, (free_ms, queue))
+            if len(self._free_at) > 2 * len(self._watched) + _FEW:  # the rest is of leases that were made shorter
+                self._free_at = [(at_ms, watched) for watched, at_ms in self._watched.items()]
+                heapq.heapify(self._free_at)
 
     def _forget_unused(self) -> None:
         oldest_ms = self._clock.now_ms() - _FORGOTTEN_AFTER_MS
