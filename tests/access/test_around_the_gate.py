@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
 from orbitmq.protocol.signing import Credentials, sign
+from orbitmq.testing.clock import MovableClock
 from orbitmq.transport.pool import Pool
 from tests.access.test_matrix import GUARDED, MEMBER, ROOT
 from tests.broker.kit import PATIENCE_SECONDS, configuration, long_send_header, send_header
@@ -218,3 +220,38 @@ def test_users_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
         thread.join()
     assert failed == []
     assert len(users.all()) == len(Users(tmp_path).all()) == 40
+
+
+async def test_a_lease_is_no_way_to_the_retries_of_a_group_with_a_longer_name(tmp_path: Path) -> None:
+    """The older name of the retry topic of G's leases of MINE is that of the retry topic of the group G_MINE."""
+    clock, victims = MovableClock(), f"G_{MINE}"
+    retries = f"%RETRY%{victims}"
+    pop = {
+        "consumerGroup": "G", "topic": MINE, "queueId": -1, "maxMsgNums": 32, "invisibleTime": 2000, "pollTime": 0,
+        "bornTime": 0, "initMode": 0,
+    }  # fmt: skip
+    async with guarded_broker(tmp_path, clock) as guarded:
+        beat = f'{{"clientID":"c","consumerDataSet":[{{"groupName":"{victims}","subscriptionDataSet":[]}}]}}'.encode()
+        assert (await guarded.ask(ROOT, RequestCode.HEART_BEAT, {}, beat)).code == 0
+        await guarded.send(MINE, b"mine")
+        forged = send_header(MINE, properties={"RETRY_TOPIC": THEIRS, "1ST_POP_TIME": "1"})
+        assert (await guarded.ask(MEMBER, RequestCode.SEND_MESSAGE_V2, forged, b"forged")).code == 0
+        theirs = guarded.broker.state.store.log.end
+        for origin in (MINE, THEIRS):
+            header = send_header(retries, properties={"RETRY_TOPIC": origin})
+            assert (await guarded.ask(ROOT, RequestCode.SEND_MESSAGE_V2, header, b"theirs")).code == 0
+
+        given = [(await guarded.ask(MEMBER, RequestCode.POP_MESSAGE, pop)).body for _ in range(8)]
+        given.append((await guarded.ask(MEMBER, RequestCode.PEEK_MESSAGE, pop)).body)
+        back = {"offset": theirs, "group": "G", "delayLevel": -1, "originTopic": MINE}
+        refused = await guarded.ask(MEMBER, RequestCode.CONSUMER_SEND_MSG_BACK, back)
+        clock.advance(seconds=7)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while b"forged" not in given[-1]:
+                given.append((await guarded.ask(MEMBER, RequestCode.POP_MESSAGE, pop)).body)
+                await asyncio.sleep(0.02)
+
+        assert b"mine" in b"".join(given[:8])
+        assert b"theirs" not in b"".join(given)
+        assert "look message by offset failed" in (refused.remark or "")
+        assert guarded.broker.state.store.queue_range(retries, 0).max_offset == 2, "what came back did not go there"

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.kit import PATIENCE_SECONDS, SEND_V2, Wire, running, send_header, wire
-from tests.broker.lease_kit import NOTIFICATION, PEEK, POLLING_INFO, LeaseClient, Leased
+from orbitmq.message import properties as keys
+from orbitmq.message.batch import BatchMember, encode_batch
+from orbitmq.message.properties import encode_properties
+from tests.broker.kit import PATIENCE_SECONDS, SEND_BATCH, SEND_V2, Wire, running, send_header, wire
+from tests.broker.lease_kit import BATCH_ACK, NOTIFICATION, PEEK, POLLING_INFO, LeaseClient, Leased
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
+    from orbitmq.protocol.bodies.leases import BatchAck
     from orbitmq.protocol.command import Command
 
 pytestmark = pytest.mark.usefixtures("loops")
@@ -295,3 +299,69 @@ async def test_leases_wait_for_the_disk_when_sends_do(tmp_path: Path) -> None:
         held = await consumer.hold_pop(T)
         await send(client, b"b")
         assert bodies(consumer.leased(T, await within_patience(held))) == [b"b"]
+
+
+async def test_others_are_served_between_the_acks_of_a_large_batch(
+    broker: Broker, client: Wire, consumer: LeaseClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await send(client, b"a")
+    (leased,) = await consumer.pop(T)
+    made_up = {"c": "LG", "t": T, "q": 0, "rq": 0, "pt": 1, "it": 1000, "b": "AQ=="}
+    acks = [{**made_up, "so": number} for number in range(1000)]
+    acks.append({**made_up, "so": 0, "pt": leased.handle.pop_time_ms, "rq": leased.handle.revive_queue})
+    done = 0
+    done_at_turn: list[int] = []
+    ack_batch = broker.state.settling.ack_batch
+
+    def noted(ack: BatchAck, broker_name: str) -> int:
+        nonlocal done
+        if not done:
+            asyncio.get_running_loop().call_soon(lambda: done_at_turn.append(done))
+        done += 1
+        return ack_batch(ack, broker_name)
+
+    monkeypatch.setattr(broker.state.settling, "ack_batch", noted)
+    answer = await client.ask(BATCH_ACK, None, json.dumps({"brokerName": "broker-a", "acks": acks}).encode())
+    assert answer.code == 13
+    assert "1000 of 1001 refused" in str(answer.remark)
+    assert done == 1001
+    assert done_at_turn[0] < 1001
+    assert broker.state.open_leases.in_flight(T, "LG", 0) == 0
+
+    acks = [made_up | {"so": 0}] * 10_001
+    answer = await client.ask(BATCH_ACK, None, json.dumps({"brokerName": "broker-a", "acks": acks}).encode())
+    assert "up to 10000 are taken at once" in str(answer.remark)
+    assert done == 1001
+
+
+async def test_a_handle_that_a_producer_made_up_settles_nothing(
+    broker: Broker, client: Wire, consumer: LeaseClient
+) -> None:
+    await send(client, b"victim")
+    (victim,) = await consumer.pop(T)
+    told = {keys.POP_CHECK_POINT: victim.handle.text(), "color": "red"}
+    await send(client, b"single", **told)
+    await send(client, b"delayed", **told, DELAY="1")
+    member = BatchMember(b"member", encode_properties(told))
+    for properties, body in ((told, [BatchMember(b"of a batch")]), ({}, [member, BatchMember(b"plain")])):
+        header = send_header(T, 0, properties, {"batch": True})
+        assert (await client.ask(SEND_BATCH, header, encode_batch(body))).code == 0
+    # One that a broker took which did not look.
+    broker.state.topics.create_internal(f"%RETRY%LG_{T}", 1)
+    old = encode_properties({**told, "1ST_POP_TIME": "1"})
+    broker.state.store.append(f"%RETRY%LG_{T}", 0, b"retried", old, 1, bytes(8), 0, 0, 1)
+    broker.state.store.dispatch()
+
+    seen: dict[bytes, Leased] = {}
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(seen) < 6:
+            seen.update({leased.body: leased for leased in await consumer.pop(T)})
+            await asyncio.sleep(0.02)
+
+    assert sorted(seen) == [b"delayed", b"member", b"of a batch", b"plain", b"retried", b"single"]
+    for leased in seen.values():
+        assert leased.handle.offset == leased.message.queue_offset
+        assert leased.message.properties.get("color") == (None if leased.body == b"plain" else "red")
+        assert leased.message.raw_properties.count(b"POP_CK") == (leased.body == b"retried")
+        assert (await consumer.ack(leased)).code == 0
+    assert broker.state.open_leases.in_flight(T, "LG", 0) == 1, "that of the victim"

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.clock import ManualClock
+from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.ids import parse_offset_message_id
+from orbitmq.message.properties import encode_properties
 from orbitmq.message.record import decode_records
-from tests.broker.kit import LOCK, SEND_BACK, Wire, running, wire
+from tests.broker.kit import LOCK, SEND_BACK, SEND_BATCH, Wire, running, send_header, wire
 from tests.raw_client import until
 
 if TYPE_CHECKING:
@@ -185,3 +187,43 @@ async def test_a_group_that_consumes_in_order_goes_on_behind_the_dead_letter(
 async def test_a_retry_topic_of_a_group_that_may_not_be_made_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path, autoCreateSubscriptionGroup="false") as broker, wire(broker) as client:
         assert (await client.send("%RETRY%G", b"x")).code == 26
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"TRAN_MSG": "true", "PGROUP": "P"},
+        {"TIMER_DELAY_SEC": "99999999999"},
+        {"TIMER_DELIVER_MS": "1", "TIMER_DEL_UNIQKEY": "T+other"},
+        {"DELAY": "many", "1ST_POP_TIME": "1"},
+    ],
+)
+async def test_what_a_member_of_a_batch_asks_for_is_not_done_by_way_of_a_copy(
+    client: Wire, broker: Broker, clock: ManualClock, wishes: dict[str, str]
+) -> None:
+    body = encode_batch([BatchMember(b"x", encode_properties(wishes | {"KEYS": "k"}))])
+    assert (await client.ask(SEND_BATCH, send_header("T", 0, {}, {"batch": True}), body)).code == 0
+    (message,) = await client.messages("T")
+
+    assert (await send_back(client, message, 1)).code == 0
+    assert (await send_back(client, message, -1)).code == 0
+    clock.advance(seconds=1)
+
+    again, dead = [await only_message(broker, client, topic) for topic in ("%RETRY%G", "%DLQ%G")]
+    assert again.body == dead.body == b"x"
+    assert again.properties["KEYS"] == dead.properties["KEYS"] == "k"
+    assert (wishes.keys() & again.properties.keys()) <= {"PGROUP", "DELAY"}
+    assert again.properties["DELAY"] == "1"
+    assert len(broker.state.half_messages) == 0
+
+
+async def test_a_copy_of_what_waited_says_so(client: Wire, broker: Broker, clock: ManualClock) -> None:
+    await client.send("T", b"x", TIMER_DELAY_SEC="1")
+    clock.advance(seconds=2)
+    waited = await only_message(broker, client, "T")
+
+    await send_back(client, waited, -1)
+
+    dead = await only_message(broker, client, "%DLQ%G")
+    assert dead.properties["TIMER_OUT_MS"] == waited.properties["TIMER_OUT_MS"]
+    assert dead.properties["TIMER_DELAY_SEC"] == "1"

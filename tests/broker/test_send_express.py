@@ -58,6 +58,7 @@ USUAL: dict[str, tuple[int, Header, bytes]] = {
         b"body",
     ),
     "timer of the past": (SEND_V2, send_header("T", 0, {"TIMER_DELIVER_MS": "1"}), b"body"),
+    "with a made-up handle": (SEND_V2, send_header("T", 0, {**TAGGED, "POP_CK": "0 1 2 3 0 b 0 0"}), b"body"),
 }
 UNUSUAL: dict[str, tuple[int, Header, bytes]] = {
     "no level": (SEND_V2, send_header("T", 0, {"DELAY": "x"}), b"body"),

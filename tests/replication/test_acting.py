@@ -313,6 +313,7 @@ async def test_messages_whose_lease_is_over_are_handed_out_by_another_master(gro
     await until(lambda: messages_in(other, retry) == 1, "the other master has it")
     again = await LeaseClient(elsewhere, "g", "broker-b").pop("T")
     assert {(leased.body, leased.message.reconsume_times) for leased in again} == {(b"its own", 0), (b"not", 1)}
+    assert other.state.groups.get("g_T") is None, "the retry topic of a lease is no group's"
     await elsewhere.close()
 
     master = await group.master(**ACTING)

@@ -32,7 +32,7 @@ from orbitmq_accelerator.signatures cimport (
 )
 from orbitmq_accelerator.text cimport write_base64, write_hex, write_number, write_text
 from orbitmq_accelerator.waiting cimport (
-    DELAY_LEVEL, HALF_MESSAGE, TIMER_MOMENT, TIMER_SECONDS, Wish, read_wish,
+    DELAY_LEVEL, HALF_MESSAGE, HAS_HANDLE, IS_INNER_BATCH, TIMER_MOMENT, TIMER_SECONDS, Wish, meaning_of, read_wish,
 )
 
 from orbitmq.broker import names
@@ -706,7 +706,7 @@ cdef class SwiftSends:
                 return 0
             if (
                 record.properties_bytes + record.more_properties_bytes > MOST_PROPERTIES
-                or memmem(record.properties, record.properties_bytes, b"INNER_NUM\x01", 10) != NULL
+                or meaning_of(record.properties, record.properties_bytes) & (IS_INNER_BATCH | HAS_HANDLE)
             ):
                 return 0
             members += 1
@@ -956,11 +956,8 @@ cdef int note_served(served, int64_t count) except -1:
 
 
 cdef bint has_meaning(const Send *send) noexcept nogil:
-    """Whether properties ask for more than to be stored."""
-    return (
-        contains(send, b"DELAY\x01", 6) or contains(send, b"TIMER_", 6) or contains(send, b"TRAN_MSG\x01", 9)
-        or contains(send, b"INNER_NUM\x01", 10)
-    )
+    """Whether properties ask for more than to be stored as they are."""
+    return meaning_of(send.properties, send.properties_bytes) != 0
 
 
 cdef bint may_not_wait(Send *send) noexcept nogil:

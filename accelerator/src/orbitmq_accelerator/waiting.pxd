@@ -1,4 +1,4 @@
-"""What a message asks for that has to wait: `DELAY`, `TIMER_...` and `TRAN_MSG` among its properties.
+"""What a message asks for that has to wait: `DELAY`, `TIMER_...` and `TRAN_MSG` among its properties; and whether they mean anything at all.
 
 As everywhere, what is unusual is not answered: `orbitmq.broker.sending` and `timer_requests` know what it means.
 """
@@ -23,6 +23,12 @@ cdef enum Kind:
     HALF_MESSAGE = 5
 
 
+cdef enum:  # what properties mean to a broker, a bit for each
+    HAS_TO_WAIT = 1
+    IS_INNER_BATCH = 2
+    HAS_HANDLE = 4  # of a lease, which no sender can know
+
+
 cdef struct Wish:
     Kind kind
     int64_t number  # the level, the delay or the moment
@@ -30,6 +36,30 @@ cdef struct Wish:
 
 cdef inline bint is_name(const uint8_t *name, Py_ssize_t length, const char *known, Py_ssize_t known_length) noexcept nogil:
     return length == known_length and memcmp(name, known, length) == 0
+
+
+cdef inline int meaning_of(const uint8_t *text, Py_ssize_t length) noexcept nogil:
+    """By the names alone: they stand at the beginning, and behind the end of each value. One look at each costs less than a search."""
+    cdef const uint8_t *end = text + length
+    cdef int found = 0
+    while end - text > 6:  # the shortest of them and a value
+        if text[0] == c"T":
+            if memcmp(text, b"TIMER_", 6) == 0 or (end - text > 9 and memcmp(text, b"TRAN_MSG\x01", 9) == 0):
+                found |= HAS_TO_WAIT
+        elif text[0] == c"D":
+            if memcmp(text, b"DELAY\x01", 6) == 0:
+                found |= HAS_TO_WAIT
+        elif text[0] == c"I":
+            if end - text > 10 and memcmp(text, b"INNER_NUM\x01", 10) == 0:
+                found |= IS_INNER_BATCH
+        elif text[0] == c"P":
+            if memcmp(text, b"POP_CK\x01", 7) == 0:
+                found |= HAS_HANDLE
+        text = <const uint8_t *>memchr(text, VALUE_END, end - text)
+        if text == NULL:
+            break
+        text += 1
+    return found
 
 
 cdef inline bint take_wish(
@@ -51,6 +81,7 @@ cdef inline bint take_wish(
         return not (
             (length > 6 and memcmp(name, b"TIMER_", 6) == 0)
             or is_name(name, length, b"INNER_NUM", 9)
+            or is_name(name, length, b"POP_CK", 6)
             or is_name(name, length, b"REAL_TOPIC", 10)
             or is_name(name, length, b"REAL_QID", 8)
             or is_name(name, length, b"__transactionId__", 17)

@@ -361,7 +361,7 @@ class Opener:
         path = store.config.config_path / tables.ORDERS
         ordered = OrderedLeases(JsonFile(self._disk, path, tables.OrderTable), topics, groups, clock)
         popping = Popping(
-            store, topics, offsets, lease_log, open_leases, ordered, configuration, stats, clock, self._random
+            store, topics, groups, offsets, lease_log, open_leases, ordered, configuration, stats, clock, self._random
         )
         return _LeaseParts(
             lease_log=lease_log,

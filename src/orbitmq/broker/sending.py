@@ -12,13 +12,13 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from orbitmq.broker import names, statistics, timer_requests
+from orbitmq.broker import names, retry_topics, statistics, timer_requests
 from orbitmq.broker.histograms import MessageSizes
 from orbitmq.broker.timer_requests import Place, park_timer
 from orbitmq.errors import RequestFailed
 from orbitmq.message import properties as keys
 from orbitmq.message.hosts import pack_host
-from orbitmq.message.properties import decode_properties, encode_properties, extend_properties
+from orbitmq.message.properties import decode_properties, encode_properties, extend_properties, join_properties
 from orbitmq.message.sysflags import INNER_BATCH, TRANSACTION_MASK
 from orbitmq.protocol.bodies.topics import PERM_WRITE
 from orbitmq.protocol.codes import ResponseCode
@@ -51,9 +51,11 @@ _DELAY: Final = "DELAY\x01"
 _TIMER: Final = "TIMER_"
 _HALF: Final = "TRAN_MSG\x01"
 _INNER: Final = "INNER_NUM\x01"
+_HANDLE: Final = "POP_CK\x01"
 _SMALL_BYTES, _MIDDLE_BYTES = MessageSizes.BOUNDS[:2]
 _NUMBER: Final = re.compile(r"-?[0-9]{1,10}")
 _MOST_ATTEMPTS: Final = 2**31 - 1
+_WISHES: Final = (keys.PREPARED, *timer_requests.REQUESTS, keys.TIMER_DELETE_UNIQUE_KEY)
 
 
 class TopicCounters(NamedTuple):
@@ -276,6 +278,8 @@ class Sending:
     ) -> tuple[Appended, str, str]:
         """Append a message as a client sent it; also the unique key it has now, and what takes a timer message back."""
         asked_for = topic
+        if _HANDLE in properties:
+            properties = without_handle(properties)
         properties, unique_key = self.complete(properties)
         recall_handle = ""
         if is_special(properties) or sys_flag & INNER_BATCH:
@@ -333,6 +337,8 @@ class Sending:
 
     def batch_properties(self, properties: str) -> str:
         """What every member of a batch gets besides its own."""
+        if _HANDLE in properties:
+            properties = without_handle(properties)
         if properties and not properties.endswith(_SEPARATOR):
             properties += _SEPARATOR
         return properties + self._suffix
@@ -382,14 +388,15 @@ class Sending:
         self, header: SendMessage | SendMessageV2, version: int, properties: str
     ) -> tuple[str, int, str]:
         """Where a send to a retry topic goes: to the dead letters, once it was retried too often. Java: handleRetryAndDLQ"""
-        group = names.group_of_retry_topic(header.topic)
+        group = retry_topics.group_of(self._groups, self._topics, header.topic, properties)
         config = self._groups.require(group)
         limit = config.retry_max_times
         if header.max_reconsume_times is not None and version >= _FIRST_WITH_MAX_RECONSUME:
             limit = header.max_reconsume_times
         exhausted = header.reconsume_times > limit
+        came_back_from_lease = group != names.group_of_retry_topic(header.topic)
         # A group that consumes in order does not wait for a retry: it goes on behind the dead letter.
-        if not exhausted and not self._locks.is_any_held(group):
+        if not exhausted and (came_back_from_lease or not self._locks.is_any_held(group)):
             return header.topic, header.queue_id, properties
         dead = self._topics.create_internal(names.dead_letter_topic(group), 1)
         self._stats.counter(statistics.DLQ_PUT_NUMS, f"{header.topic}@{group}").add(1)
@@ -423,13 +430,37 @@ def as_half_message(topic: str, queue_id: int, properties: str, parsed: Mapping[
 
 
 def is_special(properties: str) -> bool:
-    """Whether a message may ask for more than to be stored. A false alarm costs only time."""
-    return _DELAY in properties or _TIMER in properties or _HALF in properties or _INNER in properties
+    """Whether a message may ask for more than to be stored as it is. A false alarm costs only time."""
+    return (
+        _DELAY in properties
+        or _TIMER in properties
+        or _HALF in properties
+        or _INNER in properties
+        or _HANDLE in properties
+    )
 
 
 def asks_for_delay(properties: str) -> bool:
     """Whether it may do so; a false alarm costs only time."""
     return _DELAY in properties or _TIMER in properties
+
+
+def without_handle(properties: str) -> str:
+    """The handle of a lease is the broker's word. Consumers believe the one in a message, and would settle another's lease by it.
+
+    Java: SendMessageProcessor.clearReservedProperties
+    """
+    told = decode_properties(properties)
+    return properties if told.pop(keys.POP_CHECK_POINT, None) is None else join_properties(told)
+
+
+def without_wishes(properties: Mapping[str, str]) -> dict[str, str]:
+    """A message's properties for a copy of it, which is not to be a half message, nor to wait for what its sender wants.
+
+    A member of a batch may say such things, and nobody has looked. What did wait says until when (TIMER_OUT_MS), and keeps them.
+    """
+    dropped = (keys.PREPARED,) if keys.TIMER_OUT_MS in properties else _WISHES
+    return {key: value for key, value in properties.items() if key not in dropped}
 
 
 def attempt_after(reconsume_times: int) -> int:

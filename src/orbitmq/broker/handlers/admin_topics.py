@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from orbitmq import fastjson
-from orbitmq.broker import names, statistics
+from orbitmq.broker import names, retry_topics, statistics
 from orbitmq.broker.histograms import TOPIC_CREATE_TIME
 from orbitmq.errors import BodyError, RequestFailed
 from orbitmq.protocol.bodies.groups import QueueKey
@@ -177,10 +177,11 @@ async def delete_topic(
         raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
     doomed = [topic]
     if configuration.settings.clear_retry_topic_when_delete_topic:
-        retries = (retry for group in offsets.groups_of(topic) for retry in names.lease_retry_topics(group, topic))
-        # `%RETRY%a_b` may also be the retry topic of a group a_b, which has nothing to do with this topic.
-        others = {names.retry_topic(group) for group in groups.all()}
-        doomed += [retry for retry in retries if topics.get(retry) is not None and retry not in others]
+        for group in offsets.groups_of(topic):
+            newer, older = names.lease_retry_topics(group, topic)
+            # The older name may be another's as well, who has nothing to do with this topic.
+            own = (newer,) if retry_topics.is_shared(groups, topics, group, topic) else (newer, older)
+            doomed += [retry for retry in own if topics.get(retry) is not None]
     for name in doomed:
         offsets.forget_topic(name)
         store.delete_topic(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker.leases.checkpoints import check_duration
 from orbitmq.errors import OrbitError, RequestFailed
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from orbitmq.protocol.command import Command
     from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Connection
+
+_ACKS_PER_TURN: Final = 64  # each may be of a lease that is looked for among the keys of all messages
 
 
 async def pop_message(serving: Serving, request: Command, connection: Connection) -> Command | None:
@@ -74,13 +76,15 @@ async def ack_message(
 async def batch_ack_message(
     settling: Settling, durability: Durability, request: Command, connection: Connection
 ) -> Command:
-    """All that can be acknowledged is, also when others of the batch cannot be."""
+    """All that can be acknowledged is, also when others of the batch cannot be. Others are served in between."""
     body = BatchAcks.from_json(request.body) if request.body else BatchAcks()
     if not body.acks:
         return answer(ResponseCode.NO_MESSAGE, "the batch holds no ack")
     end = 0
     refusals = []
-    for ack in body.acks:
+    for number, ack in enumerate(body.acks, 1):
+        if not number % _ACKS_PER_TURN:
+            await asyncio.sleep(0)
         try:
             end = max(end, settling.ack_batch(ack, body.broker_name))
         except RequestFailed as refusal:

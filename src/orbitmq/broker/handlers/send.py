@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.broker import names, statistics, timer_requests
+from orbitmq.broker import names, retry_topics, statistics, timer_requests
 from orbitmq.broker.compaction import check_key
 from orbitmq.broker.message_types import check_message_type
-from orbitmq.broker.sending import Sending, attempt_after, packed_host, wants_to_wait
+from orbitmq.broker.sending import Sending, attempt_after, packed_host, wants_to_wait, without_handle, without_wishes
 from orbitmq.errors import MessageError, RequestFailed
 from orbitmq.message import properties as keys
-from orbitmq.message.batch import decode_batch
+from orbitmq.message.batch import BatchMember, decode_batch, encode_batch
 from orbitmq.message.properties import decode_properties, encode_properties
 from orbitmq.message.record import decode_record
 from orbitmq.message.sysflags import INNER_BATCH, MULTI_TAGS, NEED_UNWRAP, TRANSACTION_MASK
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
     from orbitmq.broker.topics import Topics
-    from orbitmq.message.batch import BatchMember
     from orbitmq.message.message import StoredMessage
     from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Connection
@@ -40,6 +39,7 @@ _FIRST_WITH_MAX_RECONSUME: Final = 121  # 3.4.9
 _FIRST_RETRY_LEVEL: Final = 3
 _MOST_INNER: Final = 32_767  # a queue entry counts them in 16 bits
 _INNER_NUM: Final = f"{keys.INNER_NUM}\x01".encode()
+_HANDLE: Final = f"{keys.POP_CHECK_POINT}\x01".encode()
 
 
 async def send_message(
@@ -123,15 +123,28 @@ async def _send_batch(
     ):
         raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
     members = decode_batch(request.body)
-    if header.sys_flag & (TRANSACTION_MASK | INNER_BATCH) or any(_INNER_NUM in each.properties for each in members):
+    if header.sys_flag & (TRANSACTION_MASK | INNER_BATCH) or any(map(_is_inner_batch, members)):
         raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, "the members of a batch are plain messages")
+    body = request.body
+    if any(_HANDLE in each.properties for each in members):
+        members = [_without_handle(each) for each in members]
+        body = encode_batch(members)
     if keys.UNIQUE_KEY in outer and sending.keeps_batches_whole(header.topic):
-        receipt, end = _put_whole(sending, receipts, header, queue_id, len(members), request.body, connection)
+        receipt, end = _put_whole(sending, receipts, header, queue_id, len(members), body, connection)
     else:
         receipt, end = _put_members(sending, receipts, header, queue_id, members, outer, connection)
     if not durability.is_immediate and wants_to_wait(header.properties):
         receipt.code = await durability.wait(end)
     return receipt
+
+
+def _is_inner_batch(member: BatchMember) -> bool:
+    return _INNER_NUM in member.properties and keys.INNER_NUM in decode_properties(member.properties)
+
+
+def _without_handle(member: BatchMember) -> BatchMember:
+    properties = without_handle(member.properties.decode("utf-8", "replace")).encode()
+    return BatchMember(member.body, properties, member.flag)
 
 
 def _put_members(
@@ -219,10 +232,10 @@ async def send_back(
     retry = topics.create_internal(names.retry_topic(header.group), group.retry_queue_nums)
     if not retry.perm & PERM_WRITE:
         raise RequestFailed(ResponseCode.NO_PERMISSION, f"the topic[{retry.topic_name}] sending message is forbidden")
-    message = _given_back(store, header, compares_topic)
+    message = _given_back(store, topics, groups, header, compares_topic)
     # `put` adds these three again.
     own = (keys.REGION, keys.TRACE_ON, keys.CLUSTER)
-    properties = {key: value for key, value in message.properties.items() if key not in own}
+    properties = {key: value for key, value in without_wishes(message.properties).items() if key not in own}
     properties.setdefault(keys.RETRY_TOPIC, message.topic)
     properties[keys.WAIT] = "false"
     properties.setdefault(keys.ORIGIN_MESSAGE_ID, message.offset_id)
@@ -237,6 +250,7 @@ async def send_back(
         target, queue_id = retry.topic_name, randomness.randrange(max(1, retry.write_queue_nums))
         level = header.delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times
         properties[keys.DELAY] = str(level)
+        properties.pop(keys.FIRST_POP_TIME, None)  # said of what comes back from a lease, which this does not
     appended, _, _ = sending.put(
         target,
         queue_id,
@@ -254,13 +268,13 @@ async def send_back(
     return ok()
 
 
-def _given_back(store: Store, header: SendBack, compares_topic: bool) -> StoredMessage:
+def _given_back(store: Store, topics: Topics, groups: Groups, header: SendBack, compares_topic: bool) -> StoredMessage:
     """With access control it has to be a message that the group may have got: a copy is a way to read it."""
     record = store.message_at(header.offset)
     if record is None:
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     message = decode_record(record)
-    if compares_topic and not _may_come_from(message.topic, header):
+    if compares_topic and not _may_be_of(message, header, topics, groups):
         raise RequestFailed(
             ResponseCode.SYSTEM_ERROR,
             f"look message by offset failed, {header.offset}",
@@ -269,7 +283,10 @@ def _given_back(store: Store, header: SendBack, compares_topic: bool) -> StoredM
     return message
 
 
-def _may_come_from(topic: str, header: SendBack) -> bool:
+def _may_be_of(message: StoredMessage, header: SendBack, topics: Topics, groups: Groups) -> bool:
     """`originTopic` is what the sender was allowed to read; of a message that was sent back before, it is that of the first time."""
-    origin = header.origin_topic or ""
-    return topic in (origin, names.retry_topic(header.group), *names.lease_retry_topics(header.group, origin))
+    topic, group, origin = message.topic, header.group, header.origin_topic or ""
+    newer, older = names.lease_retry_topics(group, origin)
+    if topic == older:
+        return retry_topics.own_test(groups, topics, group, origin)(message.properties)
+    return topic in (origin, names.retry_topic(group), newer)

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.broker import names, statistics
+from orbitmq.broker import names, retry_topics, statistics
 from orbitmq.broker.leases.checkpoints import Checkpoint
 from orbitmq.broker.own_queues import readable
+from orbitmq.broker.subscriptions import Wanted
 from orbitmq.errors import StorageError
 from orbitmq.message import properties as keys
+from orbitmq.message.properties import encode_properties
 from orbitmq.message.record import encode_stored
 from orbitmq.protocol.headers.leases import ANY_QUEUE, START_AT_MIN
 from orbitmq.protocol.lease_texts import (
@@ -35,12 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
+    from orbitmq.broker.groups import Groups
     from orbitmq.broker.leases.lease_log import LeaseLog
     from orbitmq.broker.leases.open_leases import OpenLeases
     from orbitmq.broker.leases.ordered import OrderedLeases
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
-    from orbitmq.broker.subscriptions import Wanted
     from orbitmq.broker.topics import Topics
     from orbitmq.clock import Clock
     from orbitmq.protocol.headers.leases import PeekMessage, PopMessage
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 _MISPLACED: Final = frozenset(
     {ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY, ReadStatus.OFFSET_FOUND_NULL}
 )
+_EVERYTHING: Final = Wanted()
 # Nothing for this group up to the next offset.
 _PASSED_OVER: Final = frozenset({ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING})
 
@@ -77,6 +80,7 @@ class Popping:
         self,
         store: Store,
         topics: Topics,
+        groups: Groups,
         offsets: ConsumerOffsets,
         lease_log: LeaseLog,
         open_leases: OpenLeases,
@@ -88,6 +92,7 @@ class Popping:
     ) -> None:
         self._store = store
         self._topics = topics
+        self._groups = groups
         self._offsets = offsets
         self._lease_log = lease_log
         self._open_leases = open_leases
@@ -136,8 +141,10 @@ class Popping:
         """What a pop would give, as it is stored, and how much is there; nothing is leased."""
         group, chance = header.consumer_group, self.draw()
         places = [(header.topic, queue_id) for queue_id in self._queues(header.topic, header.queue_id, chance)]
+        wishes = _EVERYTHING
         for retries in self.retry_topics(group, header.topic)[:1]:
             places += [(retries, queue_id) for queue_id in self._queues(retries, ANY_QUEUE, chance)]
+            wishes = retry_topics.own_only(self._groups, self._topics, group, header.topic, retries, wishes)
         parts: list[memoryview] = []
         count = rest = 0
         for topic, queue_id in places:
@@ -145,7 +152,8 @@ class Popping:
             offset = min(max(self.next_offset(group, topic, queue_id), low), high)
             rest += high - offset
             if count < header.max_msg_nums and offset < high:
-                result = self._store.read(topic, queue_id, offset, header.max_msg_nums - count)
+                wanted = _EVERYTHING if topic == header.topic else wishes
+                result = self._store.read(topic, queue_id, offset, header.max_msg_nums - count, MAX_READ_BYTES, *wanted)
                 parts += result.buffers
                 count += result.count
         return parts, rest
@@ -161,10 +169,12 @@ class Popping:
     def retry_topics(self, group: str, topic: str) -> list[str]:
         """Those that are, the one that is written to first."""
         settings = self._configuration.settings
-        wanted = [retry_topic_v1(group, topic)]
+        older, newer = retry_topic_v1(group, topic), retry_topic_v2(group, topic)
+        wanted = [older, newer]  # the latter is there if it was written to before, for whatever reason
         if settings.enable_retry_topic_v2:
-            old = wanted if settings.retrieve_message_from_pop_retry_topic_v1 else []
-            wanted = [retry_topic_v2(group, topic), *old]
+            wanted = [newer, older] if settings.retrieve_message_from_pop_retry_topic_v1 else [newer]
+        elif retry_topics.is_of_group(self._groups, older):
+            wanted = [newer, older]
         return [name for name in wanted if self._topics.get(name) is not None]
 
     def _queues(self, topic: str, queue_id: int, chance: int) -> Iterable[int]:
@@ -175,12 +185,16 @@ class Popping:
         return ((chance + index) % count for index in range(count))
 
     def _pop_retries(self, header: PopMessage, wishes: Wanted, popped: Popped, chance: int) -> None:
-        """Of two retry topics one a pop: the answer's texts would not tell their queues apart in old clients."""
-        found = self.retry_topics(header.consumer_group, header.topic)
-        if found:
-            topic = found[chance % len(found)]
+        """Of two retry topics, messages of one: the answer's texts would not tell their queues apart in old clients."""
+        group, before = header.consumer_group, popped.count
+        found = self.retry_topics(group, header.topic)
+        first = chance % len(found) if found else 0
+        for topic in found[first:] + found[:first]:
+            own = retry_topics.own_only(self._groups, self._topics, group, header.topic, topic, wishes)
             for queue_id in self._queues(topic, ANY_QUEUE, chance):
-                self._pop_queue(header, wishes, popped, topic, queue_id)
+                self._pop_queue(header, own, popped, topic, queue_id)
+            if popped.count > before:
+                return
 
     def _pop_queue(self, header: PopMessage, wishes: Wanted, popped: Popped, topic: str, queue_id: int) -> None:
         group = header.consumer_group
@@ -267,14 +281,16 @@ class Popping:
         """Messages of a retry topic as their consumer knows them: of the topic itself, with their handle in them."""
         broker_name = self._configuration.settings.broker_name
         for message in readable(self._store, topic, queue_id, result):
-            if keys.POP_CHECK_POINT not in message.properties:
-                handle = Handle(
-                    start, popped.pop_time_ms, header.invisible_time, popped.revive_queue,
-                    kind_of(topic), broker_name, message.queue_id, message.queue_offset,
-                )  # fmt: skip
-                added = f"{keys.POP_CHECK_POINT}\x01{handle.text()}\x02".encode()
-                ended = not message.raw_properties or message.raw_properties.endswith(b"\x02")
-                message.raw_properties += added if ended else b"\x02" + added
+            handle = Handle(
+                start, popped.pop_time_ms, header.invisible_time, popped.revive_queue,
+                kind_of(topic), broker_name, message.queue_id, message.queue_offset,
+            )  # fmt: skip
+            if keys.POP_CHECK_POINT in message.properties:  # made up by who sent it
+                told = {key: value for key, value in message.properties.items() if key != keys.POP_CHECK_POINT}
+                message.raw_properties = encode_properties(told)
+            added = f"{keys.POP_CHECK_POINT}\x01{handle.text()}\x02".encode()
+            ended = not message.raw_properties or message.raw_properties.endswith(b"\x02")
+            message.raw_properties += added if ended else b"\x02" + added
             message.topic = header.topic
             yield memoryview(encode_stored(message))
 

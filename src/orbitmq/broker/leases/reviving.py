@@ -24,7 +24,7 @@ import heapq
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from orbitmq.broker import names, statistics
+from orbitmq.broker import names, retry_topics, statistics
 from orbitmq.broker.leases.checkpoints import (
     ACK_TAG,
     BATCH_ACK_TAG,
@@ -34,15 +34,15 @@ from orbitmq.broker.leases.checkpoints import (
     read_checkpoint,
 )
 from orbitmq.broker.own_queues import read_batch
-from orbitmq.broker.sending import attempt_after
+from orbitmq.broker.sending import attempt_after, without_wishes
 from orbitmq.errors import BodyError, MessageError, RequestFailed, StorageError
 from orbitmq.message import properties as keys
-from orbitmq.message.properties import encode_properties
+from orbitmq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from orbitmq.message.record import decode_raw, decode_record
 from orbitmq.protocol.lease_texts import normal_topic, retry_topic_v1, retry_topic_v2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
@@ -66,6 +66,7 @@ _BATCH: Final = 32
 _READS_PER_TURN: Final = 32  # then the event loop serves others
 _CHECKPOINTS_PER_TURN: Final = 64
 _REMEMBERED: Final = 10_000  # checkpoints that are done, of each queue
+_MARKS_BYTES: Final = 512  # of a message that comes back, at most, with the handle that its consumer is given
 
 
 class ReviveQueue:
@@ -316,10 +317,12 @@ class Reviving:
 
     def _retry_topic(self, checkpoint: Checkpoint) -> str:
         topic, group = checkpoint.topic, checkpoint.group
-        if topic.startswith(names.RETRY_PREFIX):
-            return topic
-        newer = self._configuration.settings.enable_retry_topic_v2
-        return retry_topic_v2(group, topic) if newer else retry_topic_v1(group, topic)
+        if not topic.startswith(names.RETRY_PREFIX):
+            newer = self._configuration.settings.enable_retry_topic_v2
+            return retry_topics.goal(self._groups, group, topic, prefers_newer=newer)
+        origin = normal_topic(topic, group)
+        is_anothers = topic == retry_topic_v1(group, origin) and retry_topics.is_of_group(self._groups, topic)
+        return retry_topic_v2(group, origin) if is_anothers else topic
 
     def _put_to_retry_topic(self, checkpoint: Checkpoint, message: StoredMessage) -> None:
         topic, group = self._retry_topic(checkpoint), checkpoint.group
@@ -327,17 +330,14 @@ class Reviving:
             self._topics.create_internal(topic, 1)
             if self._offsets.get(group, topic, 0) is None:
                 self._offsets.commit(group, topic, 0, 0)
-        properties = dict(message.properties)
-        if message.reconsume_times == 0:
-            properties.pop(keys.FIRST_POP_TIME, None)
-        properties.setdefault(keys.FIRST_POP_TIME, str(checkpoint.pop_time_ms))
-        self._put(topic, message, properties)
+        marks = return_marks(checkpoint, message.reconsume_times, message.properties, len(message.raw_properties))
+        self._put(topic, message, {**without_wishes(message.properties), **marks})
         self._stats.counter(statistics.REVIVE_RETRY_NUMS, f"{checkpoint.topic}@{group}").add(1)
 
     def _put_to_dead_letters(self, checkpoint: Checkpoint, message: StoredMessage) -> None:
         origin = normal_topic(checkpoint.topic, checkpoint.group)
         topic = self._topics.create_internal(names.dead_letter_topic(checkpoint.group), 1).topic_name
-        properties = dict(message.properties)
+        properties = without_wishes(message.properties)
         properties.setdefault(keys.RETRY_TOPIC, origin)
         properties.setdefault(keys.DLQ_ORIGIN_TOPIC, origin)
         properties.setdefault(keys.ORIGIN_MESSAGE_ID, message.offset_id)
@@ -358,6 +358,19 @@ class Reviving:
             attempt_after(message.reconsume_times),
         )
         self._sending.count(topic, 1, appended.end - appended.commit_log_offset)
+
+
+def return_marks(
+    checkpoint: Checkpoint, reconsume_times: int, properties: Mapping[str, str], properties_bytes: int
+) -> dict[str, str]:
+    """What a message that comes back says of it: when it was leased first, and, if there is room for it, from which topic."""
+    first_ms = properties.get(keys.FIRST_POP_TIME) if reconsume_times else None
+    marks = {keys.FIRST_POP_TIME: first_ms or str(checkpoint.pop_time_ms)}
+    origin = normal_topic(checkpoint.topic, checkpoint.group)
+    has_room = properties_bytes + len(origin) + _MARKS_BYTES <= MAX_PROPERTIES_BYTES
+    if has_room and not origin.startswith(names.RETRY_PREFIX):  # of what was sent back that says where it is from
+        marks[keys.RETRY_TOPIC] = origin
+    return marks
 
 
 async def _others_turn() -> None:

@@ -56,7 +56,7 @@ class WaitingRequests:
         self._answer_timeout = answer_timeout
         self._places: dict[_Place, dict[Waiting, None]] = {}  # in order of coming
         self._groups: dict[str, dict[str, int]] = {}  # topic -> group -> how many wait
-        self._retried: dict[str, tuple[str, str]] = {}  # retry topic -> topic and group that wait
+        self._retried: dict[str, dict[tuple[str, str], None]] = {}  # retry topic -> topics and groups that wait
         self._by_deadline: defaultdict[int, dict[Waiting, None]] = defaultdict(dict)
         self._next_bucket = int(now() / BUCKET_SECONDS)
         self._count = 0
@@ -74,7 +74,8 @@ class WaitingRequests:
         groups = self._groups.setdefault(topic, {})
         if group not in groups:
             groups[group] = 0
-            self._retried[retry_topic_v1(group, topic)] = self._retried[retry_topic_v2(group, topic)] = (topic, group)
+            for retry_topic in (retry_topic_v1(group, topic), retry_topic_v2(group, topic)):
+                self._retried.setdefault(retry_topic, {})[topic, group] = None
         groups[group] += 1
         due = self._now() + min(seconds, LONGEST_HOLD_SECONDS)
         waiting.bucket = max(int(due / BUCKET_SECONDS), self._next_bucket)
@@ -85,8 +86,7 @@ class WaitingRequests:
         """Something new is in this queue."""
         if not self._count:
             return
-        retried = self._retried.get(topic)
-        if retried is not None:
+        for retried in list(self._retried.get(topic, ())):
             self.wake_all(*retried)
         for group in list(self._groups.get(topic, ())):
             self.wake(topic, group, queue_id)
@@ -142,7 +142,10 @@ class WaitingRequests:
         groups[group] -= 1
         if not groups[group]:
             del groups[group]
-            self._retried.pop(retry_topic_v1(group, topic), None)
-            self._retried.pop(retry_topic_v2(group, topic), None)
+            for retry_topic in (retry_topic_v1(group, topic), retry_topic_v2(group, topic)):
+                waiters = self._retried[retry_topic]
+                del waiters[topic, group]
+                if not waiters:
+                    del self._retried[retry_topic]
         if not groups:
             del self._groups[topic]

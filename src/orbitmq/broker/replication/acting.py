@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from orbitmq.broker.leases.checkpoints import ACK_TAG, BATCH_ACK_TAG, CHECKPOINT_TAG, read_ack, read_checkpoint
+from orbitmq.broker.leases.reviving import return_marks
 from orbitmq.broker.sending import attempt_after
 from orbitmq.errors import BodyError, OrbitError
 from orbitmq.message import properties as keys
@@ -194,11 +195,9 @@ class ActingMaster:
             if not is_file_name(topic):  # no broker would ever take it
                 logger.error("gave up a message of %s, which no retry topic can have", checkpoint.topic)
                 continue
-            first_pop = (
-                decode_properties(message.properties).get(keys.FIRST_POP_TIME) if message.reconsume_times else None
-            )
-            told = {keys.FIRST_POP_TIME: first_pop or str(checkpoint.pop_time_ms)}
-            if not self.is_acting or not await self._escape.deliver(topic, again, **told):
+            properties = decode_properties(message.properties)
+            marks = return_marks(checkpoint, message.reconsume_times, properties, len(message.properties))
+            if not self.is_acting or not await self._escape.deliver(topic, again, **marks):
                 return False  # it is the first of the next round
             self._sent.add(message.queue_offset)
         self._sent.clear()

@@ -30,6 +30,9 @@ _SHORT_NAMES: Final = {
 }
 
 
+MOST_ACKS: Final = 10_000  # each of a lease, which is one of up to 32 messages
+
+
 class BatchAck(Body):
     """Some of the messages that were leased together. Java: BatchAck"""
 
@@ -63,6 +66,8 @@ class BatchAcks(Body):
         acks = members.get("acks") or []
         if not isinstance(acks, list) or not all(isinstance(ack, dict) for ack in acks):
             raise BodyError("the acks of a batch ack are no list of objects")
+        if len(acks) > MOST_ACKS:
+            raise BodyError(f"a batch of {len(acks)} acks: up to {MOST_ACKS} are taken at once")
         try:
             return BatchAcks(
                 broker_name=str(members.get("brokerName") or ""),
