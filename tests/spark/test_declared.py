@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +19,12 @@ from orbitmq.testing import Server
 from tests.spark.direct import bodies, read, send
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3600)]
 
 TOO_SLOW = ("CANNOT_OPEN_SOCKET", "failed to connect back")
+SPARK_CONNECT_PORT = 15002
 ROOT = Path(__file__).parent.parent.parent
 DATASETS = """
 from pyspark import pipelines as dp
@@ -69,10 +72,21 @@ def run(folder: Path, server: Server, column: str, *more: str) -> tuple[subproce
     return done, copies
 
 
+@contextmanager
+def taken(port: int) -> Iterator[None]:
+    """By us, or by somebody who was there before."""
+    with socket.socket() as holder:
+        with suppress(OSError):
+            holder.bind(("", port))
+            holder.listen()
+        yield
+
+
 def test_a_run_that_completes_is_a_success_and_one_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
+    """Beside another one, which may have taken the port where Spark Connect listens by itself."""
     for package in ("grpc", "grpc_status", "pandas"):
         pytest.importorskip(package, reason="Spark Connect is not installed")
-    with Server() as server:
+    with Server() as server, taken(SPARK_CONNECT_PORT):
         send(server, "Declared", [f"{number}" for number in range(20)])
         done, copies = run(tmp_path / "good", server, "cast(body AS STRING)")
         assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["Run is COMPLETED."]), done.stderr

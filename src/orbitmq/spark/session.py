@@ -11,8 +11,9 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -36,6 +37,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+_CONNECT_PORT: Final = "spark.connect.grpc.binding.port"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set for a program that spark-submit started: its JVM is there already
 LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
@@ -66,19 +68,36 @@ def start_session(
 def start_connect_session(
     name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Through Spark Connect: of the server `sc://...`, or of one that is started here upon `master`."""
-    builder = SparkSession.builder.appName(name)
-    settings = dict(conf or {})
-    if master is not None and master.startswith("sc://"):
-        settings["spark.remote"] = master
-    else:
-        settings = {**_settings(master, None, settings), "spark.api.mode": "connect"}
-    for key, value in settings.items():
-        builder = builder.config(key, value)
+    """Through Spark Connect: of the server `sc://...`, or of one that is started here upon `master`, on any port that is free."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    settings = {"spark.app.name": name, **(conf or {})}
+    remote = master or os.environ.get("SPARK_REMOTE", "")
+    builder: Any = SparkSession.builder
+    if not remote.startswith("sc://"):
+        settings = _settings(master, None, {_CONNECT_PORT: "0", **settings})
+        remote = _serve_connect(settings)
+        builder = ConnectSession.builder
     with warnings.catch_warnings():
         # A server that is started here has got them all; Spark 4.3 then asks it to take them a second time, and most are for a start only.
         warnings.filterwarnings("ignore", "Failed to set", UserWarning)
-        return builder.getOrCreate()
+        session: SparkSession = builder.config(map={**settings, "spark.remote": remote}).getOrCreate()
+    return session
+
+
+def _serve_connect(settings: dict[str, str]) -> str:
+    """Start a server in this process, and say where it listens; of the settings, those stay that a session takes.
+
+    As `SparkSession.builder` does with `spark.api.mode=connect`. But that looks for its server at port 15002, whatever it was told to
+    listen at, so that there could be only one on a machine.
+    """
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    os.environ["SPARK_LOCAL_REMOTE"] = "1"  # so that stopping the session stops its server
+    ConnectSession._start_connect_server(settings.get("spark.master", "local"), settings)
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    service: Any = getattr(SparkContext._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    return f"sc://localhost:{getattr(service, 'MODULE$').localPort()}"
 
 
 def _settings(master: str | None, cores: int | None, conf: Mapping[str, str]) -> dict[str, str]:
