@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from orbitmq.errors import StorageError
 from orbitmq.message.batch import BatchMember
 from orbitmq.message.record import MAGIC_V1, SIZE_AND_MAGIC, encode_record, topic_field
+from orbitmq.storage import log_walk
 from orbitmq.storage.open_files import MappedFile, storage_error
 from tests.storage.store_kit import BORN_HOST, bodies, open_store
 
@@ -137,6 +138,29 @@ def test_a_damaged_message_costs_itself_and_nothing_else(tmp_path: Path, damage:
         again.append("T", 0, b"third", b"", 1, BORN_HOST)
         again.dispatch()
         assert bodies(again, "T", 0)[-2:] == [b"second", b"third"]
+
+
+def test_many_damaged_messages_in_a_row_are_gone_over_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_large(tmp_path)
+    starts = []
+    for number in range(200):
+        starts.append(store.log.end)
+        store.append("T", 0, b"%03d" % number, b"", 1, BORN_HOST)
+    for at in starts[:190]:
+        patch(store, at + BODY_AT, b"\xff")
+    store.abandon()
+    steps = 0
+    real = log_walk.behind_broken
+
+    def counted(*arguments: Any) -> int:
+        nonlocal steps
+        steps += 1
+        return real(*arguments)
+
+    monkeypatch.setattr(log_walk, "behind_broken", counted)
+    with open_large(tmp_path) as again:
+        assert bodies(again, "T", 0) == [b"%03d" % number for number in range(190, 200)]
+    assert 190 <= steps < 190 * 10
 
 
 def test_a_slave_that_is_killed_takes_no_part_of_a_record_for_one(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def walk_runs(
             continue
         memory, length = segment.memory, len(segment.memory)
         position = max(0, start - segment.start)
+        whole = 0  # where the first one is that follows what is broken; known once for all of that
         while position < length:
             if not (check_crc and property_crc):
                 positions, end = valid_run(memory, position, length, _RUN_RECORDS, check_crc=check_crc)
@@ -110,7 +111,8 @@ def walk_runs(
             try:
                 size = check_record(memory, position, length, check_crc=check_crc, property_crc=property_crc)
             except MessageError as error:
-                resumed = whole = behind_broken(segment, position)
+                resumed = behind_broken(segment, position)
+                whole = max(whole, resumed)
                 while whole < length and not _is_whole(segment, whole, check_crc, property_crc):
                     whole = behind_broken(segment, whole)
                 if whole == length:
