@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -200,11 +201,23 @@ def test_compressed_bodies_come_as_their_producers_gave_them(compression: int) -
     assert decoded(data).column("body").to_pylist() == [b"hi", b"x" * 5000, b"last"]
 
 
-def test_a_body_that_cannot_be_inflated_comes_as_stored_and_is_reported() -> None:
+def test_a_message_whose_body_cannot_be_inflated_is_left_out_and_reported() -> None:
     good, broken = encode_stored(stored()), encode_stored(stored(body=b"no zlib", sys_flag=COMPRESSED))
-    found = RecordDecoder(ALL).pulled(good + broken)
-    assert found.batch.column("body").to_pylist() == [b"hi", b"no zlib"]
+    last = encode_stored(stored(body=compress(b"last"), sys_flag=COMPRESSED))
+    found = RecordDecoder(ALL).pulled(good + broken + last)
+    assert found.batch.column("body").to_pylist() == [b"hi", b"last"]
     assert [(bad.position, "zlib" in bad.reason) for bad in found.bad] == [(len(good), True)]
+    without_body = RecordDecoder(projection(table_schema("topic,queueOffset"))).pulled(good + broken + last)
+    assert (without_body.batch.num_rows, without_body.bad) == (3, [])
+
+
+@pytest.mark.parametrize("batch", [0, NEED_UNWRAP | INNER_BATCH])
+def test_a_missing_package_is_an_error_and_no_damage(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    flags = COMPRESSED | COMPRESSION_ZSTD | batch
+    packed = encode_stored(stored(body=compress(b"x" * 99, COMPRESSION_ZSTD), sys_flag=flags))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MessageError, match="compressed with zstandard, which is not installed"):
+        RecordDecoder(ALL).pulled(packed)
 
 
 def test_each_message_of_an_inner_batch_is_a_row() -> None:
@@ -256,9 +269,11 @@ def test_damage_is_found_wherever_the_plain_decoder_finds_it() -> None:
         sound = []
         for start in starts.tolist():
             try:
-                sound += list(unwrapped(decode_record(data, start)))
+                messages = list(unwrapped(decode_record(data, start)))
+                plain_batch(messages, RAW, "")  # where a body says that it is compressed, and is not
             except MessageError:
                 continue
+            sound += messages
         assert same(found.batch, plain_batch(sound, RAW, ""))
 
 

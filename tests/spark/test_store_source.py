@@ -153,6 +153,23 @@ def test_compressed_bodies_and_inner_batches_come_as_single_messages(tmp_path: P
     ]
 
 
+def test_a_body_that_cannot_be_inflated_is_damage_and_its_message_is_no_row(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put(store, body=b"before")
+    spoilt = store.append("T", 0, b"no zlib", b"", 1, b"\x7f\x00\x00\x01\x00\x00\x00\x01", sys_flag=COMPRESSED)
+    put(store, body=b"behind")
+    store.close()
+    with pytest.raises(StoreCorrupt, match=r"T queue 0 offset 1, bytes .*: the body is not zlib data"):
+        rows(tmp_path)
+    assert [row["body"] for row in rows(tmp_path, onCorrupt="skip")] == [b"before", b"behind"]
+    scan, _, schema = parse_options({"path": str(tmp_path), "onCorrupt": "skip"})
+    ranges, _ = plan(scan)
+    damage = [
+        one for log_range in ranges for piece in read_range(scan, log_range, projection(schema)) for one in piece.damage
+    ]
+    assert [one.queue_offset for one in damage] == [spoilt.queue_offset] == [1]
+
+
 def damage_record(directory: Path, number: int) -> tuple[int, bytes]:
     """Spoil the magic of the record of the `number`-th message of queue 1 of Orders; its place in the log and its body."""
     with StoreReader(directory) as reader:

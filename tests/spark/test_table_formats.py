@@ -99,7 +99,9 @@ def test_an_archive_is_a_table_for_readers_of_its_format(
     first = CliRunner().invoke(cli, command)
     assert "archived 20 messages" in first.output, first.output
     send(server, topic, 20, 15)
-    assert "archived 15 messages" in CliRunner().invoke(cli, [*command, "--compact"]).output
+    second = CliRunner().invoke(cli, [*command, "--compact"])
+    assert "archived 15 messages" in second.output, second.output
+    assert f"now holds 35 messages in {len(Lake(str(lake)).state().files)} files" in second.output
     assert bodies(kind, lake) == numbers(35)
     rows = table_rows(kind, lake)
     assert set(rows["topic"].to_pylist()) == {topic}
@@ -285,7 +287,7 @@ def test_where_a_name_cannot_be_taken_at_once_the_second_writer_is_still_refused
     """As on object stores, where Arrow moves a file over whatever has its name."""
     first, second = Lake("lake"), Lake("lake")
     for lake in (first, second):
-        lake.files = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+        lake.files, lake.root = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "lake"
     manifest = Manifest(number=0, kind="archive", source="tests", written_at_ms=1)
     late = replace(manifest, written_at_ms=2)
     hint = "has got a batch 0 from somebody else .one archive or compaction at a time may write into a directory"

@@ -34,6 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _LAYOUTS = ("none", "topic", "date", "hour")
 _FORMATS = ("parquet", "delta", "iceberg")
+_BATCHES_A_COMPACTION = 60  # of an archive that goes on: an hour of them by default
 _COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
 _WORDS_OF_ARCHIVE = {
     "give an offset in that range, or failOnDataLoss=false to take the nearest": "--ignore-loss goes on with what is left",
@@ -93,7 +94,12 @@ def lake_options(default_layout: str) -> Callable[[F], F]:
     "--batch", type=click.IntRange(min=1), default=5_000_000, show_default=True, help="Messages a batch, at most."
 )
 @click.option("--group", help="Tell the brokers how far it is, as this group's offsets.")
-@click.option("--compact", "then_compact", is_flag=True, help="Make small files into few at the end.")
+@click.option(
+    "--compact",
+    "then_compact",
+    is_flag=True,
+    help="Make small files into few: at the end, and with --continuous every 60 batches.",
+)
 @click.option("--ignore-loss", is_flag=True, help="Go on where messages expired before they were archived.")
 @lake_options("hour")
 @spark_options
@@ -111,7 +117,6 @@ def archive(target: Target, place: SparkPlace, topics: tuple[str, ...], address:
     started = time.monotonic()
     with place.session("archive", _WORDS_OF_ARCHIVE) as session:
         from orbitmq.spark.archive import Archive
-        from orbitmq.spark.lake import Lake
 
         running = Archive(
             session,
@@ -124,14 +129,18 @@ def archive(target: Target, place: SparkPlace, topics: tuple[str, ...], address:
             table_format=wishes["table_format"],
             progress=status,
         )
+
+        def compact_files() -> None:
+            if wishes["then_compact"]:
+                _compact(session, address, wishes["compression"])
+
         if wishes["continuous"]:
-            _until_interrupted(running.step, wishes["seconds"])
+            _until_interrupted(compacting_every(_BATCHES_A_COMPACTION, running.step, compact_files), wishes["seconds"])
         else:
             running.run_once()
+        compact_files()
+        running.look_again()
         held = running.state
-        if wishes["then_compact"]:
-            _compact(session, address, wishes["compression"])
-            held = Lake(address).state()
         status("")
         done = running.summary
         seconds = time.monotonic() - started
@@ -173,6 +182,19 @@ def connection_settings(target: Target) -> dict[str, str]:
     options = {"nameServer": target.name_servers, "timeoutMs": str(int(target.timeout * 1000))}
     options |= credential_settings(target.credentials)
     return {**options, "tls": "true"} if target.tls else options
+
+
+def compacting_every(batches: int, step: Callable[[], bool], compact_files: Callable[[], None]) -> Callable[[], None]:
+    done = 0
+
+    def move() -> None:
+        nonlocal done
+        done += step()
+        if done == batches:
+            compact_files()
+            done = 0
+
+    return move
 
 
 def _until_interrupted(step: Any, seconds: float) -> None:

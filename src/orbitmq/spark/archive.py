@@ -21,7 +21,7 @@ from orbitmq.spark.bounds import ending_offsets, starting_offsets, within
 from orbitmq.spark.discovery import extents, find_queues
 from orbitmq.spark.group_offsets import commit_offsets
 from orbitmq.spark.jobs import run_tasks
-from orbitmq.spark.lake import DataFile, Lake, LakeState, Manifest
+from orbitmq.spark.lake import Begun, DataFile, Lake, LakeState, Manifest
 from orbitmq.spark.lake_writer import LakeWriter, Layout, try_name
 from orbitmq.spark.patience import patiently
 from orbitmq.spark.planning import QueueRange, plan, ranges_between
@@ -29,7 +29,7 @@ from orbitmq.spark.queue_offsets import Offsets, OffsetsJson, from_json, to_json
 from orbitmq.spark.range_reading import RangeReader
 from orbitmq.spark.rate_limits import TriggerPace
 from orbitmq.spark.schema import projection
-from orbitmq.spark.table_formats import begun_table, publish_batch
+from orbitmq.spark.table_formats import begun_state, begun_table, check_layout, publish_beside_others
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +59,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     tasks: list[list[PlannedRange]]
     offsets: OffsetsJson
+    layout: str = ""  # empty: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,38 +114,46 @@ class Archive:
         self._table, self.state = begun_table(self._lake, table_format, self._wanted.arrow, layout)
         self.summary = ArchiveSummary()
         self._source = archived_source(options)
-        pending = self._lake.pending(self.state, BatchPlan)
-        for known in (self.state.source, pending.source if pending else ""):
-            if known not in ("", self._source):
+        begun = self._lake.pending(self.state, BatchPlan)
+        for known in (self.state.source, begun.plan.source if begun else ""):
+            if known and not _is_same_source(known, self._source):
                 raise ConfigError(
                     f"{address} holds what came from {known}, not from {self._source}",
                     hint="archive other topics, or by another filter, into a directory of their own",
                 )
-        if pending is not None:
+        if begun is not None:
+            check_layout(self._lake, begun.plan.layout, layout)
             self._lake.remove(self._lake.abandoned(self.state))
 
     def run_once(self) -> ArchiveSummary:
         """Batch after batch up to where the queues end now."""
         goal: Offsets | None = None
         while True:
-            pending = self._lake.pending(self.state, BatchPlan)
-            if pending is None:
+            self.look_again()
+            begun = self._lake.pending(self.state, BatchPlan)
+            if begun is None:
                 start, latest = self._ask()
                 if goal is None:
                     goal = latest
                 else:  # queues that came since are for the next run
                     goal = {queue: min(end, goal.get(queue, start[queue])) for queue, end in latest.items()}
-                pending = self._planned(start, goal)
-                if pending is None:
+                begun = self._planned(start, goal)
+                if begun is None:
                     return self.summary
-            self._run(pending)
+            self._run(begun)
 
     def step(self) -> bool:
         """One batch up to the latest messages, if there are any (or enough, as the limits say)."""
-        pending = self._lake.pending(self.state, BatchPlan) or self._planned(*self._ask())
-        if pending is not None:
-            self._run(pending)
-        return pending is not None
+        self.look_again()
+        begun = self._lake.pending(self.state, BatchPlan) or self._planned(*self._ask())
+        if begun is not None:
+            self._run(begun)
+        return begun is not None
+
+    def look_again(self) -> None:
+        """What the lake holds now: a compaction may have changed it."""
+        if not self._lake.is_newest(self.state):
+            self.state = begun_state(self._lake, self._format, self._table)
 
     @property
     def _has_begun(self) -> bool:
@@ -173,7 +182,7 @@ class Archive:
         latest = await ending_offsets(cluster, options, held)
         return start, {queue: max(latest[queue], start[queue]) for queue in held}
 
-    def _planned(self, start: Offsets, latest: Offsets) -> BatchPlan | None:
+    def _planned(self, start: Offsets, latest: Offsets) -> Begun[BatchPlan] | None:
         now_ms = self._clock.now_ms()
         end = self._pace.end(start, latest, now_ms, _NO_SIZE)
         ranges = ranges_between(start, end) if end is not None else []
@@ -189,15 +198,19 @@ class Archive:
             source=self._source,
             tasks=[[_planned_range(one) for one in task.ranges] for task in tasks],
             offsets=to_json({**done, **(end or {})}),
+            layout=self._layout,
         )
-        self._lake.intend(self.state, batch)
-        return batch
+        return self._lake.intend(self.state, batch)
 
-    def _run(self, batch: BatchPlan) -> None:
+    def _run(self, begun: Begun[BatchPlan]) -> None:
+        number, batch = begun
         if self._table is not None:
             self._table.create(self._wanted.arrow, self._layout)
-        manifest = self._written(batch)
-        self.state = publish_batch(self._lake, self._table, manifest, self.state)
+        manifest = self._written(number, batch)
+        lake = self._lake
+        self.state = publish_beside_others(
+            lake, self._table, manifest, self.state, lambda now: lake.under_way(now) == number
+        )
         self._count(batch, manifest.added)
         if self._options.commit:
             offsets = from_json(batch.offsets)
@@ -207,9 +220,8 @@ class Archive:
                 patiently(cluster, topics, seconds, lambda: commit_offsets(cluster, self._options.group, offsets))
             )
 
-    def _written(self, batch: BatchPlan) -> Manifest:
+    def _written(self, number: int, batch: BatchPlan) -> Manifest:
         """By the workers; nothing of it counts yet."""
-        number = self.state.next_number
         tasks = [
             ArchiveTask(
                 options=self._options,
@@ -230,8 +242,9 @@ class Archive:
 
         results = run_tasks(self._spark, f"archive-{number}", tasks, archive_ranges, tell)
         files = [file for result in results for file in result]
+        self._lake.check_written(files)
         return Manifest(
-            number=number,
+            number=self.state.next_number,
             kind="archive",
             source=batch.source,
             written_at_ms=self._clock.now_ms(),
@@ -250,9 +263,19 @@ class Archive:
 
 def archived_source(options: SourceOptions) -> str:
     """What makes two archives the same, in words. Topics are named with their namespace; a pattern looks inside of one."""
-    topics = options.pattern or ",".join(options.topics)
+    topics = options.pattern or ",".join(sorted(options.topics))
     inside = f" in {options.access.namespace}" if options.pattern and options.access.namespace else ""
     return f"topics {topics}{inside} tags {options.tags or '*'} {options.sql}".strip()
+
+
+def _is_same_source(known: str, given: str) -> bool:
+    """Older versions kept topics in the order they were named."""
+    return _sorted_topics(known) == _sorted_topics(given)
+
+
+def _sorted_topics(source: str) -> list[str]:
+    said, topics, *rest = source.split(" ", 2)
+    return [said, *sorted(topics.split(",")), *rest]
 
 
 def archive_ranges(task: ArchiveTask) -> list[DataFile]:

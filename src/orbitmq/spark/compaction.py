@@ -19,7 +19,14 @@ from orbitmq.errors import ConfigError, StorageError
 from orbitmq.spark.jobs import run_tasks
 from orbitmq.spark.lake import DataFile, Lake, Manifest
 from orbitmq.spark.lake_writer import LakeWriter, try_name
-from orbitmq.spark.table_formats import begun_state, file_columns, lake_format, lake_table, live_paths, publish_batch
+from orbitmq.spark.table_formats import (
+    begun_state,
+    file_columns,
+    lake_format,
+    lake_table,
+    live_paths,
+    publish_beside_others,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -69,7 +76,7 @@ def compact(
     number = state.next_number
     tasks = [
         CompactionTask(
-            lake=address,
+            lake=lake.address,
             folder=folder,
             name=f"compacted-{number:08d}-{index:05d}",
             is_table=table is not None,
@@ -81,20 +88,23 @@ def compact(
     if not tasks:
         return CompactionSummary(len(state.files), len(state.files))
     results = run_tasks(spark, f"compact-{number}", tasks, compact_files, progress)
+    made = [file for files in results for file in files]
+    lake.check_written(made)
     replaced = [path for task in tasks for path in task.paths]
     manifest = Manifest(
         number=number,
         kind="compaction",
         source=state.source,
         written_at_ms=clock.now_ms(),
-        added=[file for files in results for file in files],
+        added=made,
         removed=replaced,
         format=state.format,
     )
-    after = publish_batch(lake, table, manifest, state)
+    # An archive beside it only adds: what is replaced is still there then.
+    after = publish_beside_others(lake, table, manifest, state, lambda now: now.files.keys() >= set(replaced))
     if table is None:
         lake.remove(replaced)
-    return CompactionSummary(len(state.files), len(after.files))
+    return CompactionSummary(len(after.files) - len(made) + len(replaced), len(after.files))
 
 
 def _groups(files: Mapping[str, DataFile], target_bytes: int) -> list[tuple[str, list[str]]]:

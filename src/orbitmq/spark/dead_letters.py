@@ -1,19 +1,18 @@
 """Rows that could not be sent, kept as Parquet: their columns as they were, and a column `error` that says why.
 
-One file a task, `<query or job>-<batch>-<task>.parquet`: a task that is run again writes the same file again. It has that name when it
-is whole.
+One file a task, `<query or job>-<batch>-<task>.parquet`: a task that is run again writes the same file again. It has its name
+when it is whole.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs
 
-from orbitmq.errors import ConfigError
+from orbitmq.errors import ConfigError, OrbitError
+from orbitmq.spark.lake import Lake
 
 if TYPE_CHECKING:
     from orbitmq.spark.sink_rows import RefusedRows
@@ -35,23 +34,14 @@ class DeadLetters:
         """The path of the file; None when every row could be sent."""
         if not self._tables:
             return None
-        filesystem, folder = _opened(self._folder)
-        path = f"{folder.rstrip('/')}/{self._name}.parquet"
+        path = f"{self._name}.parquet"
         try:
-            filesystem.create_dir(folder, recursive=True)
-            unfinished = f"{folder.rstrip('/')}/_{self._name}.unfinished"  # readers pass such names over
-            pq.write_table(pa.concat_tables(self._tables), unfinished, filesystem=filesystem)
-            filesystem.move(unfinished, path)
-        except OSError as error:
+            lake = Lake(self._folder)
+            with lake.creating(path) as stream:
+                pq.write_table(pa.concat_tables(self._tables), stream)
+        except (OSError, OrbitError) as error:
             raise ConfigError(
                 f"the rows that cannot be sent cannot be kept in {self._folder}: {error}",
                 hint="deadLetterPath must be a folder that every executor can write to",
             ) from error
-        return path
-
-
-def _opened(folder: str) -> tuple[fs.FileSystem, str]:
-    if "://" in folder or folder.startswith("file:"):
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(folder)
-        return found
-    return fs.LocalFileSystem(), str(Path(folder).absolute())
+        return lake.address_of(path)

@@ -5,8 +5,9 @@
     decoded.batch                                       # of exactly the projection's schema
     decoded.bad                                         # what could not be read, and why
 
-Bodies come as their producers gave them: inflated, and the members of an inner batch each as a row of its own. A body that
-cannot be inflated comes as it is stored, and is reported. What the columns are is said in schema.py.
+Bodies come as their producers gave them: inflated, and the members of an inner batch each as a row of its own. A message whose body
+cannot be inflated is left out where bodies are wanted, and reported; that a package for it is missing here is an error. What the
+columns are is said in schema.py.
 
 Java: MessageDecoder.decodes
 """
@@ -97,6 +98,7 @@ class RecordDecoder:
             try:
                 messages += unwrapped(decode_record(fields.data.memory, position))
             except MessageError as error:
+                _check_installed(error)
                 bad.append(BadRecord(position, f"a batch that cannot be unpacked: {error.message}"))
         return Decoded(plain_batch(messages, self.projection, self._broker_name), bad)
 
@@ -106,7 +108,17 @@ class RecordDecoder:
         for field in self.projection.arrow:
             column = making.properties_as(field.type) if field.name == "properties" else _MAKERS[field.name](making)
             columns.append(column if column.type == field.type else column.cast(field.type))
-        return Decoded(pa.RecordBatch.from_arrays(columns, schema=self.projection.arrow), making.bad)
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.projection.arrow)
+        if making.bad:
+            left_out = np.array([record.position for record in making.bad], np.int64)
+            batch = batch.filter(pa.array(~np.isin(fields.starts, left_out)))
+        return Decoded(batch, making.bad)
+
+
+def _check_installed(error: MessageError) -> None:
+    """A message that cannot be inflated for want of a package is not damaged: to leave it out would lose it."""
+    if isinstance(error.__cause__, ImportError):
+        raise error
 
 
 def _chain(records: memoryview) -> list[int]:
@@ -129,7 +141,7 @@ class _Columns:
 
     def __init__(self, fields: RecordFields, broker_name: str) -> None:
         self.fields = fields
-        self.bad: list[BadRecord] = []
+        self.bad: list[BadRecord] = []  # rows that cannot be given
         self._array = fields.data.array
         self._broker_name = broker_name
 
@@ -162,7 +174,8 @@ class _Columns:
         try:
             return plain_body(body, int(self.fields.sys_flags[row]))
         except MessageError as error:
-            self.bad.append(BadRecord(int(self.fields.starts[row]), f"given as it is stored: {error}"))
+            _check_installed(error)
+            self.bad.append(BadRecord(int(self.fields.starts[row]), str(error)))
             return body
 
     def broker_name(self) -> pa.Array:

@@ -1,7 +1,8 @@
 """A lake as a Delta table: `_delta_log` beside the files. Needs `pip install "orbitmq[delta]"`.
 
 Topic, and date and hour of the store time, are partition columns, as the folders are. Files that a compaction replaced stay until
-`VACUUM`: older versions of the table name them.
+`VACUUM`: older versions of the table name them. Its log is synced behind each
+commit.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from orbitmq.spark.lake_writer import Layout
     from orbitmq.spark.table_formats import TableChange
 
+_LOG: Final = "_delta_log"
 _FILES: Final = "orbitmq.files."
 _COMMITS_LOOKED_AT: Final = 100
 _FOLDER_TYPES: Final = {"date": pa.date32(), "hour": pa.int32()}
@@ -49,12 +51,15 @@ class DeltaLakeTable:
 
     def create(self, schema: pa.Schema, layout: Layout) -> None:
         partitions = list(partition_columns(layout)) or None
+        self._lake.make()
+        known = self._lake.names_in(_LOG)
         with _plain(self._lake.address):
             try:
                 DeltaTable.create(self._lake.address, _columns(schema, layout), mode="ignore", partition_by=partitions)
             except CommitFailedError:  # somebody made it at the same moment: then it is checked, too
                 if not DeltaTable.is_deltatable(self._lake.address):
                     raise
+        self._lake.sync_new(_LOG, known)
         self.check(schema, layout)
 
     def committed(self, writer: str) -> int:
@@ -68,6 +73,7 @@ class DeltaLakeTable:
         return next((str(commit[name]) for commit in commits if (name := f"{_FILES}{writer}") in commit), "")
 
     def commit(self, change: TableChange) -> None:
+        known = self._lake.names_in(_LOG)
         with _plain(self._lake.address):
             table = DeltaTable(self._lake.address)
             partitioned = table.metadata().partition_columns
@@ -83,6 +89,7 @@ class DeltaLakeTable:
                     app_transactions=[Transaction(change.writer, change.number)],
                 ),
             )
+        self._lake.sync_new(_LOG, known)
 
     def paths(self) -> set[str]:
         with _plain(self._lake.address):

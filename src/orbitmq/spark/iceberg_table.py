@@ -13,7 +13,6 @@ Java: org.apache.iceberg.hadoop.HadoopTableOperations
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.catalog.noop import NoopCatalog
@@ -47,7 +46,8 @@ if TYPE_CHECKING:
 # Of bodies and properties we write no statistics; it would say so for every file.
 logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
 
-_HINT: Final = "metadata/version-hint.text"
+_METADATA: Final = "metadata"
+_HINT: Final = f"{_METADATA}/version-hint.text"
 _COMMITTED: Final = "orbitmq.committed."
 _FILES: Final = "orbitmq.files."
 _TIMES: Final[dict[Layout, tuple[str, Transform[Any, Any]]]] = {
@@ -137,7 +137,10 @@ class _DirectoryCatalog(NoopCatalog):
     def __init__(self, lake: Lake) -> None:
         super().__init__("directory")
         self._lake = lake
-        self._location = lake.address.rstrip("/") if "://" in lake.address else str(Path(lake.address).absolute())
+        self._known: set[str] = (
+            set()
+        )  # names of metadata when the table was last loaded: what came since is of the commit under way
+        self._location = lake.address.rstrip("/")
 
     def address(self, path: str) -> str:
         return f"{self._location}/{path}"
@@ -171,6 +174,7 @@ class _DirectoryCatalog(NoopCatalog):
         self._write(metadata, 1)
 
     def load(self) -> Table:
+        self._known = self._lake.names_in(_METADATA)
         return self._load(self.version())
 
     def _load(self, version: int) -> Table:
@@ -194,10 +198,11 @@ class _DirectoryCatalog(NoopCatalog):
         return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": where})
 
     def _write(self, metadata: TableMetadata, version: int) -> None:
+        self._lake.sync_new(_METADATA, self._known)  # the lists of files that it names
         if not self._lake.keep_new_text(_metadata_path(version), metadata.model_dump_json(exclude_none=True)):
             raise CommitFailedException(f"version {version} came from somebody else")
         self._lake.keep_text(_HINT, str(version))
 
 
 def _metadata_path(version: int) -> str:
-    return f"metadata/v{version}.metadata.json"
+    return f"{_METADATA}/v{version}.metadata.json"

@@ -6,9 +6,11 @@
     <lake>/_manifests/00000003.json          what batch 3 wrote, and where the next one begins: written when all of it is there
 
 A batch that was interrupted is run again by its plan, makes files of the same names with the same rows, and only then counts:
-every message is in the lake once, whenever whoever died. Manifests, like files, appear under their name when they are whole; until
-then no two have the same name, and whoever runs a batch again removes them first: a worker that was given up and is not dead cannot
-finish its file any more.
+every message is in the lake once, whenever whoever died. Manifests, like files, appear under their name when they are whole
+(whole_files.py); until then no two have the same name, and whoever runs a batch again removes them first: a worker that was given up
+and is not dead cannot finish its file any more.
+A compaction has no plan and may take the number of a batch under way: that batch keeps its plan and the names of its files, and its
+manifest has the next number that is free.
 Whoever reads by manifests (`live_files`) sees whole batches only; whoever reads the directory may see one under way.
 
 The directory may be on any file system that Arrow knows (`s3://`, `gs://`, `hdfs://`, a path).
@@ -16,12 +18,10 @@ The directory may be on any file system that Arrow knows (`s3://`, `gs://`, `hdf
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -29,6 +29,7 @@ from pyarrow import fs
 
 from orbitmq.errors import ConfigError, StorageError
 from orbitmq.spark.queue_offsets import OffsetsJson
+from orbitmq.spark.whole_files import NewFile, file_names, make_folder, sync_folders, sync_new_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,15 +38,14 @@ T = TypeVar("T")
 
 MANIFESTS: Final = "_manifests"
 _MANIFEST_NAME: Final = re.compile(r"(\d{8})\.json")
+_URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://|file:", re.IGNORECASE)
+# Where a lake has files. What else is below its directory, such as another lake, is none of its business.
+_OUR_FOLDER: Final = re.compile(r"(topic=[^/]+(/date=[^/]+(/hour=[^/]+)?)?)?|_manifests|metadata")
 # The names that archives, compactions and exports give.
+_COMPACTED: Final = "compacted-"
 _OUR_FILE: Final = re.compile(r"(compacted-)?\d{8}-\d{5}\.parquet|\d{20}-\d{20}\.parquet")
 _TRY: Final = re.compile(r"(?:compacted-)?(\d{8})-\d{5}-[0-9a-f]{32}\.parquet")  # in a table
 _UNFINISHED: Final = re.compile(r"\.(.+?)(\.[0-9a-f]{32})?\.tmp")
-_NO_LINKS: Final = (
-    errno.EPERM,
-    errno.ENOTSUP,
-    errno.ENOSYS,
-)  # said by file systems that have none, such as FAT and some of FUSE
 _WHOLE_EVERY: Final = 50  # so often a manifest repeats all before it, so that few are read
 
 
@@ -69,6 +69,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     damage: list[str] = []  # what could not be read
     format: str = "parquet"  # or delta, iceberg: the lake is such a table, too
     is_whole: bool = False  # `added` is everything: the manifests before this one need not be read
+    last_batch: int | None = None  # said by a whole one: the newest number that is no compaction's
 
 
 class LakeState(msgspec.Struct, kw_only=True):
@@ -80,24 +81,35 @@ class LakeState(msgspec.Struct, kw_only=True):
     offsets: OffsetsJson = {}
     files: dict[str, DataFile] = {}
     format: str = ""  # of a lake that has no batch yet
+    last_batch: int = -1  # compactions may have taken numbers since
 
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files.values())
 
 
+class Begun(NamedTuple, Generic[T]):
+    """A batch that somebody planned and nobody finished; the number is in the names of its files."""
+
+    number: int
+    plan: T
+
+
 class Lake:
-    """Opened anew in every worker: pass the address on, not the object."""
+    """Opened anew in every worker: pass `address` on, not the object. It is the same everywhere: a path does not depend on the folder
+    that a process happens to be in."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
-        self.root: str = address
         self.files: Any = fs.LocalFileSystem()
+        if not _URI.match(address):
+            self.root = self.address = str(Path(address).absolute())
+            return
         try:
-            if "://" in address:
-                self.files, self.root = fs.FileSystem.from_uri(address)
+            self.files, self.root = fs.FileSystem.from_uri(address)
         except (pa.ArrowInvalid, OSError) as error:
-            raise ConfigError(f"{address!r} is no place for files: {error}") from error
+            hint = "Arrow, which writes the files, calls it s3://" if address.startswith(("s3a:", "s3n:")) else ""
+            raise ConfigError(f"{address!r} is no place for files: {error}", hint=hint) from error
+        self.address = address if "://" in address else f"file://{self.root}"
 
     def state(self) -> LakeState:
         numbers = self._numbers()
@@ -115,26 +127,44 @@ class Lake:
         """The addresses of the files that the manifests name, for `spark.read.parquet`."""
         return [self.address_of(path) for path in sorted(self.state().files)]
 
+    def is_newest(self, state: LakeState) -> bool:
+        """Whether nobody has published a batch since, nor listed its files."""
+        number = state.next_number
+        return not (self.has(self._manifest_path(number)) or self.has(self._files_path(number)))
+
     def publish(self, manifest: Manifest, state: LakeState) -> LakeState:
         """Make a batch count. `state` is what its writer knew when it began."""
         after = _after(state, manifest)
         if manifest.number and manifest.number % _WHOLE_EVERY == 0:
             manifest = msgspec.structs.replace(
-                manifest, is_whole=True, added=list(after.files.values()), offsets=after.offsets, log_end=after.log_end
+                manifest,
+                is_whole=True,
+                added=list(after.files.values()),
+                offsets=after.offsets,
+                log_end=after.log_end,
+                last_batch=after.last_batch,
             )
         if not self._create(self._manifest_path(manifest.number), _json(manifest)):
             raise self.taken(manifest.number)
         return after
 
-    def pending(self, state: LakeState, kind: type[T]) -> T | None:
-        """The plan of the next batch, if somebody began it and did not finish."""
-        path = self._plan_path(state.next_number)
-        return self.read(path, kind) if self.has(path) else None
+    def under_way(self, state: LakeState) -> int | None:
+        """The number of a batch that somebody began and did not finish."""
+        for number in range(state.next_number, state.last_batch, -1):
+            if self.has(self._plan_path(number)):
+                return number
+        return None
 
-    def intend(self, state: LakeState, plan: Any) -> None:
+    def pending(self, state: LakeState, kind: type[T]) -> Begun[T] | None:
+        """The batch under way, to be run again."""
+        number = self.under_way(state)
+        return None if number is None else Begun(number, self.read(self._plan_path(number), kind))
+
+    def intend(self, state: LakeState, plan: T) -> Begun[T]:
         """What the next batch will read, kept before it runs."""
         if not self._create(self._plan_path(state.next_number), _json(plan)):
             raise self.taken(state.next_number)
+        return Begun(state.next_number, plan)
 
     def prepared(self, state: LakeState) -> Manifest | None:
         """The next batch, if all its files are there and only its commit is missing, or the word that it was made."""
@@ -162,19 +192,19 @@ class Lake:
         A table's older versions may name files that no longer count: they are left to what its format has for that.
         """
         names = self._names()  # before the look for a plan: files of a batch that begins meanwhile are not among them
-        if self.has(self._plan_path(state.next_number)):
+        if self.under_way(state) is not None:
             return []
         if state.format != "parquet":
-            return _abandoned(names, state)
+            return _abandoned(names, state.next_number, None)
         ours = [path for path, name in names.items() if _OUR_FILE.fullmatch(name) or _is_unfinished(name)]
         return [path for path in ours if path not in state.files]
 
     def abandoned(self, state: LakeState) -> list[str]:
-        """What whoever died left of the batch that is next: what was not finished, and in a table what no list names.
+        """What whoever died left of the batch under way: what was not finished, and in a table what no list names.
 
-        To be asked once a batch that is listed has been finished: then it is not the next.
+        To be asked once a batch that is listed has been finished: then it is not under way.
         """
-        return _abandoned(self._names(), state)
+        return _abandoned(self._names(), state.next_number, self.under_way(state))
 
     def remove(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -182,7 +212,36 @@ class Lake:
                 self.files.delete_file(f"{self.root}/{path}")
 
     def sizes(self, paths: Sequence[str]) -> list[int]:
+        """0 where there is none."""
         return [info.size or 0 for info in self.files.get_file_info([f"{self.root}/{path}" for path in paths])]
+
+    def check_written(self, files: Sequence[DataFile]) -> None:
+        """Whether the driver finds what the executors say they wrote: before it counts, and offsets are committed."""
+        sizes = self.sizes([file.path for file in files]) if files else []
+        lost = [file for file, size in zip(files, sizes, strict=True) if size != file.bytes]
+        if lost:
+            raise StorageError(
+                f"executors wrote {len(files)} files to {self.address}, and the driver does not find {len(lost)} of them there, "
+                f"such as {lost[0].path} of {lost[0].bytes} bytes; nothing of this batch counts",
+                hint="the directory must be one and the same for the driver and every executor: "
+                "a disk that all of them mount at this path, or s3://, gs://, hdfs://",
+            )
+
+    def has_manifests(self) -> bool:
+        return self._is_lake(self.root)
+
+    def outer(self) -> str | None:
+        """The lake that this one is inside of."""
+        folder = self.root.rpartition("/")[0]
+        while folder:
+            with suppress(OSError):  # of a folder that we may not look into we need not know
+                if self._is_lake(folder):
+                    return str(folder)
+            folder = folder.rpartition("/")[0]
+        return None
+
+    def _is_lake(self, folder: str) -> bool:
+        return bool(self.files.get_file_info(f"{folder}/{MANIFESTS}").type == fs.FileType.Directory)
 
     def has(self, path: str) -> bool:
         return bool(self.files.get_file_info(f"{self.root}/{path}").type == fs.FileType.File)
@@ -215,8 +274,25 @@ class Lake:
         """Whole, or not at all; False where the name is taken."""
         return self._create(path, text.encode())
 
-    def creating(self, path: str) -> _NewFile:
-        return _NewFile(self.files, f"{self.root}/{path}")
+    def creating(self, path: str) -> NewFile:
+        return NewFile(self.files, self.root, path)
+
+    def sync_folders(self, paths: Iterable[str]) -> None:
+        sync_folders(self.files, self.root, paths)
+
+    def make(self) -> None:
+        """The folder, unless it is there."""
+        try:
+            make_folder(self.files, self.root)
+        except OSError as error:
+            raise StorageError(f"cannot make {self.root}: {error}") from error
+
+    def names_in(self, folder: str) -> set[str]:
+        return file_names(self.files, f"{self.root}/{folder}")
+
+    def sync_new(self, folder: str, known: set[str]) -> None:
+        """What another library wrote into a folder, beside the names that were known before it did, is durable."""
+        sync_new_files(self.files, self.root, folder, known)
 
     def address_of(self, path: str) -> str:
         return f"{self.address.rstrip('/')}/{path}"
@@ -228,7 +304,7 @@ class Lake:
         """
         if self.has(path):
             return False
-        new = _NewFile(self.files, f"{self.root}/{path}", is_shared=True)
+        new = NewFile(self.files, self.root, path, is_shared=True)
         with new as stream:
             stream.write(content)
         return new.is_ours
@@ -243,10 +319,13 @@ class Lake:
         return f"{MANIFESTS}/{number:08d}.json"
 
     def _names(self) -> dict[str, str]:
-        """Every file below the lake: path -> name."""
-        where = fs.FileSelector(self.root, recursive=True, allow_not_found=True)
-        found = [info for info in self.files.get_file_info(where) if info.is_file]
-        return {info.path.removeprefix(self.root).lstrip("/"): info.base_name for info in found}
+        """Every file of the lake: path -> name."""
+        found = self.files.get_file_info(fs.FileSelector(self.root, allow_not_found=True))
+        folders = [info.path for info in found if not info.is_file and _OUR_FOLDER.fullmatch(info.base_name)]
+        for folder in folders:
+            found += self.files.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+        names = {info.path.removeprefix(self.root).lstrip("/"): info.base_name for info in found if info.is_file}
+        return {path: name for path, name in names.items() if _OUR_FOLDER.fullmatch(path.rpartition("/")[0])}
 
     def _numbers(self) -> list[int]:
         where = fs.FileSelector(f"{self.root}/{MANIFESTS}", allow_not_found=True)
@@ -254,11 +333,13 @@ class Lake:
         return sorted(int(found[1]) for name in names if (found := _MANIFEST_NAME.fullmatch(name)))
 
 
-def _abandoned(names: Mapping[str, str], state: LakeState) -> list[str]:
+def _abandoned(names: Mapping[str, str], next_number: int, under_way: int | None) -> list[str]:
     paths = []
     for path, name in names.items():
         tried = _TRY.fullmatch(name)
-        if _is_unfinished(name) or (tried and int(tried[1]) == state.next_number):
+        # A compaction that took the number of the batch under way counts.
+        numbers = (next_number,) if name.startswith(_COMPACTED) else (next_number, under_way)
+        if _is_unfinished(name) or (tried and int(tried[1]) in numbers):
             paths.append(path)
     return paths
 
@@ -278,6 +359,10 @@ def _after(state: LakeState, manifest: Manifest) -> LakeState:
     for path in manifest.removed:
         files.pop(path, None)
     files.update({file.path: file for file in manifest.added})
+    last_batch = manifest.number
+    if manifest.kind == "compaction":  # an old one that is whole does not say what was before it
+        known = manifest.last_batch if manifest.is_whole else state.last_batch
+        last_batch = manifest.number if known is None else known
     return LakeState(
         next_number=manifest.number + 1,
         source=manifest.source,
@@ -285,55 +370,5 @@ def _after(state: LakeState, manifest: Manifest) -> LakeState:
         offsets=manifest.offsets or state.offsets,
         files=files,
         format=manifest.format,
+        last_batch=last_batch,
     )
-
-
-class _NewFile:
-    """A file that gets its name when it is whole. Until then its name begins with a dot, which readers of lakes pass over."""
-
-    def __init__(self, files: fs.FileSystem, path: str, *, is_shared: bool = False) -> None:
-        """`is_shared`: others may be writing it, too, and the first to be done has it."""
-        self._files = files
-        self._path = path
-        self._is_shared = is_shared
-        self.is_ours = True
-        folder, _, name = path.rpartition("/")
-        # Of its own: a worker that was given up may still be writing the same file.
-        self._temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
-        try:
-            files.create_dir(folder, recursive=True)
-            self.stream = files.open_output_stream(self._temporary)
-        except OSError as error:
-            raise StorageError(f"cannot write {path}: {error}") from error
-
-    def __enter__(self) -> Any:
-        return self.stream
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.stream.close()
-        if kind is not None:
-            with suppress(FileNotFoundError):  # who runs the batch again has removed it
-                self._files.delete_file(self._temporary)
-        elif self._is_shared and isinstance(self._files, fs.LocalFileSystem):
-            self._link()
-        else:
-            self._move()
-
-    def _move(self) -> None:
-        try:
-            self._files.move(self._temporary, self._path)
-        except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error}") from error
-
-    def _link(self) -> None:
-        """Unlike a move, it does not replace what has the name."""
-        try:
-            os.link(self._temporary, self._path)
-        except FileExistsError:
-            self.is_ours = False
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise StorageError(f"cannot write {self._path}: {error}") from error
-            self._move()
-            return
-        self._files.delete_file(self._temporary)

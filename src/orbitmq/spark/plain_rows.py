@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from orbitmq.errors import MessageError
 from orbitmq.message import StoredMessage
 from orbitmq.message import properties as names
 from orbitmq.message.batch import decode_batch
@@ -46,6 +45,7 @@ def unwrapped(stored: StoredMessage) -> Iterator[StoredMessage]:
 
 
 def plain_batch(messages: Sequence[StoredMessage], projection: Projection, broker_name: str) -> pa.RecordBatch:
+    """MessageError where a body cannot be inflated."""
     columns = []
     for field in projection.arrow:
         if field.name == "properties" and pa.types.is_map(field.type):
@@ -58,13 +58,6 @@ def plain_batch(messages: Sequence[StoredMessage], projection: Projection, broke
     return pa.RecordBatch.from_arrays(columns, schema=projection.arrow)
 
 
-def _body(message: StoredMessage) -> bytes:
-    try:
-        return plain_body(message.body, message.sys_flag)
-    except MessageError:
-        return message.body
-
-
 def _microseconds(at_ms: int) -> int:
     return max(-_TIME_LIMIT_MS, min(at_ms, _TIME_LIMIT_MS)) * 1000
 
@@ -73,7 +66,7 @@ _VALUES: Final[dict[str, Callable[[StoredMessage], Any]]] = {
     "topic": lambda message: message.topic,
     "tags": lambda message: message.properties.get(names.TAGS),
     "keys": lambda message: message.properties.get(names.KEYS),
-    "body": _body,
+    "body": lambda message: plain_body(message.body, message.sys_flag),
     "properties": lambda message: message.raw_properties.decode("utf-8", "replace"),
     "queueId": lambda message: message.queue_id,
     "queueOffset": lambda message: message.queue_offset,

@@ -129,7 +129,7 @@ class Replay:
                     unit=unit,
                     number=first + index,
                     job=self.state.job,
-                    lake=self._lake,
+                    lake=Lake(self._lake).address if self._lake else "",
                     source=self._source,
                     sink=self._sink,
                     wishes=replace(self._wishes, rate=rate),
@@ -207,6 +207,11 @@ def _batches(task: ReplayTask) -> Iterator[pa.RecordBatch]:
     try:
         opened = lake.files.open_input_file(f"{lake.root}/{unit.path}")
     except FileNotFoundError:
+        if not lake.has_manifests():
+            raise StorageError(
+                f"a worker does not find the archive {lake.address}",
+                hint="every executor must reach it under that name: a disk that all of them mount, or s3://, gs://, hdfs://",
+            ) from None
         raise StorageError(
             f"{lake.address_of(unit.path)} is gone: the archive was compacted since this replay was planned",
             hint="begin anew with another --state; what was sent has the same REPLAY_MSG_ID then, and other dedup ids",

@@ -10,6 +10,7 @@ from orbitmq.client.names import check_group, check_topic
 from orbitmq.errors import ConfigError, MessageError
 from orbitmq.spark import access as access_options
 from orbitmq.spark.access import Access, access_from
+from orbitmq.spark.lake import Lake
 from orbitmq.spark.options import Options
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         topic=topic,
         group=group,
         bad_rows=cast("BadRows", bad_rows),
-        dead_letter_path=path,
+        dead_letter_path=Lake(path).address if path else "",  # a worker is in a folder of its own
         dedup_ids=options.flag("dedupIds", True),
         job_id=options.text("jobId"),
         batch_bytes=min(options.size("batchBytes") or _BATCH_BYTES, max_message_bytes),

@@ -17,7 +17,7 @@ from orbitmq.spark.lake import DataFile, Lake, Manifest
 from orbitmq.spark.lake_writer import LakeWriter, Layout, try_name
 from orbitmq.spark.schema import projection
 from orbitmq.spark.store_scan import LogRange, check_gaps, plan, read_range
-from orbitmq.spark.table_formats import begun_table, publish_batch
+from orbitmq.spark.table_formats import begun_table, check_layout, publish_beside_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +36,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     ranges: list[tuple[int, int, int]]
+    layout: str = ""  # empty: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,31 +89,34 @@ def export_store(
     wanted = projection(schema)
     table, state = begun_table(lake, table_format, wanted.arrow, layout)
     source = _source(scan)
-    pending = lake.pending(state, ExportPlan)
-    for known in (state.source, pending.source if pending else ""):
+    begun = lake.pending(state, ExportPlan)
+    for known in (state.source, begun.plan.source if begun else ""):
         if known not in ("", source):
             raise ConfigError(f"{address} holds what came from {known}", hint="export into a directory of its own")
-    if pending is not None:
+    if begun is not None:
+        check_layout(lake, begun.plan.layout, layout)
         lake.remove(lake.abandoned(state))
     begin = state.log_end
     ranges, gaps = plan(scan, start=begin)
-    if pending is not None:
-        ranges = [LogRange(*one) for one in pending.ranges]
+    if begun is not None:
+        ranges = [LogRange(*one) for one in begun.plan.ranges]
     elif ranges:
-        lake.intend(state, ExportPlan(source=source, ranges=[(one.start, one.end, one.log_end) for one in ranges]))
+        planned = [(one.start, one.end, one.log_end) for one in ranges]
+        begun = lake.intend(state, ExportPlan(source=source, ranges=planned, layout=layout))
+    number = begun.number if begun else state.next_number
     gaps = [gap for gap in gaps if begin is None or gap.log_offset >= begin]
     check_gaps(scan, gaps)
     if table is not None and ranges:
         table.create(wanted.arrow, layout)
     names = [_range_name(one) for one in ranges]
     if table is not None:
-        names = [f"{state.next_number:08d}-{index:05d}" for index in range(len(ranges))]
+        names = [f"{number:08d}-{index:05d}" for index in range(len(ranges))]
     tasks = [
         ExportTask(
             scan=scan,
             log_range=log_range,
             wanted=wanted,
-            lake=address,
+            lake=lake.address,
             name=name,
             is_table=table is not None,
             layout=layout,
@@ -120,8 +124,9 @@ def export_store(
         )
         for log_range, name in zip(ranges, names, strict=True)
     ]
-    results = run_tasks(spark, f"export-{state.next_number}", tasks, export_range, progress)
+    results = run_tasks(spark, f"export-{number}", tasks, export_range, progress)
     files = [file for result in results for file in result.files]
+    lake.check_written(files)
     damage = [*map(str, gaps), *(text for result in results for text in result.damage)]
     log_end = ranges[-1].log_end if ranges else (begin or 0)
     if ranges:
@@ -135,7 +140,7 @@ def export_store(
             damage=damage,
             format=table_format,
         )
-        publish_batch(lake, table, manifest, state)
+        publish_beside_others(lake, table, manifest, state, lambda now: lake.under_way(now) == number)
     first = ranges[0].start if ranges else log_end
     return ExportSummary(log_start=first, log_end=log_end, files=files, damage=damage)
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from orbitmq.errors import ConfigError, StorageError
-from orbitmq.spark.table_shape import check_types
+from orbitmq.spark.table_shape import check_partitions, check_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ _HOMES: Final = {
     "delta": ("orbitmq.spark.delta_table", "DeltaLakeTable"),
     "iceberg": ("orbitmq.spark.iceberg_table", "IcebergTable"),
 }
-_FOLDERS: Final[dict[Layout, tuple[str, ...]]] = {
+_FOLDERS: Final[dict[str, tuple[str, ...]]] = {  # of each layout
     "none": (),
     "topic": ("topic",),
     "date": ("topic", "date"),
@@ -116,10 +116,23 @@ def begun_table(lake: Lake, kind: str, schema: pa.Schema, layout: Layout) -> tup
     if table is not None:
         table.check(schema, layout)
     state = begun_state(lake, kind, table)
+    if not state.next_number and (outer := lake.outer()) is not None:
+        raise ConfigError(
+            f"{lake.address} is inside of another archive or export, {outer}: who reads that directory would read both",
+            hint="give a directory beside it",
+        )
     if table is None and state.files:
-        newest = file_columns(lake, next(reversed(state.files)))
-        check_types(f"the lake {lake.address}", newest, optional(schema))
+        newest = next(reversed(state.files))
+        check_partitions(f"the lake {lake.address}", tuple(partition_values(newest)), partition_columns(layout))
+        check_types(f"the lake {lake.address}", file_columns(lake, newest), optional(schema))
     return table, state
+
+
+def check_layout(lake: Lake, begun: str, layout: Layout) -> None:
+    """A batch under way is run again in the folders it was begun with: else what it wrote first would stay beside. `begun` is
+    empty where an older version planned it."""
+    if begun:
+        check_partitions(f"the batch under way in {lake.address}", partition_columns(begun), partition_columns(layout))
 
 
 def begun_state(lake: Lake, kind: str, table: LakeTable | None) -> LakeState:
@@ -162,6 +175,25 @@ def publish_batch(lake: Lake, table: LakeTable | None, manifest: Manifest, state
     return lake.publish(manifest, state)
 
 
+def publish_beside_others(
+    lake: Lake, table: LakeTable | None, manifest: Manifest, state: LakeState, is_due: Callable[[LakeState], bool]
+) -> LakeState:
+    """The same where somebody else, a compaction beside an archive, may have taken its number: then by the next that is free, as
+    long as the batch `is_due` with what the other did."""
+    while True:
+        try:
+            return publish_batch(lake, table, manifest, state)
+        except StorageError:
+            if lake.is_newest(state):
+                raise  # of another reason
+            state = begun_state(lake, manifest.format, table)
+            if table is not None and manifest.added and all(file.path in state.files for file in manifest.added):
+                return state  # the other found it listed, and finished it
+            if state.next_number <= manifest.number or not is_due(state):
+                raise
+            manifest = msgspec.structs.replace(manifest, number=state.next_number)
+
+
 def live_paths(lake: Lake, state: LakeState) -> list[str]:
     """The files that count, as the lake's manifests say. A table that somebody else changed is not read past its back."""
     paths = sorted(state.files)
@@ -174,7 +206,7 @@ def live_paths(lake: Lake, state: LakeState) -> list[str]:
     return paths
 
 
-def partition_columns(layout: Layout) -> tuple[str, ...]:
+def partition_columns(layout: str) -> tuple[str, ...]:
     return _FOLDERS[layout]
 
 

@@ -2,7 +2,8 @@
 
 Delta takes files of any columns: those it does not know are never seen, and those of another type make it unreadable. Iceberg
 refuses them, but only when they are committed. Columns that a table has and the files have not are null there. A lake of plain
-files takes any columns, but a column keeps its type: Spark could not read the directory, nor could its files be made into one.
+files takes any columns, but a column keeps its type, and the lake its folders: Spark could not read the directory, nor could its files be
+made into one.
 """
 
 from __future__ import annotations
@@ -22,16 +23,20 @@ class TableShape(NamedTuple):
 
 def check_fit(table: str, held: TableShape, given: TableShape) -> None:
     """`table` is for people: "the Delta table /lake"."""
-    if held.partitions != given.partitions:
-        raise ConfigError(
-            f"{table} is partitioned by {_said(held.partitions)}, not by {_said(given.partitions)}",
-            hint="write with the --by it was made with, or into another directory",
-        )
+    check_partitions(table, held.partitions, given.partitions)
     differences = [*_unknown(held.columns, given.columns), *_missing(held.columns, given.columns)]
     if differences:
         raise ConfigError(
             f"{table} has other columns: {'; '.join(differences)}",
             hint="write the columns it was made with, or into another directory",
+        )
+
+
+def check_partitions(table: str, held: tuple[str, ...], given: tuple[str, ...]) -> None:
+    if held != given:
+        raise ConfigError(
+            f"{table} is partitioned by {_said(held)}, not by {_said(given)}",
+            hint="write with the --by it was made with, or into another directory",
         )
 
 

@@ -62,9 +62,9 @@ def sink_table(options: Mapping[str, str]) -> SinkTable:
             hint=f"give the path to start() or save(), and tableFormat as one of {', '.join(TABLE_FORMATS)}",
         )
     compression = given.choice("compression", "zstd", COMPRESSIONS)
-    address = given.text("path")
-    open_table(Lake(address), kind)
-    return SinkTable(address=address, kind=kind, compression=compression)
+    lake = Lake(given.text("path"))
+    open_table(lake, kind)
+    return SinkTable(address=lake.address, kind=kind, compression=compression)
 
 
 class TableSinkSource(DataSource):
@@ -126,6 +126,7 @@ class FileWriter:
         if table.committed(writer) >= number:
             lake.remove(file.path for file in files)  # the table has got those rows, in files of an earlier try
             return
+        lake.check_written(files)
         change = TableChange(
             writer=writer,
             number=number,
