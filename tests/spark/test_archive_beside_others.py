@@ -249,7 +249,7 @@ def test_a_topic_is_replayed_from_where_its_time_begins(server: Server) -> None:
     send(server, "Timed", ["newest"])
     begin_ms = int(last.timestamp() * 1000) + 3_600_000
 
-    def asked_for(**times: int) -> dict[str, str]:
+    def asked_for(**times: Any) -> dict[str, str]:
         return _source_settings({}, ("Timed",), "", Wishes(**times))
 
     units = batch_reader(server, **asked_for(begin_ms=begin_ms)).partitions()
