@@ -13,6 +13,7 @@ import pytest
 from orbitmq.errors import ConfigError
 from orbitmq.spark import java_runtime
 from orbitmq.spark.session import parse_conf, start_session
+from orbitmq.spark.worker_python import worker_python
 from tests.spark.marks import SPARK
 
 if TYPE_CHECKING:
@@ -82,3 +83,21 @@ def test_workers_run_this_python_and_a_running_session_is_used(spark: SparkSessi
     used = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
     assert [Path(path).resolve() for path in used] == [Path(sys.executable).resolve()]
     assert start_session("another") is spark
+
+
+def test_workers_import_what_is_compiled_already(spark: SparkSession) -> None:
+    def places(_: int) -> list[str]:
+        import py4j
+        import pyspark
+
+        return [*sys.path, pyspark.__file__, py4j.__file__]
+
+    (found,) = spark.sparkContext.parallelize([0], 1).map(places).collect()
+    assert not [path for path in found if path.endswith(".zip") and "/pyspark/python/lib/" in path]
+    assert Path(found[-2]).is_file()
+
+
+def test_a_spark_that_pip_did_not_install_keeps_its_zips(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert worker_python() != sys.executable
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert worker_python() == sys.executable

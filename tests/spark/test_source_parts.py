@@ -152,8 +152,11 @@ def covered(made: list[Any]) -> list[tuple[QueueRef, int]]:
     ("sizes", "least", "most", "tasks"),
     [
         ((5, 5, 5, 5), None, None, 1),  # short queues share a task
-        ((50_000, 50_000, 10, 10), None, None, 4),
-        ((50_000, 50_000, 50_000, 50_000), None, 2, 2),
+        ((90_000, 90_000, 10, 10), None, None, 2),
+        ((90_000, 90_000, 90_000, 90_000), None, None, 4),
+        ((60_000, 60_000, 60_000, 60_000), None, None, 2),  # three would take as long: one of them has two queues
+        ((60_000, 60_000, 60_000, 60_000), 3, None, 3),
+        ((90_000, 90_000, 90_000, 90_000), None, 2, 2),
         ((10, 10), 4, None, 4),
         ((1, 1), 8, None, 2),  # nothing is cut below one message
         ((30, 10), 4, None, 4),

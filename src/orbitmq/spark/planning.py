@@ -1,6 +1,7 @@
 """Which task reads what: ranges of offsets, split where a queue is long, packed where queues are short.
 
-A task costs about as much as ten thousand messages, so short ranges share one. The plan follows from the ranges and the options
+A task costs about as much as some ten thousand messages, so short ranges share one, and there are no more tasks than the longest of
+them asks for. The plan follows from the ranges and the options
 alone: a micro-batch that is run again has the same tasks, which is what ids for dropping repeats rest on.
 """
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from orbitmq.message import QueueRef
 
-_WORTH_A_TASK: Final = 20_000
+_WORTH_A_TASK: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -64,7 +65,10 @@ def plan(
         tasks = max(tasks, min_partitions)
     if tasks > len(ranges):
         return [RangesPartition([piece]) for piece in _split(ranges, tasks, total)]
-    return [RangesPartition(sorted(bin_)) for bin_ in _packed(ranges, tasks)]
+    bins = _packed(ranges, tasks)
+    if min_partitions is None:
+        bins = _fewer(ranges, bins)
+    return [RangesPartition(sorted(bin_)) for bin_ in bins]
 
 
 def _split(ranges: Sequence[QueueRange], tasks: int, total: int) -> list[QueueRange]:
@@ -87,3 +91,18 @@ def _packed(ranges: Sequence[QueueRange], tasks: int) -> list[list[QueueRange]]:
         bins[lightest].append(range_)
         sizes[lightest] += len(range_)
     return [bin_ for bin_ in bins if bin_]
+
+
+def _fewer(ranges: Sequence[QueueRange], bins: list[list[QueueRange]]) -> list[list[QueueRange]]:
+    """As few tasks as take no longer: of eight like queues in five tasks, some have two, and so would all of four."""
+    longest = _longest(bins)
+    while len(bins) > 1:
+        fewer = _packed(ranges, len(bins) - 1)
+        if _longest(fewer) > longest:
+            break
+        bins = fewer
+    return bins
+
+
+def _longest(bins: Sequence[Sequence[QueueRange]]) -> int:
+    return max(sum(map(len, bin_)) for bin_ in bins)

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from orbitmq.errors import ConfigError
 from orbitmq.spark.java_runtime import java_home
 from orbitmq.spark.shipping import is_elsewhere, ship
+from orbitmq.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,10 +104,11 @@ def _serve_connect(settings: dict[str, str]) -> str:
 def _settings(master: str | None, cores: int | None, conf: Mapping[str, str]) -> dict[str, str]:
     if _SUBMITTED in os.environ:
         return {**({"spark.master": master} if master else {}), **conf}
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {**DEFAULTS, "spark.master": master or f"local[{cores or '*'}]"}
+    is_here = not is_elsewhere(settings["spark.master"])
+    os.environ.setdefault("PYSPARK_PYTHON", worker_python() if is_here else sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = str(java_home())
-    settings = {**DEFAULTS, "spark.master": master or f"local[{cores or '*'}]"}
     if settings["spark.master"].startswith("local"):
         settings |= LOCAL_DEFAULTS
         settings["spark.sql.shuffle.partitions"] = str(cores or os.cpu_count() or 1)
