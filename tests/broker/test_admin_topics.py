@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orbitmq import fastjson
+from orbitmq.errors import StorageError
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from tests.broker.kit import Wire, running, wire
 
@@ -183,6 +184,23 @@ async def test_a_deleted_topic_takes_its_queues_offsets_figures_and_retries_with
     reads = state.statistics.find("GROUP_GET_NUMS", "T@G")
     assert reads is not None
     assert reads.value == 1
+
+
+async def test_a_deletion_that_the_disk_refuses_leaves_everything_as_it_is(
+    broker: Broker, client: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(client, "T")
+    await client.send("T", b"stays", 0)
+    broker.state.offsets.commit("G", "T", 0, 1)
+
+    def refuse(topic: str) -> None:
+        raise StorageError("no space left on device")
+
+    monkeypatch.setattr(broker.state.store, "delete_topic", refuse)
+    assert (await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code != 0
+    assert broker.state.offsets.get("G", "T", 0) == 1
+    assert broker.state.topics.get("T") is not None
+    assert await client.bodies("T") == [b"stays"]
 
 
 async def test_what_is_sent_while_a_deletion_is_being_saved_is_not_deleted(

@@ -86,7 +86,8 @@ async def test_a_slave_and_the_master_that_it_becomes_have_the_messages_of_a_top
         await client.close()
 
 
-async def test_a_slave_forgets_what_it_compacted_of_a_topic_that_is_made_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_late", [False, True], ids=["hears of it first", "has its messages first"])
+async def test_a_slave_forgets_what_it_compacted_of_a_topic_that_is_made_again(tmp_path: Path, is_late: bool) -> None:
     async with group_of_brokers(tmp_path) as group:
         master = await group.master()
         slave = await group.slave()
@@ -98,8 +99,10 @@ async def test_a_slave_forgets_what_it_compacted_of_a_topic_that_is_made_again(t
                 "topicFilterType": "SINGLE_TAG", "order": "false", "attributes": "+cleanup.policy=COMPACTION",
             }  # fmt: skip
             assert (await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
+
+        async def tables_are_taken_over() -> None:
             await told(
-                slave, lambda: slave.state.topics.version == master.state.topics.version, "the slave has the topic"
+                slave, lambda: slave.state.topics.version == master.state.topics.version, "the slave has the tables"
             )
 
         async def send_keyed(bodies: list[bytes]) -> None:
@@ -108,13 +111,19 @@ async def test_a_slave_forgets_what_it_compacted_of_a_topic_that_is_made_again(t
             await copied(master, slave)
 
         await make()
+        await tables_are_taken_over()
         await send_keyed(OLD)
         assert slave.state.compacted is not None
         assert slave.state.compacted.holds("T", 0)
         assert await served(slave) == OLD
         assert (await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        await tables_are_taken_over()
         await make()
+        if not is_late:
+            await tables_are_taken_over()
         await send_keyed(NEW)
-        assert slave.state.compacted.holds("T", 0)
+        await tables_are_taken_over()
+        if not is_late:
+            assert slave.state.compacted.holds("T", 0)
         assert await served(slave) == await served(master) == NEW
         await client.close()

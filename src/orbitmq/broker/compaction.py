@@ -66,20 +66,20 @@ class CompactedTopics:
         return (topic, queue_id) in self.queues
 
     def follow(self, topic: str, queue_id: int) -> None:
-        """Messages came into a queue; nothing happens unless its topic is compacted."""
+        """Messages came into a queue; nothing happens unless its topic is compacted, or was."""
         config = self._topics.get(topic)
-        if config is None or not config.attributes or config.attributes.get(_ATTRIBUTE) != _COMPACTION:
+        is_wanted = config is not None and config.attributes and config.attributes.get(_ATTRIBUTE) == _COMPACTION
+        if not (is_wanted or self.queues):
             return
         try:
-            self._follow(topic, queue_id)
+            self._forget_if_begun_again((topic, queue_id))  # whatever a slave knows of the topic by now
+            if is_wanted:
+                self._follow(topic, queue_id)
         except StorageError as error:  # the messages are safe in the log; the next arrival tries again
             logger.warning("queue %d of %s cannot be compacted now: %s", queue_id, topic, error)
 
     def _follow(self, topic: str, queue_id: int) -> None:
         key = (topic, queue_id)
-        if (begun_again := self._store.begun_again(*key)) != self._begun_again.get(key, 0):
-            self._begun_again[key] = begun_again
-            self._forget(key)  # the master has deleted the topic, and made it again
         queue = self.queues.get(key) or self._open(topic, queue_id)
         low, high = self._store.queue_range(topic, queue_id)
         at = max(self._followed_to.get(key, 0), queue.next_offset, low)
@@ -116,6 +116,12 @@ class CompactedTopics:
             self._forget(key)
         for key in [key for key in self._begun_again if key[0] == topic]:
             del self._begun_again[key]
+
+    def _forget_if_begun_again(self, key: tuple[str, int]) -> None:
+        """The master has deleted the topic, and made it again."""
+        if (begun_again := self._store.begun_again(*key)) != self._begun_again.get(key, 0):
+            self._begun_again[key] = begun_again
+            self._forget(key)
 
     def _forget(self, key: tuple[str, int]) -> None:
         if key in self.queues:

@@ -183,8 +183,9 @@ async def delete_topic(
             own = (newer,) if retry_topics.is_shared(groups, topics, group, topic) else (newer, older)
             doomed += [retry for retry in own if topics.get(retry) is not None]
     for name in doomed:
+        store.delete_topic(name)  # what the disk may refuse comes first: then all stays as it is
+    for name in doomed:
         offsets.forget_topic(name)
-        store.delete_topic(name)
         sending.forget_topic(name)
         pulling.forget(name)
         open_leases.forget_topic(name)
