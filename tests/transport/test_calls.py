@@ -12,6 +12,7 @@ from orbitmq.errors import CallTimeout, ConnectionLost, FrameError, TransportErr
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import MAX_FRAME_BYTES
+from orbitmq.transport.address import Address
 from orbitmq.transport.limits import Limits
 from tests.raw_client import PATIENCE_SECONDS, raw_client, until
 from tests.transport.serving import ECHO, SILENT, WAIT, Gate, echo, pool_of, serving
@@ -70,6 +71,28 @@ async def test_a_peer_that_says_nothing_until_a_call_times_out_is_left(
         assert connection.closed
         assert (await pool.call(address, Command(ECHO, body=b"on"), PATIENCE_SECONDS)).body == b"on"
     assert "it has said nothing" in caplog.text
+
+
+async def test_a_peer_that_has_not_taken_all_of_what_was_asked_is_only_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a slow line: it cannot have answered yet, and may have taken some of the sends before."""
+    monkeypatch.setattr("orbitmq.transport.connection._SILENT_SECONDS", 0.02)
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0, limit=1024)
+    address = Address(*server.sockets[0].getsockname()[:2])
+    async with pool_of() as pool:
+        connection = await pool.connection(address)
+        large = connection.start_call(Command(ECHO, body=bytes(15 << 20)), PATIENCE_SECONDS)
+        with pytest.raises(CallTimeout):
+            await pool.call(address, Command(ECHO), 0.05)
+        connection._leave_if_silent()
+        assert not connection.closed
+        assert not large.done()
+    await until(lambda: bool(accepted))
+    for writer in accepted:
+        writer.transport.abort()
+    server.close()
+    with pytest.raises(TransportError):
+        await large
 
 
 async def test_a_peer_that_says_anything_is_only_slow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -505,8 +505,10 @@ class Connection(asyncio.Protocol):
     def _was_late(self, asked_at: float) -> None:
         """A call timed out. A peer that said nothing at all meanwhile may not be there: a firewall that forgot the connection tells
         nobody, and neither does a host without power, while a new connection may work at once. Java: clientCloseSocketIfTimeout
+
+        While bytes of ours are still to be sent, it may not have got the question, nor we have read the answer.
         """
-        if not self._service.leaves_silent_peers or self.closed or self.last_activity > asked_at:
+        if not self._service.leaves_silent_peers or self.closed or self.last_activity > asked_at or self._is_sending():
             return
         if self._unheard_since < self.last_activity:
             self._unheard_since = asked_at
@@ -517,10 +519,13 @@ class Connection(asyncio.Protocol):
 
     def _leave_if_silent(self) -> None:
         self._is_doubted = False
-        if not self.closed and self.last_activity <= self._unheard_since:
+        if not (self.closed or self._is_sending()) and self.last_activity <= self._unheard_since:
             silent = self._loop.time() - self._unheard_since
             logger.warning("closed %s: asked for %.1f s, it has said nothing", self.peer, silent)
             self.abort()
+
+    def _is_sending(self) -> bool:
+        return bool(self._out.pieces) or self._transport.get_write_buffer_size() > 0
 
     def _is_trickling(self) -> bool:
         """Whether the frame that had begun at the last look still has not ended, and not for want of our reading it."""
