@@ -171,7 +171,7 @@ def test_between_is_what_two_comparisons_are(text: str, wanted: str) -> None:
         "a = 1 OR " * 10_000 + "a = 2",
         " OR ".join(["a = 1"] * 251),
         "NOT " * 90 + "(" + " OR ".join(["a"] * 420) + ")",
-        f"a IN ('{'x' * 9000}')",
+        f"a IN ('{'x' * 17_000}')",
     ],
     ids=[
         "a row of comparisons",

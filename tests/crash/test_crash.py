@@ -28,7 +28,7 @@ def test_no_promise_is_broken_by_kills_and_power_cuts(seed: int, tmp_path: Path)
     assert outcome["kills"] == 150
     assert set(outcome["by_way"]) == {"line", "function", "clock", "power"}
     died_in = {point.name for point in POINTS if point.function in outcome["by_function"]}
-    assert len(died_in) >= len(POINTS) // 3, f"only in {died_in}"
+    assert len(died_in) >= len(POINTS) // 2, f"only in {died_in}"
 
 
 @pytest.mark.slow

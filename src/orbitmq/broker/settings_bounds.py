@@ -24,7 +24,7 @@ _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 _LONGEST_TEXT: Final = 255
 _LAST_HOUR: Final = 23
-_HOST: Final = re.compile(r"[A-Za-z0-9.:_-]{0,255}")
+_HOST: Final = re.compile(r"[A-Za-z0-9.:%_-]{0,255}")
 
 # By the names of the fields; the least and the most that they may be.
 RANGES: Final = (

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import ResponseCode
 
-MOST_CHARACTERS: Final = 8 << 10  # reading one takes the broker's time, 10 us a character
+MOST_CHARACTERS: Final = 16 << 10  # reading one takes the broker's time, 10 us a character
 _MOST_SHOWN: Final = 300
 
 
