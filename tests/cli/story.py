@@ -119,7 +119,7 @@ SPARK: Final = (
 SPARK_FOR_PEOPLE: Final = (
     Typed("spark sql 'SELECT tags, topic FROM lake ORDER BY tags' --lake lake", "TAGS    TOPIC"),
     Typed("spark stats --lake lake", "largest:"),
-    Typed("spark dlq {group} --resend --yes", "messages to the topics they came from"),
+    Typed("spark dlq {group} --resend --to-all --yes", "messages to the topics they came from"),
     Typed("spark replay -t {topic}", "give --to", code=2),
     Typed("spark trace -n nonsense", "'nonsense' is not an address", code=2),
     Typed("pipeline run nowhere.toml", "`orbitmq pipeline init` makes one", code=1),
