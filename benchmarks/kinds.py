@@ -44,7 +44,7 @@ from benchmarks.broker import (
     start_apaches,
     start_ours,
 )
-from benchmarks.machine import about, processor_seconds
+from benchmarks.machine import about, processor_seconds, use_memory
 from orbitmq.message import properties as keys
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.ids import parse_offset_message_id
@@ -251,6 +251,7 @@ async def _stored(pool: Pool, address: Address, topic: str) -> int:
 def run_cell(contender: Contender, kind: str, topic: str, seconds: float, *, counts: bool) -> None:
     create_topic(contender.address, topic)
     step = KINDS[kind]
+    use_memory()
     if step is pop:
         run_loop(_load(contender.address, topic, plain, seconds))
     before, own_before = processor_seconds(contender.process.pid), time.process_time()

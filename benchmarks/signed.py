@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.interop import orbit
 
 from benchmarks.broker import BROKER_NAME, PATIENCE_SECONDS, QUEUES, Cell, Load
-from benchmarks.machine import about, compile_c, page_faults, processor_seconds
+from benchmarks.machine import about, compile_c, page_faults, processor_seconds, use_memory
 from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command, request
@@ -157,6 +157,7 @@ def run(argv: list[str]) -> None:
             for cell in cells:
                 for way, (kind, mode, _) in reversed(WAYS.items()) if turn % 2 else WAYS.items():
                     with brokers[kind].started(folder / "broker") as broker:
+                        use_memory()
                         run_cell(load, mode, *broker, cell, WARM_UP_SECONDS)
                         measured = run_cell(load, mode, *broker, cell, options.seconds)
                     figures.setdefault(cell.name, {}).setdefault(way, []).append(measured)
