@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("loops")
 
 PROPERTIES = pa.map_(pa.string(), pa.string())
+NEVER_NULL = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))  # what Spark makes of `map(...)`
 MOST = 400  # bytes of a message
 SEPARATORS = {"\x01", "\x02"}
 
@@ -96,10 +97,10 @@ def test_a_part_of_a_frame_is_encoded_as_if_it_were_a_frame(chosen: list[dict[st
     assert refused == []
 
 
-@given(USUAL_ROWS)
-def test_the_compiled_loop_where_there_is_one_takes_usual_rows(chosen: list[dict[str, Any]]) -> None:
+@given(USUAL_ROWS, st.sampled_from([PROPERTIES, NEVER_NULL]))
+def test_the_compiled_loop_where_there_is_one_takes_usual_rows(chosen: list[dict[str, Any]], kind: pa.DataType) -> None:
     batch = frame(chosen)
-    members = compiled_members(batch.column("body"), [], batch.column("properties"), MOST)
+    members = compiled_members(batch.column("body"), [], batch.column("properties").cast(kind), MOST)
     assert (members is not None) == (compiled("members") is not None)
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 _NOTHING: Final = np.zeros(1, np.uint8)
-_MAP: Final = pa.map_(pa.string(), pa.string())
 
 
 def compiled_members(
@@ -52,7 +51,12 @@ def _fits(bodies: pa.Array, texts: Sequence[tuple[str, pa.Array]], properties: p
         return False
     if any(column.type != pa.string() for _, column in texts):
         return False
-    return properties is None or (properties.type == _MAP and not properties.items.null_count)
+    return properties is None or (_is_map_of_texts(properties.type) and not properties.items.null_count)
+
+
+def _is_map_of_texts(kind: pa.DataType) -> bool:
+    """Whether or not its values may be null: Spark says of `map(...)` that they are not, and that is another type."""
+    return pa.types.is_map(kind) and pa.types.is_string(kind.key_type) and pa.types.is_string(kind.item_type)
 
 
 def _texts(column: pa.Array) -> tuple[Any, ...]:
