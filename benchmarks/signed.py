@@ -1,8 +1,8 @@
 """What access control costs: signed sends beside unsigned ones, `python -m benchmarks signed [--seconds S] [--rounds N]`.
 
 Brokers of ours: open, with users and policies (5.x), with access files (4.x); the sender may send to its topic and nothing else. JSON
-headers and binary ones. Rounds alternate between all of them and medians count. On a busy machine the rates say little and the
-processor time of the broker does.
+headers and binary ones. Rounds alternate between all of them; each is compared with the unsigned one of its round, and the median counts.
+On a busy machine the rates say little and the processor time of the broker does.
 
 Each figure is of a broker of its own on an empty store, which is gone before the next one starts: what is still to be written of one store
 would cost whoever comes next, and memory full of pages of old stores costs more to fill again than a signature does.
@@ -192,10 +192,15 @@ def report(figures: dict[str, dict[str, list[dict[str, float]]]], head: dict[str
     print("|---" * 7 + "|")
     for cell, ways in medians.items():
         for way, (_, _, other) in WAYS.items():
-            here, plain = ways[way], ways[other]
+            here, rounds, plain = ways[way], figures[cell][way], figures[cell][other]
             print(
                 f"| {cell} | {way} | {here['rate']:,.0f} | {here['processor_us']:.1f} | {here['generator_us']:.1f} "
-                f"| {here['rate'] / plain['rate']:.2f} | {plain['processor_us'] / here['processor_us']:.2f} |"
+                f"| {share(rounds, plain, 'rate'):.2f} | {share(plain, rounds, 'processor_us'):.2f} |"
             )
     if keep:
         RESULTS.write_text(json.dumps({"machine": head, "medians": medians, "rounds": figures}, indent=2) + "\n")
+
+
+def share(of: list[dict[str, float]], beside: list[dict[str, float]], figure: str) -> float:
+    """Round by round: a machine that is slower for a while is so for both."""
+    return statistics.median(one[figure] / other[figure] for one, other in zip(of, beside, strict=True))
