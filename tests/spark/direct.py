@@ -17,23 +17,23 @@ from orbitmq.sync import connect
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from orbitmq.testing import Server
+    from orbitmq.testing.contents import Contents
 
 Row = dict[str, Any]
 
 
-def source(server: Server, **options: str) -> RocketMQSource:
+def source(server: Contents, **options: str) -> RocketMQSource:
     return RocketMQSource(CaseInsensitiveDict({"nameServer": server.address, **options}))
 
 
-def batch_reader(server: Server, **options: str) -> BatchReader:
+def batch_reader(server: Contents, **options: str) -> BatchReader:
     made = source(server, **options)
     reader = made.reader(made.schema())
     assert isinstance(reader, BatchReader)
     return reader
 
 
-def stream_reader(server: Server, **options: str) -> StreamReader:
+def stream_reader(server: Contents, **options: str) -> StreamReader:
     made = source(server, discoveryInterval="0", **options)
     reader = made.streamReader(made.schema())
     assert isinstance(reader, StreamReader)
@@ -49,12 +49,12 @@ def rows_of(reader: BatchReader | StreamReader, partitions: Iterable[Any]) -> li
     return rows
 
 
-def read(server: Server, **options: str) -> list[Row]:
+def read(server: Contents, **options: str) -> list[Row]:
     reader = batch_reader(server, **options)
     return rows_of(reader, reader.partitions())
 
 
-def wait_for_topic(server: Server, topic: str, seconds: float = 30) -> None:
+def wait_for_topic(server: Contents, topic: str, seconds: float = 30) -> None:
     """A broker tells the name server of a topic that sending made a moment later."""
     deadline = time.monotonic() + seconds
     with connect(server.address) as client, client.pull_consumer("waiting") as consumer:
@@ -72,7 +72,7 @@ def bodies(rows: Iterable[Row]) -> list[str]:
     return sorted(row["body"].decode() for row in rows)
 
 
-def send(server: Server, topic: str, texts: Iterable[str], **more: Any) -> None:
+def send(server: Contents, topic: str, texts: Iterable[str], **more: Any) -> None:
     with connect(server.address) as client, client.producer(group="tests") as producer:
         for text in texts:
             producer.send(topic, text, **more)

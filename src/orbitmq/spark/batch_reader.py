@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from orbitmq.errors import ConfigError
 from orbitmq.spark.access import link
 from orbitmq.spark.bounds import ending_offsets, starting_offsets
-from orbitmq.spark.discovery import extents, find_queues
+from orbitmq.spark.discovery import extents, find_queues, greet
 from orbitmq.spark.failures import plain_errors, plain_errors_in
 from orbitmq.spark.patience import patiently
 from orbitmq.spark.planning import QueueRange, RangesPartition, plan, ranges_between
@@ -33,11 +33,13 @@ class BatchReader(DataSourceReader):
 
     @plain_errors
     def partitions(self) -> list[RangesPartition]:
-        here = link(self.options.access)
-        seconds = self.options.access.timeout_seconds
-        ranges = here.run(patiently(here.cluster, self.options.topics, seconds, lambda: self._ranges(here.cluster)))
+        here, options = link(self.options.access), self.options
+        # A wrong address is told soon; a cluster that is there and restarts is waited for, as tasks do.
+        here.run(patiently(here.cluster, (), options.access.timeout_seconds, lambda: greet(here.cluster)))
+        seconds = options.retry_ms / 1000
+        ranges = here.run(patiently(here.cluster, options.topics, seconds, lambda: self._ranges(here.cluster)))
         # Spark calls a reader without partitions with one of its own, which is None.
-        return plan(ranges, self.options.min_partitions, self.options.max_partitions) or [RangesPartition(())]
+        return plan(ranges, options.min_partitions, options.max_partitions) or [RangesPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangesPartition)

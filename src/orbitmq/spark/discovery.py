@@ -54,6 +54,11 @@ class Extent(NamedTuple):
     is_whole: bool = True
 
 
+async def greet(cluster: Cluster) -> None:
+    """TransportError where no name server answers. Whatever one says will do."""
+    await cluster.name_servers.call(request(RequestCode.GET_BROKER_CLUSTER_INFO), _SECONDS)
+
+
 async def find_queues(cluster: Cluster, options: SourceOptions, *, may_be_none: bool) -> Found:
     """Asks the name server now. ConfigError for what is named and not there; a pattern may match nothing yet."""
     if options.assigned:
@@ -111,6 +116,7 @@ async def _routes(cluster: Cluster, topics: Iterable[str]) -> list[Route]:
     for topic in topics:
         route = await cluster.fetch_route(topic)
         if route is None:
+            await _check_brokers(cluster)
             raise RequestFailed(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic {topic!r} does not exist",
@@ -118,6 +124,13 @@ async def _routes(cluster: Cluster, topics: Iterable[str]) -> list[Route]:
             )
         routes.append(route)
     return routes
+
+
+async def _check_brokers(cluster: Cluster) -> None:
+    """TransportError where there are none: topics go with their last broker, and come back with it when it has restarted."""
+    answer = await cluster.name_servers.call(request(RequestCode.GET_BROKER_CLUSTER_INFO), _SECONDS)
+    if answer.code == ResponseCode.SUCCESS and not ClusterInfo.from_json(answer.body).broker_addr_table:
+        raise TransportError("the name server knows no broker now", hint="is one running, and registered there?")
 
 
 async def _matching(cluster: Cluster, pattern: str, namespace: str) -> list[str]:
