@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from orbitmq.client.queue_choice import queue_for_key
 from orbitmq.errors import ConfigError, MessageError, RequestFailed
 from orbitmq.message.properties import DELAY, SHARDING_KEY, decode_properties
 from orbitmq.protocol.codes import RequestCode, ResponseCode
@@ -34,6 +35,7 @@ from orbitmq.spark.sink_columns import sink_columns
 from orbitmq.spark.sink_options import sink_options
 from orbitmq.spark.sink_rows import cut, encode_rows
 from orbitmq.spark.source import RocketMQSource
+from orbitmq.sync import connect
 from orbitmq.testing import Server
 from tests.client.cluster_thread import cluster_in_a_thread
 from tests.spark.direct import bodies, read, send, wait_for_topic
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from orbitmq.message import QueueRef
     from orbitmq.transport.connection import Connection
     from tests.client.scripted import Fault
 
@@ -73,6 +76,11 @@ def write(
     written = RowWriter(made, columns).write_rows(iter(batches), task)
     wait_for_topic(server, options.get("topic") or wait_for)
     return written
+
+
+def queues_of(server: Server, topic: str) -> list[QueueRef]:
+    with connect(server.address) as client, client.pull_consumer("checker") as reader:
+        return reader.queues(topic)
 
 
 def test_rows_arrive_with_everything_their_columns_said(server: Server) -> None:
@@ -129,6 +137,39 @@ def test_rows_with_one_order_key_keep_their_order_in_one_queue(server: Server) -
     by_hand = next(row for row in read(server, subscribe="Ordered") if row["body"] == b"by hand")
     sunk = next(row for row in rows if dict(row["properties"]).get(SHARDING_KEY) == "user-2")
     assert by_hand["queueId"] == sunk["queueId"]
+
+
+def test_messages_that_were_read_with_an_order_key_are_written_to_its_queue_without_more_ado(server: Server) -> None:
+    keys = [f"user-{number % 7}" if number % 8 else None for number in range(400)]
+    maps = [[("colour", "red"), (SHARDING_KEY, key)] if key else [("colour", "red")] for key in keys]
+    batch = frame(body=[b"%d" % number for number in range(400)], properties=maps)
+    write(server, batch, topic="Reordered", batchBytes="1kb")
+    write(server, batch.slice(100, 30), topic="Reordered")
+    rows = sorted(read(server, subscribe="Reordered"), key=lambda row: (row["queueId"], row["queueOffset"]))
+    assert len(rows) == 430
+    queues = tuple(queues_of(server, "Reordered"))
+    for key in set(keys) - {None}:
+        assert key is not None
+        mine = [row for row in rows if dict(row["properties"]).get(SHARDING_KEY) == key]
+        assert {row["queueId"] for row in mine} == {queue_for_key(queues, key).queue_id}
+        numbers = [int(row["body"]) for row in mine][: keys.count(key)]
+        assert numbers == sorted(numbers)
+    # A column says it all: a row that it gives no key has none, whatever it had.
+    other = frame(body=[b"free"], properties=[[(SHARDING_KEY, "user-1")]], orderKey=pa.array([None], pa.string()))
+    write(server, other, topic="Unkeyed")
+    assert SHARDING_KEY not in dict(read(server, subscribe="Unkeyed")[0]["properties"])
+
+
+@pytest.mark.parametrize(
+    ("key", "queue_id"), [("a", 1), ("b", 2), ("user-7", 3), ("\U0001f600", 3), ("polygenelubricants", 0)]
+)
+def test_an_order_key_chooses_the_queue_that_javas_select_message_queue_by_hash_does(
+    server: Server, key: str, queue_id: int
+) -> None:
+    """Of four queues, in the order of the route: |hashCode % 4|, computed by hand."""
+    write(server, frame(body=[b"x"], orderKey=[key]), topic="Hashed")
+    (row,) = [row for row in read(server, subscribe="Hashed") if dict(row["properties"])[SHARDING_KEY] == key]
+    assert row["queueId"] == queue_id
 
 
 def test_a_task_that_is_run_again_repeats_its_ids(server: Server) -> None:

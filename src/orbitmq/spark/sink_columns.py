@@ -5,7 +5,8 @@
     tags (tag)       string
     keys             string, or array of strings
     properties       map of strings
-    orderKey         string: rows with the same key go to the same queue, in their order within a task
+    orderKey         string: rows with the same key go to the same queue, in their order within a task. Without this column the property
+                     __SHARDINGKEY counts, which a message that was sent with an order key has
     delay            interval, or seconds as a number
     deliverAt        timestamp
     delayLevel       int, one of the broker's levels, counted from 1
@@ -13,7 +14,7 @@
     retryTopic       string: the topic it is of, where it goes to %RETRY%<group>, which only that group reads
 
 Columns that the source makes and the sink has no use for (queueId, flag, storeTimestamp, ...) are left out, so that what was read can
-be written as it is. An order key that was read is a property: it chooses a queue again where it is given as `orderKey`.
+be written as it is.
 """
 
 from __future__ import annotations

@@ -77,10 +77,11 @@ def encode_rows(
     given = {column: _plain(batch.column(name)) for column, name in columns.items()}
     bodies = _bodies(given["body"], options.max_message_bytes, verdicts)
     topics = _topics(given.get("topic"), batch.num_rows, options.topic, verdicts)
+    order_keys = _order_keys(given)
     quick = _by_the_loop(given, bodies, options, ids, dedup_ids) if not verdicts.any() else None
     if quick is not None:
         none_alone = np.zeros(batch.num_rows, bool)
-        encoded = EncodedRows(topics, quick, bodies, None, given.get("orderKey"), none_alone)
+        encoded = EncodedRows(topics, quick, bodies, None, order_keys, none_alone)
         return encoded, RefusedRows(np.empty(0, np.int64), [])
     entries = [entry(names.UNIQUE_KEY, pa.array(ids, pa.string()))]
     if "dedupId" in given:
@@ -101,7 +102,7 @@ def encode_rows(
     too_large = ~travels_alone & _too_large(members, options.max_message_bytes)
     verdicts.refuse(too_large, f"it has more than {options.max_message_bytes:,} bytes (maxMessageBytes)")
     good = verdicts.codes == 0
-    encoded = EncodedRows(topics, members, bodies, properties, given.get("orderKey"), travels_alone, when)
+    encoded = EncodedRows(topics, members, bodies, properties, order_keys, travels_alone, when)
     if good.all():
         return encoded, RefusedRows(np.empty(0, np.int64), [])
     refused = np.flatnonzero(~good)
@@ -188,6 +189,18 @@ def _topics(given: pa.Array | None, count: int, option: str, verdicts: _Verdicts
             is_it = pc.fill_null(pc.equal(topics, topic), False).to_numpy(zero_copy_only=False)
             verdicts.refuse(is_it, str(error))
     return topics
+
+
+def _order_keys(given: dict[str, pa.Array]) -> pa.Array | None:
+    """What chooses the queues: the column, or without one the keys that messages had when they were read. None: no row has one."""
+    if "orderKey" in given or "properties" not in given:
+        return given.get("orderKey")
+    properties = given["properties"]
+    name = pa.scalar(names.SHARDING_KEY, properties.type.key_type)
+    if pc.index(properties.keys, name).as_py() < 0:  # of most frames: a look-up in every map would cost more
+        return None
+    keys = _plain(pc.map_lookup(properties, name, "first"))
+    return pc.if_else(pc.equal(pc.binary_length(keys), 0), pa.scalar(None, pa.string()), keys)
 
 
 def _given_dedup_ids(given: pa.Array, made: pa.Array | None, verdicts: _Verdicts) -> pa.Array:
