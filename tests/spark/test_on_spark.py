@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from orbitmq.spark import LagListener, commit_finished, drop_repeats, lag_of, legacy_view, plain_reason, register
+from orbitmq.spark import (
+    DroppedRows,
+    LagListener,
+    commit_finished,
+    drop_repeats,
+    dropped_rows,
+    lag_of,
+    legacy_view,
+    plain_reason,
+    register,
+)
 from orbitmq.spark.legacy import COLUMNS as LEGACY_COLUMNS
 from orbitmq.spark.legacy import FORMAT as LEGACY_FORMAT
 from orbitmq.spark.property_texts import DEDUP_ID
@@ -162,6 +172,25 @@ def test_frames_are_written_repeats_dropped_and_streams_copied(
     assert sorted(int(body) for body in bodies(out)) == list(range(40))
     run_ids = {dict(row["properties"])[DEDUP_ID].split(":")[0] for row in out}
     assert run_ids == {str(query.id)}, "ids are of the query that wrote last"
+
+
+def test_rows_that_are_left_out_are_counted_where_the_program_can_read_it(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    checkpoint, notes = str(tmp_path / "checkpoint"), str(tmp_path / "notes")
+    send(server, "Mixed", [f"{number}" for number in range(10)])
+    rows = stream(spark, server, subscribe="Mixed").selectExpr("nullif(cast(body AS STRING), '7') AS value")
+    sink = {"nameServer": server.address, "topic": "Sorted", "badRows": "drop"}
+    writer = rows.writeStream.format("rocketmq").options(**sink, checkpointLocation=checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert dropped_rows(checkpoint) == [DroppedRows(str(query.id), 0, {"its body is null": 1})]
+    frame = spark.sql("SELECT if(id < 3, '', 'x') AS value FROM range(8)")
+    frame.write.format("rocketmq").options(**sink, droppedRowsPath=notes, jobId="nightly").mode("append").save()
+    (counted,) = dropped_rows(notes)
+    assert (counted.run, counted.rows) == ("nightly", 3)
+    wait_for_topic(server, "Sorted")
+    assert len(read(server, subscribe="Sorted")) == 9 + 5
 
 
 def test_a_stream_without_repeats_keeps_what_was_stored_long_before_what_it_has_read(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orbitmq.spark.drop_notes import DroppedRows, dropped_rows
     from orbitmq.spark.failures import plain_reason
     from orbitmq.spark.group_offsets import commit_finished
     from orbitmq.spark.lag import Lag, LagListener, lag_of
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
     from orbitmq.spark.shipping import ship
 
 _HOMES = {
+    "DroppedRows": "orbitmq.spark.drop_notes",
     "Lag": "orbitmq.spark.lag",
     "LagListener": "orbitmq.spark.lag",
     "Pipeline": "orbitmq.spark.pipeline_code",
     "commit_finished": "orbitmq.spark.group_offsets",
     "drop_repeats": "orbitmq.spark.repeats",
+    "dropped_rows": "orbitmq.spark.drop_notes",
     "lag_of": "orbitmq.spark.lag",
     "legacy_view": "orbitmq.spark.legacy",
     "plain_reason": "orbitmq.spark.failures",
@@ -36,11 +39,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "DroppedRows",
     "Lag",
     "LagListener",
     "Pipeline",
     "commit_finished",
     "drop_repeats",
+    "dropped_rows",
     "lag_of",
     "legacy_view",
     "plain_reason",

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from orbitmq.errors import MessageError
 from orbitmq.spark.access import link
 from orbitmq.spark.dead_letters import DeadLetters
+from orbitmq.spark.drop_notes import note_dropped_rows
 from orbitmq.spark.failures import plain_errors
 from orbitmq.spark.sink_rows import RefusedRows, encode_rows
 from orbitmq.spark.sink_sending import SinkSender
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 # Encoded together: many enough for what each step costs by itself, few enough to be in the processor's cache from step to step.
 _ROWS_AT_ONCE: Final = 8192
 _BYTES_AT_ONCE: Final = 2 << 20
+_REASONS_TOLD: Final = 10  # in one line; each bad name of a topic is one
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Written(WriterCommitMessage):
     sent: int = 0
     refused: dict[str, int] = field(default_factory=dict)  # reason -> rows
     dead_letters: str | None = None
+    task: TaskName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class RowWriter:
         self.job_id = options.job_id or uuid.uuid4().hex
 
     def write_rows(self, batches: Iterator[pa.RecordBatch], task: TaskName) -> Written:
-        written = Written()
+        written = Written(task=task)
         refusals: Counter[str] = Counter()
         letters = DeadLetters(self.options.dead_letter_path, task.file_name)
         sender = SinkSender(link(self.options.access), self.options)
@@ -117,7 +120,7 @@ class BatchWriter(DataSourceArrowWriter, RowWriter):
         return self.write_rows(iterator, task)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _report(messages, "the job")
+        _report(messages, "the job", self.options.dropped_rows_path)
 
 
 class StreamWriter(DataSourceStreamArrowWriter, RowWriter):
@@ -126,7 +129,7 @@ class StreamWriter(DataSourceStreamArrowWriter, RowWriter):
         return self.write_rows(iterator, _current_task(self.job_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        _report(messages, f"micro-batch {batchId}")
+        _report(messages, f"micro-batch {batchId}", self.options.dropped_rows_path)
 
 
 def _current_task(job_id: str) -> TaskName:
@@ -147,17 +150,24 @@ def _sized(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, end - start)
 
 
-def _report(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
-    """What was left out is said once, by the driver."""
+def _report(messages: Sequence[WriterCommitMessage | None], what: str, notes: str) -> None:
+    """What was left out is said once, by the driver, and noted for programs."""
+    tasks = [message for message in messages if isinstance(message, Written)]
     refused: Counter[str] = Counter()
-    sent = 0
-    files = []
-    for message in messages:
-        if isinstance(message, Written):
-            sent += message.sent
-            refused.update(message.refused)
-            files += [message.dead_letters] if message.dead_letters else []
-    if refused:
-        reasons = "; ".join(f"{count} because {reason}" for reason, count in refused.most_common())
-        kept = f"; they are in {', '.join(files)}" if files else ""
-        logger.warning("%s sent %d rows and left out %d: %s%s", what, sent, refused.total(), reasons, kept)
+    for one in tasks:
+        refused.update(one.refused)
+    if not refused:
+        return
+    sent = sum(one.sent for one in tasks)
+    files = [one.dead_letters for one in tasks if one.dead_letters]
+    kept = f"; they are in {', '.join(files)}" if files else ""
+    logger.warning("%s sent %d rows and left out %d: %s%s", what, sent, refused.total(), _reasons(refused), kept)
+    task = tasks[0].task
+    if notes and task is not None:
+        note_dropped_rows(notes, task.run, int(task.batch), refused)
+
+
+def _reasons(refused: Counter[str]) -> str:
+    told = [f"{count} because {reason}" for reason, count in refused.most_common(_REASONS_TOLD)]
+    others = len(refused) - len(told)
+    return "; ".join([*told, f"{others} reasons more"] if others else told)

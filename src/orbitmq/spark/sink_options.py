@@ -24,6 +24,8 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "producerGroup": ("group", "groupId"),
     "badRows": (),
     "deadLetterPath": (),
+    "droppedRowsPath": (),
+    "checkpointLocation": (),  # Spark's own
     "dedupIds": (),
     "jobId": (),
     "batchBytes": (),
@@ -44,6 +46,7 @@ class SinkOptions:
     group: str
     bad_rows: BadRows
     dead_letter_path: str
+    dropped_rows_path: str  # where to note how many rows were left out; empty: nowhere
     dedup_ids: bool
     job_id: str
     batch_bytes: int
@@ -63,9 +66,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
             raise ConfigError(error.message, hint=error.hint) from error
     group = options.text("producerGroup", _DEFAULT_GROUP)
     check_group(group)
-    path = options.text("deadLetterPath")
-    if path and ":" not in path:  # workers have folders of their own to begin a path in
-        path = str(Path(path).absolute())
+    path = _from_here(options.text("deadLetterPath"))
     bad_rows = options.choice("badRows", "deadLetter" if path else "fail", ("fail", "drop", "deadLetter"))
     if (bad_rows == "deadLetter") != bool(path):
         raise ConfigError("badRows=deadLetter and deadLetterPath go together", hint="give both or neither")
@@ -76,6 +77,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         group=group,
         bad_rows=cast("BadRows", bad_rows),
         dead_letter_path=Lake(path).address if path else "",  # a worker is in a folder of its own
+        dropped_rows_path=_notes(options),
         dedup_ids=options.flag("dedupIds", True),
         job_id=options.text("jobId"),
         batch_bytes=min(options.size("batchBytes") or _BATCH_BYTES, max_message_bytes),
@@ -84,3 +86,14 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         retry_ms=options.duration_ms("retryTimeout", 60_000),
         accepts_unconfirmed=options.choice("unconfirmed", "retry", ("retry", "accept")) == "accept",
     )
+
+
+def _notes(options: Options) -> str:
+    """Beside the checkpoint of a stream, whatever file system Spark has it on: of one that Arrow does not know, we will hear."""
+    given = _from_here(options.text("droppedRowsPath"))
+    return Lake(given).address if given else _from_here(options.text("checkpointLocation"))
+
+
+def _from_here(path: str) -> str:
+    """Workers have folders of their own to begin a path in."""
+    return str(Path(path).absolute()) if path and ":" not in path else path
