@@ -14,12 +14,14 @@ from orbitmq.errors import CallTimeout, ConfigError, ConnectFailed, OrbitError, 
 from orbitmq.message import QueueRef
 from orbitmq.spark import sink_options as sink_options_module
 from orbitmq.spark import source_options as source_options_module
+from orbitmq.spark import store_options as store_options_module
 from orbitmq.spark.failures import own_error, plain_errors, plain_reason
 from orbitmq.spark.planning import QueueRange, plan, ranges_between
 from orbitmq.spark.queue_offsets import from_json, parse_queues, to_json
 from orbitmq.spark.rate_limits import TriggerPace
 from orbitmq.spark.schema import COLUMNS
 from orbitmq.spark.source_options import TriggerLimits, source_options, source_schema
+from orbitmq.spark.store_options import parse_options
 
 NEEDED = {"nameServer": "127.0.0.1:9876", "subscribe": "Orders"}
 QUEUES = [QueueRef("Orders", "a", number) for number in range(4)]
@@ -111,6 +113,24 @@ def test_units_and_times_are_read_as_people_write_them() -> None:
     assert made.limits.max_delay_ms == 120_000
     assert made.limits.max_bytes == 64 << 20
     assert made.starting.time_ms == 1000
+
+
+def test_ranges_of_time_have_the_same_names_for_topics_and_for_stores() -> None:
+    for given in (
+        "1767225600500",
+        "2026-01-01T00:00:00.500Z",
+        "2026-01-01T00:00:00.5",
+        "2026-01-01 01:00:00.500+01:00",
+    ):
+        topics = source_options({**NEEDED, "STARTINGTIMESTAMP": given, "endingTimestamp": given}, streaming=False)
+        store, _, _ = parse_options({"path": "/store", "startingTimestamp": given, "ENDINGTIMESTAMP": given})
+        assert topics.starting.time_ms == topics.ending.time_ms == 1767225600500
+        assert store.begin_ms == store.end_ms == 1767225600500
+    for known in (source_options_module.OPTIONS, store_options_module.OPTIONS):
+        assert {name for name in known if name.endswith("Timestamp") and "Offsets" not in name} == {
+            "startingTimestamp",
+            "endingTimestamp",
+        }
 
 
 def test_a_schema_is_refused_for_wrong_options_before_any_query_runs() -> None:
@@ -243,8 +263,11 @@ def test_an_error_comes_out_of_spark_as_what_it_was() -> None:
 # ---- the page
 
 
-def test_the_page_names_every_option_and_every_column() -> None:
-    page = (Path(__file__).parent.parent.parent / "docs" / "spark.md").read_text()
+def test_the_pages_name_every_option_and_every_column() -> None:
+    docs = Path(__file__).parent.parent.parent / "docs"
+    of_stores = set(re.findall(r"`([A-Za-z._]+)`", (docs / "spark-commands.md").read_text()))
+    assert set(store_options_module.OPTIONS) - of_stores == set()
+    page = (docs / "spark.md").read_text()
     named = set(re.findall(r"`([A-Za-z._]+)`", page))
     for options in (source_options_module.OPTIONS, sink_options_module.OPTIONS):
         assert set(options) - named == set()

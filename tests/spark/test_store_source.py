@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+from pyspark.sql.functions import col, lit
 
 from orbitmq.client.names import is_system_topic
 from orbitmq.clock import ManualClock
@@ -16,17 +29,22 @@ from orbitmq.message.sysflags import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from orbitmq.spark.schema import projection
 from orbitmq.spark.store_options import parse_options
 from orbitmq.spark.store_scan import plan, read_range
+from orbitmq.spark.store_source import StoreSource
 from orbitmq.storage.reader import StoreReader
 from tests.golden_stores import VERSIONS, manifest, unpack
 from tests.spark.marks import SPARK
 from tests.storage.store_kit import open_store, put
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import Filter
 
 pytestmark = SPARK
+
+HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x01"
 
 
 def table(spark: SparkSession, directory: Path, **options: Any) -> DataFrame:
@@ -136,12 +154,12 @@ def test_a_store_in_use_and_one_that_was_killed_show_their_newest_messages(tmp_p
 def test_compressed_bodies_and_inner_batches_come_as_single_messages(tmp_path: Path) -> None:
     store = open_store(tmp_path, is_batch_topic=lambda topic: topic == "Batches")
     put(store, body=b"plain")
-    store.append("T", 0, compress(b"x" * 999), b"", 1, b"\x7f\x00\x00\x01\x00\x00\x00\x01", sys_flag=COMPRESSED)
+    store.append("T", 0, compress(b"x" * 999), b"", 1, HOST, sys_flag=COMPRESSED)
     members = encode_batch([BatchMember(b"one", b""), BatchMember(b"two", b"TAGS\x01A\x02")])
     flags = NEED_UNWRAP | INNER_BATCH
     properties = b"INNER_NUM\x012\x02"
     for _ in range(2):
-        store.append("Batches", 0, members, properties, 1, b"\x7f\x00\x00\x01\x00\x00\x00\x01", sys_flag=flags)
+        store.append("Batches", 0, members, properties, 1, HOST, sys_flag=flags)
     store.close()
     assert [row["body"] for row in rows(tmp_path, topic="T")] == [b"plain", b"x" * 999]
     batches = rows(tmp_path, topic="Batches")
@@ -156,7 +174,7 @@ def test_compressed_bodies_and_inner_batches_come_as_single_messages(tmp_path: P
 def test_a_body_that_cannot_be_inflated_is_damage_and_its_message_is_no_row(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put(store, body=b"before")
-    spoilt = store.append("T", 0, b"no zlib", b"", 1, b"\x7f\x00\x00\x01\x00\x00\x00\x01", sys_flag=COMPRESSED)
+    spoilt = store.append("T", 0, b"no zlib", b"", 1, HOST, sys_flag=COMPRESSED)
     put(store, body=b"behind")
     store.close()
     with pytest.raises(StoreCorrupt, match=r"T queue 0 offset 1, bytes .*: the body is not zlib data"):
@@ -211,6 +229,100 @@ def test_a_missing_file_of_the_log_is_damage(spark: SparkSession, store_director
     kept = rows(store_directory, onCorrupt="skip")
     assert 0 < len(kept) < 120
     assert len(set(places(kept))) == len(kept)
+
+
+# ---- filters that Spark hands over
+
+
+def where(directory: Path, *filters: Filter, **options: str) -> tuple[list[Filter], list[dict[str, Any]], int]:
+    """Filters given back, rows read, and pieces of the log that were planned for them."""
+    given = {"path": str(directory), "columns": "all", "pushFilters": "true", "partitionBytes": "4096", **options}
+    source = StoreSource(given)
+    reader = source.reader(source.schema())
+    left = list(reader.pushFilters(list(filters)))
+    assert all(any(one is given for given in filters) for one in left), "Spark wants its own objects back"
+    partitions = reader.partitions()
+    batches: list[Any] = [batch for part in partitions for batch in reader.read(part)]
+    return left, [row for batch in batches for row in batch.to_pylist()], len(partitions)
+
+
+def test_a_filter_on_topic_queue_tags_or_time_chooses_rows_before_they_are_decoded(store_directory: Path) -> None:
+    everything = where(store_directory)[1]
+    assert len(everything) == 120
+    moment = everything[60]["storeTimestamp"]
+    between = moment + timedelta(microseconds=1)
+    cases: list[tuple[Filter, Callable[[dict[str, Any]], bool]]] = [
+        (EqualTo(("topic",), "Bills"), lambda row: row["topic"] == "Bills"),
+        (EqualTo(("topic",), "Nowhere"), lambda row: False),
+        (In(("queueId",), (1, 3, None)), lambda row: row["queueId"] in (1, 3)),
+        (EqualTo(("brokerName",), "b"), lambda row: True),
+        (EqualTo(("brokerName",), "c"), lambda row: False),
+        (EqualTo(("tags",), "odd"), lambda row: row["tags"] == "odd"),
+        (In(("tags",), ("a || odd", "*")), lambda row: False),
+        (GreaterThan(("storeTimestamp",), moment), lambda row: row["storeTimestamp"] > moment),
+        (GreaterThanOrEqual(("storeTimestamp",), moment), lambda row: row["storeTimestamp"] >= moment),
+        (LessThan(("storeTimestamp",), moment), lambda row: row["storeTimestamp"] < moment),
+        (LessThanOrEqual(("storeTimestamp",), moment), lambda row: row["storeTimestamp"] <= moment),
+        (GreaterThanOrEqual(("storeTimestamp",), between), lambda row: row["storeTimestamp"] >= between),
+        (LessThan(("storeTimestamp",), between), lambda row: row["storeTimestamp"] < between),
+    ]
+    for one, holds in cases:
+        wanted = [dict(row, brokerName="b") for row in everything if holds(row)]
+        assert where(store_directory, one, brokerName="b")[:2] == ([], wanted), one
+    for one, holds in (
+        (EqualTo(("queueOffset",), 4), lambda row: row["queueOffset"] == 4),
+        (GreaterThan(("queueOffset",), 4), lambda row: row["queueOffset"] > 4),
+        (LessThanOrEqual(("queueOffset",), 4), lambda row: row["queueOffset"] <= 4),
+        (EqualTo(("storeTimestamp",), moment), lambda row: row["storeTimestamp"] == moment),
+    ):
+        assert where(store_directory, one)[:2] == ([one], [row for row in everything if holds(row)]), (
+            "Spark looks again"
+        )
+    other = [EqualTo(("keys",), "k1"), Not(EqualTo(("topic",), "Bills")), IsNotNull(("keys",))]
+    assert where(store_directory, *other, IsNotNull(("topic",)))[:2] == (other, everything)
+    narrow = EqualTo(("tags",), "odd"), IsNotNull(("tags",)), EqualTo(("topic",), "Bills")
+    assert where(store_directory, *narrow, tags="odd || even")[:2] == (
+        [],
+        [row for row in everything if row["tags"] == "odd" and row["topic"] == "Bills"],
+    )
+    assert where(store_directory, EqualTo(("tags",), "odd"), tags="even")[1] == []
+
+
+def test_pieces_of_the_log_without_a_wanted_message_are_not_planned_nor_read(store_directory: Path) -> None:
+    store = open_store(store_directory)
+    put(store, "Late", 0, b"late")
+    store.close()
+    pieces = where(store_directory)[2]
+    late = where(store_directory, EqualTo(("topic",), "Late"))
+    assert ([row["body"] for row in late[1]], late[2]) == ([b"late"], 1)
+    assert where(store_directory, LessThan(("queueOffset",), 2))[2] < pieces
+    assert where(store_directory, EqualTo(("topic",), "Nowhere"))[2] == 1, "Spark needs one, and it is empty"
+    damage_record(store_directory, 3)
+    with pytest.raises(StoreCorrupt):
+        where(store_directory)
+    assert len(where(store_directory, EqualTo(("topic",), "Bills"))[1]) == 40, "what is wrong elsewhere is not met"
+
+
+def test_batches_of_messages_are_not_lost_to_a_filter_on_offsets(tmp_path: Path) -> None:
+    store = open_store(tmp_path, is_batch_topic=lambda topic: topic == "Batches")
+    members = encode_batch([BatchMember(b"one", b""), BatchMember(b"two", b"")])
+    flags = NEED_UNWRAP | INNER_BATCH
+    for _ in range(2):
+        store.append("Batches", 0, members, b"INNER_NUM\x012\x02", 1, HOST, sys_flag=flags)
+    store.close()
+    found = where(tmp_path, EqualTo(("queueOffset",), 3))[1]
+    assert (3, b"two") in [(row["queueOffset"], row["body"]) for row in found]
+
+
+def test_filters_over_a_store_leave_spark_nothing_to_do(spark: SparkSession, store_directory: Path) -> None:
+    pushed = table(spark, store_directory, pushFilters="true")
+    moment = sorted(row.storeTimestamp for row in pushed.select("storeTimestamp").collect())[60]
+    chosen = pushed.where((col("topic") == "Bills") & (col("queueId") == 2) & (col("tags") == "even"))
+    chosen = chosen.where(col("storeTimestamp") < lit(moment))
+    assert re.search(r"\bFilter\b", chosen._jdf.queryExecution().executedPlan().toString()) is None
+    assert [bytes(row.body) for row in chosen.collect()] == [b"body 6", b"body 18", b"body 30", b"body 42", b"body 54"]
+    plain = table(spark, store_directory)
+    assert plain.where("topic = 'Bills'").count() == 40
 
 
 def test_sql_over_a_store_and_a_schema_of_ones_own(spark: SparkSession, store_directory: Path) -> None:

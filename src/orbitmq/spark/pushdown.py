@@ -12,16 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from orbitmq.client.namespaces import unwrapped
 from orbitmq.message import QueueRef
@@ -29,13 +20,13 @@ from orbitmq.spark.batch_reader import BatchReader
 from orbitmq.spark.bounds import first_at
 from orbitmq.spark.discovery import extents
 from orbitmq.spark.planning import QueueRange
+from orbitmq.spark.pushed_filters import column_of, is_lower_edge, left_for_spark, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from orbitmq.client.cluster import Cluster
 
-_NEVER_NULL: Final = frozenset({"topic", "brokerName", "queueId", "queueOffset", "storeTimestamp"})
 _OF_QUEUE: Final[dict[str, Callable[[QueueRef], object]]] = {
     "topic": lambda queue: queue.topic,
     "brokerName": lambda queue: queue.broker_name,
@@ -53,29 +44,24 @@ class FilteringBatchReader(BatchReader):
     _stored_until_ms: int | None = None
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        taken = {id(one) for one in filters if self._takes(one)}
-        # `tags = 'A'` comes with `tags IS NOT NULL`, which follows from it.
-        certain = _NEVER_NULL | {_column(one) for one in filters if id(one) in taken}
-        taken |= {id(one) for one in filters if isinstance(one, IsNotNull) and _column(one) in certain}
-        return [one for one in filters if id(one) not in taken]
+        return left_for_spark(filters, self._takes)
 
     def _takes(self, one: Filter) -> bool:
         """Whether rows that fail the filter are certain not to be read."""
         if isinstance(one, EqualTo | In):
-            values = one.value if isinstance(one, In) else (one.value,)
-            return self._takes_values(_column(one), frozenset(values))
+            return self._takes_values(column_of(one), values_of(one))
         if isinstance(one, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
-            return self._takes_bound(_column(one), one)
+            return self._takes_bound(column_of(one), one)
         return False
 
     def _takes_values(self, column: str, values: frozenset[Any]) -> bool:
         if column in _OF_QUEUE:
             self._queue_filters = (*self._queue_filters, (column, values))
             return True
-        if column == "queueOffset" and all(isinstance(value, int) for value in values):
+        if column == "queueOffset" and values and all(isinstance(value, int) for value in values):
             self._narrow_offsets(min(values), max(values) + 1)
             return len(values) == 1
-        if column == "tags" and not self.options.sql and self.options.tags in ("", "*"):
+        if column == "tags" and values and not self.options.sql and self.options.tags in ("", "*"):
             tags = [tag for tag in values if isinstance(tag, str)]
             if len(tags) == len(values) and all(_is_one_tag(tag) for tag in tags):
                 self.options = replace(self.options, tags=" || ".join(sorted(tags)))
@@ -83,7 +69,7 @@ class FilteringBatchReader(BatchReader):
         return False
 
     def _takes_bound(self, column: str, one: Any) -> bool:
-        is_from = isinstance(one, GreaterThan | GreaterThanOrEqual)
+        is_from = is_lower_edge(one)
         if column == "queueOffset" and isinstance(one.value, int):
             edge = one.value + isinstance(one, GreaterThan | LessThanOrEqual)
             self._narrow_offsets(edge if is_from else None, None if is_from else edge)
@@ -137,8 +123,3 @@ class FilteringBatchReader(BatchReader):
 def _is_one_tag(tag: str) -> bool:
     """Whether a subscription to it means this tag and nothing else: "*" means all, "a || b" two of them."""
     return tag not in ("", "*") and tag.strip() == tag and "|" not in tag
-
-
-def _column(one: Any) -> str:
-    path: tuple[str, ...] = one.attribute
-    return path[0] if len(path) == 1 else ""

@@ -34,11 +34,13 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "checkCrc": (),
     "partitionBytes": (),
     "read": (),
+    "pushFilters": (),
     "columns": (),
     "includeBody": (),
     "properties": (),
 }
 _LIGHT_QUEUE_PREFIX: Final = "%LMQ%"  # its records stand in the queues of their own topic too
+_ALL_OFFSETS: Final = range(2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,23 @@ class StoreScan:
     skips_corrupt: bool = False
     check_crc: bool = False
     partition_bytes: int | None = None
+    push_filters: bool = False
+    # What filters of a query leave of it. They say nothing about the names of topics: one that is not there has no messages.
+    only_topics: frozenset[str] | None = None
+    only_queues: frozenset[int] | None = None
+    queue_offsets: range = _ALL_OFFSETS
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether filters leave parts of queues, or some queues."""
+        return not (self.only_topics is None and self.only_queues is None and self.queue_offsets == _ALL_OFFSETS)
 
     def wants_queue(self, topic: str, queue_id: int) -> bool:
         if self.queue_ids and queue_id not in self.queue_ids:
+            return False
+        if self.only_topics is not None and topic not in self.only_topics:
+            return False
+        if self.only_queues is not None and queue_id not in self.only_queues:
             return False
         if self.topics or self.topic_pattern:
             return topic in self.topics or bool(
@@ -94,6 +110,7 @@ def parse_options(given: Mapping[str, str]) -> tuple[StoreScan, WhatToRead, Stru
         skips_corrupt=options.choice("onCorrupt", "fail", ("fail", "skip")) == "skip",
         check_crc=options.flag("checkCrc", False),
         partition_bytes=options.size("partitionBytes"),
+        push_filters=options.flag("pushFilters", False),
     )
     what = cast("WhatToRead", options.choice("read", "messages", ("messages", "damage")))
     form = cast("PropertiesForm", options.choice("properties", "map", ("map", "raw", "none")))

@@ -95,6 +95,9 @@ def plan(scan: StoreScan, *, start: int | None = None) -> tuple[list[LogRange], 
         ranges = []
         for low, high in _wanted_files(scan, reader, begin, log_end):
             ranges += [LogRange(at, min(at + piece, high), log_end) for at in range(low, high, piece)]
+        if scan.is_filtered:
+            spans = list(_spans(scan, reader))
+            ranges = [one for one in ranges if any(low < one.end and high >= one.start for low, high in spans)]
         return ranges, gaps
 
 
@@ -172,12 +175,27 @@ def _wanted_files(scan: StoreScan, reader: StoreReader, begin: int, end: int) ->
         yield max(begin, segment.start), min(end, segment.end)
 
 
+def _spans(scan: StoreScan, reader: StoreReader) -> Iterator[tuple[int, int]]:
+    """Where in the log the first and the last wanted record of each wanted queue begin; there may be others between."""
+    wanted = scan.queue_offsets
+    for topic, queue_id in reader.queue_keys():
+        if not scan.wants_queue(topic, queue_id) or not wanted:
+            continue
+        view = reader.view(topic, queue_id)
+        first = next(view.places(wanted.start, wanted.stop), None) if view is not None else None
+        if view is not None and first is not None:
+            last = next(view.places(wanted.stop - 1, wanted.stop), None) or view.last or first
+            yield first.commit_log_offset, last.commit_log_offset
+        for place in reader.unindexed(topic, queue_id):
+            yield place.commit_log_offset, place.commit_log_offset
+
+
 def _entries(scan: StoreScan, reader: StoreReader, queues: Sequence[tuple[str, int]], log_range: LogRange) -> _Entries:
     codes = np.array(sorted({tag_code(tag) for tag in scan.tags}), np.int64)
     pieces: list[_Entries] = []
     for index, (topic, queue_id) in enumerate(queues):
         by_tag = codes if len(codes) and topic != _DELAYED_TOPIC else None
-        pieces += _indexed(reader, topic, queue_id, index, log_range, by_tag)
+        pieces += _indexed(scan, reader, (topic, queue_id), index, log_range, by_tag)
         pieces += _listed(reader.unindexed(topic, queue_id), index, log_range)
     if not pieces:
         nothing = np.zeros(0, np.int64)
@@ -187,9 +205,9 @@ def _entries(scan: StoreScan, reader: StoreReader, queues: Sequence[tuple[str, i
 
 
 def _indexed(
-    reader: StoreReader, topic: str, queue_id: int, index: int, log_range: LogRange, codes: Numbers | None
+    scan: StoreScan, reader: StoreReader, key: tuple[str, int], index: int, log_range: LogRange, codes: Numbers | None
 ) -> Iterator[_Entries]:
-    view = reader.view(topic, queue_id)
+    view = reader.view(*key)
     if view is None:
         return
     if view.is_batch:
@@ -202,6 +220,8 @@ def _indexed(
         inside = (offsets >= log_range.start) & (offsets < log_range.end) & (sizes != _NOWHERE_SIZE)
         if codes is not None:
             inside &= np.isin(raw["code"].astype(np.int64), codes)
+        inside[: max(0, scan.queue_offsets.start - number)] = False
+        inside[max(0, scan.queue_offsets.stop - number) :] = False
         rows = np.flatnonzero(inside)
         if len(rows):
             yield _Entries(offsets[rows], sizes[rows], np.full(len(rows), index), number + rows)

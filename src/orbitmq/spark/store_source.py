@@ -71,19 +71,26 @@ class StoreSource(DataSource):
 
     @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        return DamageReader(self._scan) if self._what == "damage" else MessageReader(self._scan, projection(schema))
+        if self._what == "damage":
+            return DamageReader(self._scan)
+        if not self._scan.push_filters:
+            return MessageReader(self._scan, projection(schema))
+        # Spark refuses every read of a reader that takes filters while its own setting for that is off.
+        from orbitmq.spark.store_pushdown import FilteringMessageReader
+
+        return FilteringMessageReader(self._scan, projection(schema))
 
 
 class MessageReader(DataSourceReader):
     def __init__(self, scan: StoreScan, wanted: Projection) -> None:
-        self._scan = scan
+        self.scan = scan
         self._wanted = wanted
 
     @plain_errors
     def partitions(self) -> list[InputPartition]:
-        ranges, gaps = plan(self._scan)
-        check_gaps(self._scan, gaps)
-        _report(self._scan, gaps)
+        ranges, gaps = plan(self.scan)
+        check_gaps(self.scan, gaps)
+        _report(self.scan, gaps)
         return _partitions(ranges)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -91,8 +98,8 @@ class MessageReader(DataSourceReader):
         return plain_errors_in(self._batches(partition.log_range)) if partition.log_range else iter(())
 
     def _batches(self, log_range: LogRange) -> Iterator[pa.RecordBatch]:
-        for batch, damage in read_range(self._scan, log_range, self._wanted):
-            _report(self._scan, damage)
+        for batch, damage in read_range(self.scan, log_range, self._wanted):
+            _report(self.scan, damage)
             if batch.num_rows:
                 yield batch
 
