@@ -56,7 +56,8 @@ def _fits(bodies: pa.Array, texts: Sequence[tuple[str, pa.Array]], properties: p
 
 def _is_map_of_texts(kind: pa.DataType) -> bool:
     """Whether or not its values may be null: Spark says of `map(...)` that they are not, and that is another type."""
-    return pa.types.is_map(kind) and pa.types.is_string(kind.key_type) and pa.types.is_string(kind.item_type)
+    is_map: bool = pa.types.is_map(kind)
+    return is_map and bool(pa.types.is_string(kind.key_type) and pa.types.is_string(kind.item_type))
 
 
 def _texts(column: pa.Array) -> tuple[Any, ...]:
