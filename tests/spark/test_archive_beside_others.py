@@ -58,8 +58,10 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     return happens
 
 
-def an_archive(server: Server, lake: Path, topics: str, kind: Any = "parquet", layout: Any = "topic") -> Archive:
-    options = {"nameServer": server.address, "subscribe": topics, "startingOffsets": "earliest"}
+def an_archive(
+    server: Server, lake: Path, topics: str, kind: Any = "parquet", layout: Any = "topic", **more: str
+) -> Archive:
+    options = {"nameServer": server.address, "subscribe": topics, "startingOffsets": "earliest", **more}
     made: dict[str, Any] = {"layout": layout, "compression": "zstd", "clock": SystemClock(), "table_format": kind}
     return Archive(NO_SESSION, source_options(options, streaming=True), source_schema(options), str(lake), **made)
 
@@ -198,6 +200,48 @@ def test_an_export_counts_when_the_driver_sees_its_files_and_leaves_out_what_it_
     done = export()
     assert (done.rows, len(done.damage)) == (1, 1)
     assert in_the_files_that_count(tmp_path / "lake") == in_the_directory(tmp_path / "lake") == once("sound")
+
+
+def exported(store: Path, lake: Path, **options: str) -> store_export.ExportSummary:
+    scan, _, schema = parse_options({"path": str(store), **options})
+    made: dict[str, Any] = {"layout": "topic", "compression": "zstd", "clock": ManualClock()}
+    return store_export.export_store(NO_SESSION, scan, schema, str(lake), **made)
+
+
+def test_an_export_tells_what_the_broker_removed_since_the_one_before(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store")
+    for number in range(20):
+        put(store, "Orders", body=b"%d" % number)
+    before = exported(tmp_path / "store", tmp_path / "lake").log_end
+    for number in range(20, 100):
+        put(store, "Orders", body=b"%d" % number)
+    store.close()
+    for file in sorted((tmp_path / "store" / "commitlog").iterdir())[:2]:
+        file.unlink()  # as the broker does when messages are too old
+    lost = f"log, bytes {before} to 8192: the broker removed this since the last time it was read"
+    with pytest.raises(StorageError, match=lost):
+        exported(tmp_path / "store", tmp_path / "lake")
+    rest = exported(tmp_path / "store", tmp_path / "lake", onCorrupt="skip")
+    assert rest.damage == [lost]
+    assert 0 < rest.rows < 80
+    assert Lake(str(tmp_path / "lake")).read("_manifests/00000001.json", Manifest).damage == [lost]
+    assert exported(tmp_path / "store", tmp_path / "lake").rows == 0, "it is told once"
+
+
+@pytest.mark.parametrize(("messages", "told"), [(5, "ends at"), (60, "no record of the log of .* begins at")])
+def test_an_export_does_not_go_on_in_a_log_that_was_made_anew(tmp_path: Path, messages: int, told: str) -> None:
+    for directory, count, body in (("first", 40, b"a body"), ("second", messages, b"other")):
+        store = open_store(tmp_path / directory)
+        for _ in range(count):
+            put(store, "Orders", body=body)
+        store.close()
+    (tmp_path / "first").rename(tmp_path / "store")
+    assert exported(tmp_path / "store", tmp_path / "lake").rows == 40
+    (tmp_path / "store").rename(tmp_path / "gone")
+    (tmp_path / "second").rename(tmp_path / "store")
+    with pytest.raises(StorageError, match=rf"{told}.*, but it was read up to \d+ before: it was made anew"):
+        exported(tmp_path / "store", tmp_path / "lake")
+    assert exported(tmp_path / "store", tmp_path / "other").rows == messages
 
 
 def test_topics_may_be_named_in_any_order(server: Server, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orbitmq.clock import Clock
     from orbitmq.spark.schema import Projection
     from orbitmq.spark.store_options import StoreScan
+    from orbitmq.spark.store_scan import Damage
     from orbitmq.spark.table_formats import LakeFormat
 
 
@@ -97,32 +98,31 @@ def export_store(
         check_layout(lake, begun.plan.layout, layout)
         lake.remove(lake.abandoned(state))
     begin = state.log_end
-    ranges, gaps = plan(scan, start=begin)
+    # A batch under way is of what is before its end.
+    end = begun.plan.ranges[-1][2] if begun else None
+    ranges, gaps = plan(scan, start=begin if end is None else end)
     if begun is not None:
         ranges = [LogRange(*one) for one in begun.plan.ranges]
     elif ranges:
         planned = [(one.start, one.end, one.log_end) for one in ranges]
         begun = lake.intend(state, ExportPlan(source=source, ranges=planned, layout=layout))
     number = begun.number if begun else state.next_number
-    gaps = [gap for gap in gaps if begin is None or gap.log_offset >= begin]
+    gaps = [gap for gap in gaps if _is_between(gap, begin, end)]
     check_gaps(scan, gaps)
     if table is not None and ranges:
         table.create(wanted.arrow, layout)
-    names = [_range_name(one) for one in ranges]
-    if table is not None:
-        names = [f"{number:08d}-{index:05d}" for index in range(len(ranges))]
     tasks = [
         ExportTask(
             scan=scan,
             log_range=log_range,
             wanted=wanted,
             lake=lake.address,
-            name=name,
+            name=_range_name(log_range) if table is None else f"{number:08d}-{index:05d}",
             is_table=table is not None,
             layout=layout,
             compression=compression,
         )
-        for log_range, name in zip(ranges, names, strict=True)
+        for index, log_range in enumerate(ranges)
     ]
     results = run_tasks(spark, f"export-{number}", tasks, export_range, progress)
     files = [file for result in results for file in result.files]
@@ -156,6 +156,11 @@ def _source(scan: StoreScan) -> str:
     }
     said = " ".join(f"{name} {value}" for name, value in chosen.items() if value)
     return f"store {scan.directory.absolute()} {said}".strip()
+
+
+def _is_between(gap: Damage, begin: int | None, end: int | None) -> bool:
+    is_later = end is not None and gap.log_offset >= end
+    return not is_later and (begin is None or gap.log_offset + gap.size > begin)
 
 
 def _range_name(log_range: LogRange) -> str:

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orbitmq.errors import ConfigError, StorageError, StoreCorrupt
+from orbitmq.errors import ConfigError, MessageError, StorageError, StoreCorrupt
 from orbitmq.message.record import stored_at_ms
+from orbitmq.message.record_check import check_record
 from orbitmq.message.sysflags import INNER_BATCH
 from orbitmq.message.tags import tag_code
 from orbitmq.spark.decoding import RecordDecoder
@@ -84,12 +85,17 @@ class _Entries(NamedTuple):
 
 
 def plan(scan: StoreScan, *, start: int | None = None) -> tuple[list[LogRange], list[Damage]]:
-    """The ranges to read, from offset `start` of the log on, and the gaps between the log's files."""
+    """The ranges to read, and the gaps between the log's files. `start`: where somebody who read the log before ended, at the end of a
+    record; an error where this is no longer that log."""
     with StoreReader(scan.directory, commit_log_directory=scan.commit_log_directory) as reader:
-        _check_topics(scan, reader)
         log_start, log_end = reader.log_range
+        if start is not None:
+            _check_same_log(scan, reader, start)
+        _check_topics(scan, reader)
         begin = log_start if start is None else max(start, log_start)
         gaps = [Damage(None, None, None, a, b - a, "no file of the log holds this") for a, b in reader.log.gaps()]
+        if start is not None and start < log_start:
+            gaps.insert(0, _removed(scan, start, log_start, "the broker removed this since the last time it was read"))
         total = max(0, log_end - begin)
         piece = scan.partition_bytes or min(_LARGEST_PIECE, max(_SMALLEST_PIECE, total // _PIECES))
         ranges = []
@@ -141,12 +147,43 @@ def _corrupt(directory: Path, damage: Sequence[Damage]) -> StoreCorrupt:
 
 
 def _expired(scan: StoreScan, log_range: LogRange, projection: Projection) -> Piece:
+    lost = _removed(scan, log_range.start, log_range.end, "the broker removed this file since the scan was planned")
+    return Piece(pa.RecordBatch.from_pylist([], schema=projection.arrow), [lost])
+
+
+def _removed(scan: StoreScan, start: int, end: int, reason: str) -> Damage:
     """The broker's retention was quicker than we."""
-    reason = "the broker removed this file since the scan was planned"
-    lost = Damage(None, None, None, log_range.start, log_range.end - log_range.start, reason)
+    lost = Damage(None, None, None, start, end - start, reason)
     if not scan.skips_corrupt:
         raise StorageError(f"{scan.directory}: {lost}", hint="scan a copy, or let the broker keep its files longer")
-    return Piece(pa.RecordBatch.from_pylist([], schema=projection.arrow), [lost])
+    return lost
+
+
+def _check_same_log(scan: StoreScan, reader: StoreReader, known_to: int) -> None:
+    """A log that was made anew, or lost its end with its machine, has other messages at the same offsets: going on would leave them out."""
+    log_end = reader.log_range[1]
+    if log_end < known_to:
+        what = f"the log of {scan.directory} ends at {log_end}"
+    elif log_end > known_to and not scan.skips_corrupt and not _may_begin_at(reader, known_to):
+        what = f"no record of the log of {scan.directory} begins at {known_to}"
+    else:
+        return
+    raise StorageError(
+        f"{what}, but it was read up to {known_to} before: it was made anew, or lost its end in a crash",
+        hint="read all of it into another directory",
+    )
+
+
+def _may_begin_at(reader: StoreReader, offset: int) -> bool:
+    """A record, or the blank end of a file. Of a file that is gone nobody knows."""
+    segment = reader.log.segment_of(offset)
+    if segment is None:
+        return True
+    try:
+        check_record(segment.memory, offset - segment.start, len(segment.memory), check_crc=False)
+    except MessageError:
+        return False
+    return True
 
 
 def _check_topics(scan: StoreScan, reader: StoreReader) -> None:
