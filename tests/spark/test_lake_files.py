@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 from pyarrow import parquet
 
 from orbitmq.clock import ManualClock
@@ -70,6 +72,68 @@ def test_no_lake_is_begun_inside_of_another(tmp_path: Path) -> None:
     begun_table(Lake(str(tmp_path / "beside")), "parquet", COLUMNS, "hour")
     with pytest.raises(ConfigError, match=r"is inside of another archive or export, .*/lake"):
         begun_table(Lake(str(tmp_path / "lake" / "of" / "payments")), "parquet", COLUMNS, "hour")
+
+
+def test_a_compaction_that_looks_while_another_ends_removes_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "run_tasks", in_this_process)
+    lake = Lake(str(tmp_path))
+    state = LakeState()
+    for number in range(2):
+        state = lake.publish(a_batch(number, written(tmp_path, f"{number:08d}-00000", range(3))), state)
+    compact(NO_SESSION, str(tmp_path), compression="zstd", clock=ManualClock())
+    lake.remove(lake.leftovers(state))  # by the state of before
+    lake.check_written(list(lake.state().files.values()))
+    assert lake.state().rows == 6
+
+
+@pytest.mark.parametrize(("kind", "package"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])
+def test_an_archive_that_takes_a_batch_over_removes_nothing_of_a_compaction_that_ended_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, package: str
+) -> None:
+    pytest.importorskip(package)
+    monkeypatch.setattr(compaction, "run_tasks", in_this_process)
+    lake = Lake(str(tmp_path))
+    table, state = begun_table(lake, kind, COLUMNS, "topic")
+    assert table is not None
+    table.create(COLUMNS, "topic")
+    for number in range(2):
+        files = written(tmp_path, f"{number:08d}-00000", range(3))
+        state = publish_batch(lake, table, a_batch(number, files, kind), state)
+    lake.intend(state, {})
+    compact(NO_SESSION, str(tmp_path), compression="zstd", clock=ManualClock())
+    lake.remove(lake.abandoned(state))
+    lake.check_written(list(lake.state().files.values()))
+    assert table.paths() == lake.state().files.keys()
+
+
+def test_of_two_compactions_at_once_one_counts_and_the_other_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(str(tmp_path))
+    state = LakeState()
+    for number in range(3):
+        state = lake.publish(
+            a_batch(number, written(tmp_path, f"{number:08d}-00000", range(number, number + 1))), state
+        )
+
+    def beside_another(_spark: Any, _name: str, tasks: Any, work: Any, _progress: Any = None) -> list[Any]:
+        """One that was told another target size: it puts two of the files into one, and is done first."""
+        (task,) = tasks
+        two = task.paths[:2]
+        files = work(replace(task, paths=two))
+        lake.publish(structs.replace(a_batch(3, files), kind="compaction", removed=list(two)), state)
+        return [work(task)]
+
+    monkeypatch.setattr(compaction, "run_tasks", beside_another)
+    with pytest.raises(StorageError, match="has got a batch 3 from somebody else"):
+        compact(NO_SESSION, str(tmp_path), compression="zstd", clock=ManualClock())
+    now = lake.state()
+    lake.check_written(list(now.files.values()))
+    found = [parquet.ParquetFile(path).read(["id"])["id"].to_pylist() for path in lake.live_files()]
+    assert sorted(number for ids in found for number in ids) == [0, 1, 2]
+    assert sorted(lake.leftovers(now)) == [f"topic=Orders/0000000{number}-00000.parquet" for number in range(2)]
 
 
 def test_a_lake_keeps_its_folders(tmp_path: Path) -> None:

@@ -44,7 +44,6 @@ class CompactionTask:
     lake: str
     folder: str
     name: str
-    is_table: bool
     paths: tuple[str, ...]
     compression: str
 
@@ -79,7 +78,6 @@ def compact(
             lake=lake.address,
             folder=folder,
             name=f"compacted-{number:08d}-{index:05d}",
-            is_table=table is not None,
             paths=tuple(paths),
             compression=compression,
         )
@@ -101,7 +99,13 @@ def compact(
         format=state.format,
     )
     # An archive beside it only adds: what is replaced is still there then.
-    after = publish_beside_others(lake, table, manifest, state, lambda now: now.files.keys() >= set(replaced))
+    try:
+        after = publish_beside_others(lake, table, manifest, state, lambda now: now.files.keys() >= set(replaced))
+    except StorageError:
+        if table is None:  # a table may name them
+            counted = lake.state().files
+            lake.remove(file.path for file in made if file.path not in counted)
+        raise
     if table is None:
         lake.remove(replaced)
     return CompactionSummary(len(after.files) - len(made) + len(replaced), len(after.files))
@@ -130,7 +134,7 @@ def _groups(files: Mapping[str, DataFile], target_bytes: int) -> list[tuple[str,
 def compact_files(task: CompactionTask) -> list[DataFile]:
     """In a worker."""
     lake = Lake(task.lake)
-    name = try_name(task.name) if task.is_table else task.name
+    name = try_name(task.name)  # of two compactions that began with one number neither replaces a file of the other
     schema = _all_columns(lake, task.paths)
     writer = LakeWriter(
         lake, f"{task.folder}/{name}" if task.folder else name, schema, layout="none", compression=task.compression

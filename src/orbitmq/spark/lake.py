@@ -1,6 +1,7 @@
 """A lake: a directory of Parquet files, and the manifests that say which of them count.
 
-    <lake>/topic=Orders/date=2026-11-15/hour=18/00000003-00001.parquet    batch 3, task 1; in a table each try has a name of its own
+    <lake>/topic=Orders/date=2026-11-15/hour=18/00000003-00001.parquet    batch 3, task 1; in a table each try has a name of its own,
+                                                                          and so has each of a compaction
     <lake>/_manifests/00000003.plan.json     what batch 3 is to read: written before it runs
     <lake>/_manifests/00000003.files.json    what batch 3 wrote, of a lake that is a table (table_formats.py): before its commit
     <lake>/_manifests/00000003.json          what batch 3 wrote, and where the next one begins: written when all of it is there
@@ -43,8 +44,8 @@ _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://|file:", re.IGNORECASE)
 _OUR_FOLDER: Final = re.compile(r"(topic=[^/]+(/date=[^/]+(/hour=[^/]+)?)?)?|_manifests|metadata")
 # The names that archives, compactions and exports give.
 _COMPACTED: Final = "compacted-"
-_OUR_FILE: Final = re.compile(r"(compacted-)?\d{8}-\d{5}\.parquet|\d{20}-\d{20}\.parquet")
-_TRY: Final = re.compile(r"(?:compacted-)?(\d{8})-\d{5}-[0-9a-f]{32}\.parquet")  # in a table
+_OUR_FILE: Final = re.compile(r"(compacted-)?\d{8}-\d{5}(-[0-9a-f]{32})?\.parquet|\d{20}-\d{20}\.parquet")
+_TRY: Final = re.compile(r"(?:compacted-)?(\d{8})-\d{5}-[0-9a-f]{32}\.parquet")  # of a compaction, and in a table
 _UNFINISHED: Final = re.compile(r"\.(.+?)(\.[0-9a-f]{32})?\.tmp")
 _WHOLE_EVERY: Final = 50  # so often a manifest repeats all before it, so that few are read
 
@@ -187,15 +188,16 @@ class Lake:
         )
 
     def leftovers(self, state: LakeState) -> list[str]:
-        """Files of batches and compactions that never counted or no longer do; none while a batch is under way.
+        """Files of batches and compactions that never counted or no longer do; none while a batch is under way, or when another
+        compaction has ended since: its files are not in `state`.
 
         A table's older versions may name files that no longer count: they are left to what its format has for that.
         """
         names = self._names()  # before the look for a plan: files of a batch that begins meanwhile are not among them
-        if self.under_way(state) is not None:
+        if self.under_way(state) is not None or not self.is_newest(state):
             return []
         if state.format != "parquet":
-            return _abandoned(names, state.next_number, None)
+            return _abandoned(names, state, None)
         ours = [path for path, name in names.items() if _OUR_FILE.fullmatch(name) or _is_unfinished(name)]
         return [path for path in ours if path not in state.files]
 
@@ -204,7 +206,13 @@ class Lake:
 
         To be asked once a batch that is listed has been finished: then it is not under way.
         """
-        return _abandoned(self._names(), state.next_number, self.under_way(state))
+        names = self._names()
+        if not self.is_newest(state):  # a compaction has ended since, or has listed its files
+            state = self.state()
+        listed = self.prepared(state)
+        counted = state.files.keys() | {file.path for file in (listed.added if listed else [])}
+        found = _abandoned(names, state, self.under_way(state))
+        return [path for path in found if path not in counted]
 
     def remove(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -333,12 +341,14 @@ class Lake:
         return sorted(int(found[1]) for name in names if (found := _MANIFEST_NAME.fullmatch(name)))
 
 
-def _abandoned(names: Mapping[str, str], next_number: int, under_way: int | None) -> list[str]:
+def _abandoned(names: Mapping[str, str], state: LakeState, under_way: int | None) -> list[str]:
     paths = []
     for path, name in names.items():
         tried = _TRY.fullmatch(name)
-        # A compaction that took the number of the batch under way counts.
-        numbers = (next_number,) if name.startswith(_COMPACTED) else (next_number, under_way)
+        numbers: tuple[int | None, ...] = (state.next_number, under_way)
+        if name.startswith(_COMPACTED):
+            # One that took the number of the batch under way counts; of plain files, the next compaction removes what does not.
+            numbers = () if state.format == "parquet" else (state.next_number,)
         if _is_unfinished(name) or (tried and int(tried[1]) in numbers):
             paths.append(path)
     return paths
