@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyarrow import dataset, parquet
 
+from orbitmq.cli.entry import cli
 from orbitmq.cli.spark_archive import compacting_every
 from orbitmq.cli.spark_replay import _source_settings
 from orbitmq.clock import ManualClock, SystemClock
@@ -242,6 +245,40 @@ def test_an_export_does_not_go_on_in_a_log_that_was_made_anew(tmp_path: Path, me
     with pytest.raises(StorageError, match=rf"{told}.*, but it was read up to \d+ before: it was made anew"):
         exported(tmp_path / "store", tmp_path / "lake")
     assert exported(tmp_path / "store", tmp_path / "other").rows == messages
+
+
+def test_an_archive_that_ignores_loss_reads_a_topic_that_was_made_anew(server: Server, tmp_path: Path) -> None:
+    for texts in (["1", "2"], ["3"]):
+        send(server, "Anew", texts, order_key="k")
+        assert an_archive(server, tmp_path, "Anew").run_once().rows == len(texts)
+    CliRunner().invoke(cli, ["topic", "rm", "Anew", "--yes", "--namesrv", server.address], catch_exceptions=False)
+    send(server, "Anew", ["4", "5"], order_key="k")
+    shrink(tmp_path)  # later than those were stored, and no batch
+    with pytest.raises(ConfigError, match=r"the archive says 3 for queue .* which holds 0 to 2"):
+        an_archive(server, tmp_path, "Anew").run_once()
+    careless = an_archive(server, tmp_path, "Anew", failOnDataLoss="false")
+    assert careless.run_once().rows == 2
+    assert careless.run_once().rows == 2, "nothing comes twice"
+    assert in_the_files_that_count(tmp_path) == once("1", "2", "3", "4", "5")
+
+
+def test_an_archive_tells_once_which_queues_it_does_not_read(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(server, "Partly", ["1"])
+    an_archive(server, tmp_path, "Partly").run_once()
+    manifest = tmp_path / "_manifests" / "00000000.json"
+    said = json.loads(manifest.read_text())
+    said["offsets"]["Partly"]["broker-z"] = {"0": 5}  # as if it had been there then
+    said["offsets"]["Deleted"] = {"broker-z": {"0": 5}}
+    manifest.write_text(json.dumps(said))
+    running = an_archive(server, tmp_path, "Partly")
+    send(server, "Partly", ["2"])
+    running.step()
+    running.step()
+    told = [record.message for record in caplog.records if "not read" in record.message]
+    assert told == ["not read, because they are in no route now: queue 0 of Partly on broker-z"]
+    assert Lake(str(tmp_path)).state().offsets["Partly"]["broker-z"] == {"0": 5}
 
 
 def test_topics_may_be_named_in_any_order(server: Server, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ and makes files of the same rows. What "once" means: the row of (broker, topic, 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from orbitmq.errors import ConfigError
 from orbitmq.message import QueueRef
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.spark.access import link
-from orbitmq.spark.bounds import ending_offsets, starting_offsets, within
+from orbitmq.spark.bounds import ending_offsets, resumed, starting_offsets
 from orbitmq.spark.discovery import extents, find_queues
 from orbitmq.spark.group_offsets import commit_offsets
 from orbitmq.spark.jobs import run_tasks
@@ -25,7 +26,7 @@ from orbitmq.spark.lake import Begun, DataFile, Lake, LakeState, Manifest
 from orbitmq.spark.lake_writer import LakeWriter, Layout, try_name
 from orbitmq.spark.patience import patiently
 from orbitmq.spark.planning import QueueRange, plan, ranges_between
-from orbitmq.spark.queue_offsets import Offsets, OffsetsJson, from_json, to_json
+from orbitmq.spark.queue_offsets import Offsets, OffsetsJson, from_json, listed, to_json
 from orbitmq.spark.range_reading import RangeReader
 from orbitmq.spark.rate_limits import TriggerPace
 from orbitmq.spark.schema import projection
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from orbitmq.spark.schema import Projection
     from orbitmq.spark.source_options import SourceOptions
     from orbitmq.spark.table_formats import LakeFormat
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 _NO_SIZE: Final = 0.0  # batches are limited by messages, not by bytes
@@ -113,6 +116,7 @@ class Archive:
         self.state: LakeState
         self._table, self.state = begun_table(self._lake, table_format, self._wanted.arrow, layout)
         self.summary = ArchiveSummary()
+        self._unread: set[QueueRef] = set()
         self._source = archived_source(options)
         begun = self._lake.pending(self.state, BatchPlan)
         for known in (self.state.source, begun.plan.source if begun else ""):
@@ -171,16 +175,24 @@ class Archive:
         found = await find_queues(cluster, options, may_be_none=True)
         held = await extents(cluster, found.queues)
         done = from_json(self.state.offsets)
+        self._tell_unread(done.keys() - held.keys(), {queue.topic for queue in held})
         start: Offsets = {}
         if not self._has_begun:
             start = await starting_offsets(cluster, options, held)
         for queue, extent in held.items():
             if queue in done:
-                start[queue] = within(options, queue, done[queue], extent, "the archive")
+                start[queue] = await resumed(cluster, options, queue, done[queue], extent, self.state.batch_at_ms)
             elif self._has_begun:  # it came since
                 start[queue] = extent.low
         latest = await ending_offsets(cluster, options, held)
         return start, {queue: max(latest[queue], start[queue]) for queue in held}
+
+    def _tell_unread(self, away: set[QueueRef], topics: set[str]) -> None:
+        """Nothing is wrong with a topic that was deleted; of one that is there, a broker may be down, or a queue no longer readable."""
+        unread = {queue for queue in away if queue.topic in topics}
+        if unread - self._unread:
+            logger.warning("not read, because they are in no route now: %s", listed(unread))
+        self._unread = unread
 
     def _planned(self, start: Offsets, latest: Offsets) -> Begun[BatchPlan] | None:
         now_ms = self._clock.now_ms()

@@ -128,6 +128,21 @@ def within(options: SourceOptions, queue: QueueRef, offset: int, extent: Extent,
     return nearest
 
 
+async def resumed(
+    cluster: Cluster, options: SourceOptions, queue: QueueRef, offset: int, extent: Extent, since_ms: int
+) -> int:
+    """Where an archive goes on that was at `offset` at `since_ms`: as `within`. But a queue that ends before was made anew, or cut short by
+    a crash: there the archive has got none of what was stored since."""
+    nearest = within(options, queue, offset, extent, "the archive")
+    if offset <= extent.high or nearest == offset:
+        return nearest
+    found = await first_at(cluster, options, queue, since_ms, extent)
+    if found is None:
+        return nearest
+    logger.warning("%s goes on at %d: there begins what was stored since the last batch", named(queue), found)
+    return found
+
+
 def _check_named(given: Mapping[QueueRef, int], extents: Mapping[QueueRef, Extent], option: str) -> None:
     unknown = [queue for queue in given if queue not in extents]
     if unknown:

@@ -71,6 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: str = "parquet"  # or delta, iceberg: the lake is such a table, too
     is_whole: bool = False  # `added` is everything: the manifests before this one need not be read
     last_batch: int | None = None  # said by a whole one: the newest number that is no compaction's
+    batch_at_ms: int | None = None  # and when that was written
 
 
 class LakeState(msgspec.Struct, kw_only=True):
@@ -83,6 +84,7 @@ class LakeState(msgspec.Struct, kw_only=True):
     files: dict[str, DataFile] = {}
     format: str = ""  # of a lake that has no batch yet
     last_batch: int = -1  # compactions may have taken numbers since
+    batch_at_ms: int = 0  # when that was written
 
     @property
     def rows(self) -> int:
@@ -144,6 +146,7 @@ class Lake:
                 offsets=after.offsets,
                 log_end=after.log_end,
                 last_batch=after.last_batch,
+                batch_at_ms=after.batch_at_ms,
             )
         if not self._create(self._manifest_path(manifest.number), _json(manifest)):
             raise self.taken(manifest.number)
@@ -369,10 +372,11 @@ def _after(state: LakeState, manifest: Manifest) -> LakeState:
     for path in manifest.removed:
         files.pop(path, None)
     files.update({file.path: file for file in manifest.added})
-    last_batch = manifest.number
+    last_batch, batch_at_ms = manifest.number, manifest.written_at_ms
     if manifest.kind == "compaction":  # an old one that is whole does not say what was before it
-        known = manifest.last_batch if manifest.is_whole else state.last_batch
-        last_batch = manifest.number if known is None else known
+        known = manifest if manifest.is_whole else state
+        last_batch = last_batch if known.last_batch is None else known.last_batch
+        batch_at_ms = batch_at_ms if known.batch_at_ms is None else known.batch_at_ms
     return LakeState(
         next_number=manifest.number + 1,
         source=manifest.source,
@@ -381,4 +385,5 @@ def _after(state: LakeState, manifest: Manifest) -> LakeState:
         files=files,
         format=manifest.format,
         last_batch=last_batch,
+        batch_at_ms=batch_at_ms,
     )
