@@ -321,6 +321,29 @@ def test_a_replay_keeps_to_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clock.now - 100.0 == pytest.approx(9.8), "and no later than it must"
 
 
+def test_a_replay_of_many_short_files_keeps_to_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0)
+    at: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    def sends_two_each(_spark: Any, _name: str, tasks: Any, _work: Any) -> list[tuple[int, int]]:
+        at.append(clock.now - 100.0)
+        return [(2, 0) for _ in tasks]
+
+    monkeypatch.setattr(replay, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    monkeypatch.setattr(replay, "run_tasks", sends_two_each)
+    monkeypatch.setattr(replay, "live_paths", lambda *_: [f"{number}.parquet" for number in range(6)])
+    sink = sink_options({"nameServer": "127.0.0.1:1", "producerGroup": "g"})
+    wishes = Wishes(to_topic="T", rate=10.0)
+    assert replay.Replay(NO_SESSION, sink, wishes, lake=str(tmp_path), job="j").run() == 12
+    assert at == pytest.approx([0.0, 0.4, 0.8])
+    at.clear()
+    assert replay.Replay(NO_SESSION, sink, Wishes(to_topic="T"), lake=str(tmp_path), job="j").run() == 12
+    assert at == pytest.approx([0.8, 0.8, 0.8])
+
+
 def test_a_topic_is_replayed_from_where_its_time_begins(server: Server) -> None:
     send(server, "Timed", [f"old {number}" for number in range(8)])
     last = max(row["storeTimestamp"] for row in read(server, subscribe="Timed"))

@@ -137,6 +137,7 @@ def test_an_archive_is_replayed_at_a_rate_with_its_keys_and_where_it_came_from(
     assert {message.keys[0] for message in received(server, "Played3", 10)} == {copy.message_id for copy in copies}
     assert "sent 0 messages" in run("replay", "-t", "Played2", "--to", "Played3", "--until", "1h")
     assert "sent 0 messages" in run("replay", "-t", "Played2", "--to", "Played3", "--tags", "none")
+    assert "sent 10 messages" in run("replay", "-t", "Played2", "--to", "Played4", "--tags", "*")
     assert "give --to" in run("replay", "-t", "Played", code=2)
 
 

@@ -79,7 +79,7 @@ def replay(
 
         wishes = Wishes(
             topics=topics if lake else (),
-            tags=tuple(tag.strip() for tag in tags.split("||") if tag.strip()),
+            tags=tuple(tag.strip() for tag in tags.split("||") if tag.strip()) if tags.strip() != "*" else (),
             begin_ms=int(start.timestamp() * 1000) if start else None,
             end_ms=int(until.timestamp() * 1000) if until else None,
             to_topic=to_topic,
