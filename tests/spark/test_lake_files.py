@@ -243,6 +243,14 @@ def test_what_fails_half_way_leaves_no_pieces(tmp_path: Path, monkeypatch: pytes
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_large_messages_are_read_again_a_row_group_at_a_time(tmp_path: Path) -> None:
+    table = pa.table({"body": [b"x" * 100_000] * 40})
+    parquet.write_table(table, tmp_path / "large.parquet", row_group_size=5)
+    batches = list(lake_writer.file_batches(parquet.ParquetFile(tmp_path / "large.parquet")))
+    assert sum(batch.num_rows for batch in batches) == 40
+    assert max(batch.nbytes for batch in batches) < 1_000_000
+
+
 def test_a_power_cut_takes_nothing_of_a_batch_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = Synced(monkeypatch)
     lake = Lake(str(tmp_path / "new" / "lake"))

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from orbitmq.errors import ConfigError, StorageError
 from orbitmq.spark.jobs import run_tasks
 from orbitmq.spark.lake import DataFile, Lake, Manifest
-from orbitmq.spark.lake_writer import LakeWriter, try_name
+from orbitmq.spark.lake_writer import LakeWriter, file_batches, try_name
 from orbitmq.spark.table_formats import (
     begun_state,
     file_columns,
@@ -142,7 +142,7 @@ def compact_files(task: CompactionTask) -> list[DataFile]:
     try:
         for source in task.paths:
             with lake.files.open_input_file(f"{lake.root}/{source}") as stream:
-                for batch in parquet.ParquetFile(stream).iter_batches():
+                for batch in file_batches(parquet.ParquetFile(stream)):
                     writer.write(_with_all_columns(batch, schema))
         return writer.close()
     except BaseException:

@@ -182,7 +182,7 @@ class LakeWriter:
     def _read_again(self, pieces: Iterable[_Piece]) -> Iterator[pa.RecordBatch]:
         for piece in pieces:
             with self._lake.files.open_input_file(piece.new.temporary) as stream:
-                for batch in parquet.ParquetFile(stream).iter_batches():
+                for batch in file_batches(parquet.ParquetFile(stream)):
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
     def _begin(self, path: str) -> _Piece:
@@ -201,6 +201,12 @@ class LakeWriter:
         table = pa.Table.from_batches(batches, self._schema)
         piece.parquet.write_table(table, row_group_size=max(1, table.num_rows))
         return int(table.num_rows)
+
+
+def file_batches(file: parquet.ParquetFile, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """None of more than a row group: Arrow would join groups up to 65,536 rows, and so many large messages are gigabytes."""
+    for group in range(file.num_row_groups):
+        yield from file.iter_batches(row_groups=[group], columns=columns)
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

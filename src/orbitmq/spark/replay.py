@@ -24,6 +24,7 @@ from orbitmq.spark.access import link
 from orbitmq.spark.batch_reader import BatchReader
 from orbitmq.spark.jobs import run_tasks
 from orbitmq.spark.lake import Lake
+from orbitmq.spark.lake_writer import file_batches
 from orbitmq.spark.planning import QueueRange
 from orbitmq.spark.range_reading import RangeReader
 from orbitmq.spark.schema import projection, table_schema
@@ -229,7 +230,7 @@ def _batches(task: ReplayTask) -> Iterator[pa.RecordBatch]:
         missing = [name for name in _COLUMNS.split(",") if name not in file.schema_arrow.names]
         if missing:
             raise ConfigError(f"{unit.path} lacks {', '.join(missing)}", hint="archive with the standard columns")
-        yield from file.iter_batches(columns=_COLUMNS.split(","))
+        yield from file_batches(file, _COLUMNS.split(","))
 
 
 def _chosen(batches: Iterator[pa.RecordBatch], wishes: Wishes) -> Iterator[pa.RecordBatch]:
