@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+from py4j.protocol import Py4JError
 
 from orbitmq import spark
 from orbitmq.cli import spark_archive, spark_query, spark_replay
@@ -67,6 +68,37 @@ def test_an_error_names_what_the_user_can_give(error: OrbitError, words: dict[st
     with pytest.raises(OrbitError) as remade, PLACE.plain_failures(words):
         raise RuntimeError(f"[X] Traceback:\norbitmq.errors.{type(error).__name__}: {sentence}\n")
     assert str(remade.value) == told
+
+
+FAILED_IN_A_WORKER = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: \
+Lost task 0.0 in stage 0.0 (TID 0) (127.0.0.1 executor driver): org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/site-packages/pyspark/worker.py", line 2345, in main
+    process()
+    ~~~~~~~^^
+KeyError: 'a column'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/site-packages/pyarrow/error.pxi", line 92, in pyarrow.lib.check_status
+OSError: [Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/site-packages/pyspark/worker.py", line 2345, in main
+KeyError: 'a column'
+"""
+
+
+def test_what_a_worker_failed_with_is_told() -> None:
+    with pytest.raises(click.ClickException) as told, PLACE.plain_failures():
+        raise Py4JError(FAILED_IN_A_WORKER)
+    assert told.value.message == (
+        "a worker failed: OSError: [Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device"
+    )
+    with pytest.raises(click.ClickException, match=r"^Job aborted$"), PLACE.plain_failures():
+        raise Py4JError("An error occurred while calling o1.save.\n: Job aborted\n\tat org.apache")
 
 
 def test_wrong_use_is_told_before_spark_starts() -> None:

@@ -136,6 +136,16 @@ def test_of_two_compactions_at_once_one_counts_and_the_other_leaves_nothing(
     assert sorted(lake.leftovers(now)) == [f"topic=Orders/0000000{number}-00000.parquet" for number in range(2)]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_folders_need_the_columns_they_are_made_of(tmp_path: Path, kind: str) -> None:
+    if kind == "delta":
+        pytest.importorskip("deltalake")
+    fewer = pa.schema([("id", pa.int64())])
+    with pytest.raises(ConfigError, match=r"folders by hour .* not written: topic, storeTimestamp .*or --by none"):
+        begun_table(Lake(str(tmp_path)), kind, fewer, "hour")
+    begun_table(Lake(str(tmp_path)), kind, fewer, "none")
+
+
 def test_a_lake_keeps_its_folders(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     lake.publish(a_batch(0, written(tmp_path, "00000000-00000", range(3), "hour")), LakeState())

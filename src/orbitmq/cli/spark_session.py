@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import sys
 import threading
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _GATEWAY: Final = "py4j"
+_RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.*)")
+_CHAINED: Final = re.compile(r"\s*(?:The above exception was the direct cause|During handling of the above exception)")
 _EXTRA: Final = 'Spark is not installed here: pip install "orbitmq[spark]"'
 
 
@@ -202,14 +205,27 @@ def size_text(size: float) -> str:
 
 
 def _of_spark(error: Exception) -> str | None:
-    """The line of what Spark says that names the cause: the rest is plans and frames."""
+    """The line of what Spark says that names the cause, and where Python code raised it, what that said: the rest is plans and frames."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     if not isinstance(error, PySparkException | Py4JError):
         return None
+    raised = _raised_in_python(str(error))
+    if raised:
+        return f"a worker failed: {raised}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [
         line.removeprefix(": ") for line in lines if line.startswith(": ")
     ]  # behind "An error occurred while calling"
     return (causes or lines or [type(error).__name__])[0]
+
+
+def _raised_in_python(text: str) -> str:
+    """By a worker's code, as its traceback ends: of a chain of exceptions the last, which is what the code wanted to say."""
+    raised = ""
+    for found in _RAISED.finditer(text):
+        raised = found[1].strip()
+        if _CHAINED.match(text, found.end()) is None:
+            break  # what follows is the same once more, below frames of the JVM
+    return raised

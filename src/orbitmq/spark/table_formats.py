@@ -40,6 +40,12 @@ _HOMES: Final = {
     "delta": ("orbitmq.spark.delta_table", "DeltaLakeTable"),
     "iceberg": ("orbitmq.spark.iceberg_table", "IcebergTable"),
 }
+_DIVIDED_BY: Final[dict[str, tuple[str, ...]]] = {  # the columns that folders of each layout are made of
+    "none": (),
+    "topic": ("topic",),
+    "date": ("topic", "storeTimestamp"),
+    "hour": ("topic", "storeTimestamp"),
+}
 _FOLDERS: Final[dict[str, tuple[str, ...]]] = {  # of each layout
     "none": (),
     "topic": ("topic",),
@@ -112,6 +118,7 @@ def lake_format(lake: Lake) -> str:
 
 def begun_table(lake: Lake, kind: str, schema: pa.Schema, layout: Layout) -> tuple[LakeTable | None, LakeState]:
     """For whoever is about to write such files. Before anything is planned, so that what does not fit leaves nothing behind."""
+    _check_divisible(schema, layout)
     table = lake_table(lake, kind)
     if table is not None:
         table.check(schema, layout)
@@ -126,6 +133,15 @@ def begun_table(lake: Lake, kind: str, schema: pa.Schema, layout: Layout) -> tup
         check_partitions(f"the lake {lake.address}", tuple(partition_values(newest)), partition_columns(layout))
         check_types(f"the lake {lake.address}", file_columns(lake, newest), optional(schema))
     return table, state
+
+
+def _check_divisible(schema: pa.Schema, layout: Layout) -> None:
+    missing = [name for name in _DIVIDED_BY[layout] if name not in schema.names]
+    if missing:
+        raise ConfigError(
+            f"folders by {layout} are made of columns that are not written: {', '.join(missing)}",
+            hint=f"give --columns with {' and '.join(_DIVIDED_BY[layout])}, or --by none",
+        )
 
 
 def check_layout(lake: Lake, begun: str, layout: Layout) -> None:
