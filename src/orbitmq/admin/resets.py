@@ -71,6 +71,8 @@ async def plan_reset(
     if not steps:
         raise ConfigError(f"topic {topic!r} has no queue {queue}", hint="`orbitmq topic describe` lists its queues")
     ways = {place: await _way(session, group, goal, place) for place in {place for place, _ in steps}}
+    if queue is not None and "members" in ways.values():
+        raise _members_move_by("for all queues of a topic at once", steps[0][0].broker, "leave --queue out")
     return await gathered(lambda pair: _step(session, group, goal, ways[pair[0]], *pair), steps)
 
 
@@ -102,11 +104,15 @@ async def _way(session: Session, group: str, goal: Goal, place: BrokerPlace) -> 
     if not await is_online(session, group, place):
         return "commit"
     if isinstance(goal, int):
-        raise ConfigError(
-            f"broker {place.broker} can move running members by time only",
-            hint=f"stop the group's members first, give a time, or set {SERVER_SIDE_RESET}=true on the broker",
-        )
+        raise _members_move_by("by time only", place.broker, "give a time")
     return "members"
+
+
+def _members_move_by(how: str, broker: str, cure: str) -> ConfigError:
+    return ConfigError(
+        f"broker {broker} can move running members {how}",
+        hint=f"stop the group's members first, {cure}, or set {SERVER_SIDE_RESET}=true on the broker",
+    )
 
 
 async def _step(session: Session, group: str, goal: Goal, way: Way, place: BrokerPlace, row: QueueRow) -> ResetStep:
