@@ -14,8 +14,9 @@ from orbitmq.broker.advertised import Advertised, advertised_host
 from orbitmq.broker.settings import Settings
 from orbitmq.errors import ConfigError
 from orbitmq.protocol.bodies.registration import decode_registration
-from orbitmq.protocol.codes import ResponseCode
+from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
+from orbitmq.protocol.headers.admin import CreateTopic
 from orbitmq.protocol.headers.nameserver import BrokerRegistered
 from orbitmq.transport.address import Address
 from orbitmq.transport.http import HttpServer, Page
@@ -237,3 +238,15 @@ async def test_what_a_name_server_calls_ordered_is_ordered(tmp_path: Path) -> No
         await client.send("Two")
         await until(lambda: broker.state.topics.require("One").order, what="marked")
         assert not broker.state.topics.require("Two").order
+
+
+async def test_an_ordered_topic_that_a_name_server_does_not_know_stays_ordered(tmp_path: Path) -> None:
+    """It may be just being made, and name servers do not tell each other."""
+    async with register() as (heard, address), running(tmp_path, namesrvAddr=address) as broker, wire(broker) as client:
+        heard.body = b'{"table":{"Another":"broker-a:4"}}'
+        header = CreateTopic(
+            topic="Mine", read_queue_nums=1, write_queue_nums=1, perm=6, topic_filter_type="SINGLE_TAG", order=True
+        )
+        assert (await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)).code == 0  # it has been told by now
+        assert heard.heard_of("Mine")
+        assert broker.state.topics.require("Mine").order

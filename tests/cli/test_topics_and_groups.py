@@ -99,6 +99,13 @@ def test_an_ordered_topic_is_noted_at_the_name_server(orbitmq: Command) -> None:
     orbitmq.ok("topic", "rm", "Ordered", "--yes")
 
 
+def test_every_ordered_topic_is_noted_and_ordered_at_once(orbitmq: Command) -> None:
+    for topic in ("OrderedFirst", "OrderedNext"):
+        orbitmq.ok("topic", "create", topic, "-q", "2", "--ordered")
+        assert "orderConf=[test:2]" in orbitmq.ok("mqadmin", "updateOrderConf", "-m", "get", "-t", topic).out
+        assert orbitmq.ok("topic", "ls", topic, "-o", "json").rows(TopicRow)[0].ordered
+
+
 def test_a_group_is_made_once_and_changed_without_losing_the_rest(orbitmq: Command) -> None:
     assert "created group Made on test" in orbitmq.ok("group", "create", "Made", "--max-retries", "3").out
     again = orbitmq.failure("group", "create", "Made", "--max-retries", "5")

@@ -184,14 +184,14 @@ class Topics:
         await self._saved.save()
 
     def mark_ordered(self, ordered: Iterable[str]) -> None:
-        """What a name server says: these topics are ordered, the others are not."""
-        wanted = set(ordered)
-        changed = False
-        for topic, config in list(self._topics.items()):
-            if config.order != (topic in wanted):
-                self._topics[topic] = msgspec.structs.replace(config, order=topic in wanted)
-                changed = True
-        if changed:
+        """What a name server says: these topics are ordered.
+
+        It says nothing of the others. Name servers do not tell each other, and of a topic that is just being made none knows yet.
+        """
+        found = [config for topic in ordered if (config := self._topics.get(topic)) is not None and not config.order]
+        for config in found:
+            self._topics[config.topic_name] = msgspec.structs.replace(config, order=True)
+        if found:
             self._bump()
             self._saved.save_soon()
 
