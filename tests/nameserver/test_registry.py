@@ -151,12 +151,20 @@ def test_an_unchanged_version_still_brings_back_a_topic_that_is_missing(world: W
 
 
 def test_registration_removes_no_topic_unless_it_is_told_to(world: World) -> None:
-    world.register(topics=topic_table("t1", "t2", "t3"))
-    world.register(topics=topic_table("t1", "t2", version=2))
-    assert world.registry.topics() == ["t1", "t2", "t3"]
+    world.register(topics=topic_table("b", "t1", "t2", "t3"))
+    world.register(topics=topic_table("b", "t1", "t2", version=2))
+    assert world.registry.topics() == ["b", "t1", "t2", "t3"]
     world.delete_unlisted = True
-    world.register(topics=topic_table("t1", "t2", version=2))
-    assert world.registry.topics() == ["t1", "t2"]
+    world.register(topics=topic_table("b", "t1", "t2", version=2))
+    assert world.registry.topics() == ["b", "t1", "t2"]
+
+
+def test_a_changed_topic_told_alone_removes_no_other(world: World) -> None:
+    world.delete_unlisted = True
+    world.register(topics=topic_table("b", "t1", "t2"))
+    world.register(topics=topic_table("t3", version=2))
+    world.register(topics=topic_table("t2", "t4", version=3))
+    assert world.registry.topics() == ["b", "t1", "t2", "t3", "t4"]
 
 
 def test_a_prime_slave_speaks_for_its_topics_and_makes_them_read_only_as_acting_master(world: World) -> None:

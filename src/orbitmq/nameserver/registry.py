@@ -231,7 +231,7 @@ class RouteRegistry:
     def _take_topics(self, broker: BrokerAnnouncement, data: BrokerData, is_new: bool) -> None:
         table = broker.topics
         version_changed = self.data_version(broker.cluster, broker.address) != table.data_version
-        if self._delete_unlisted_topics() and not table.topic_queue_mapping_info_map:
+        if self._delete_unlisted_topics() and _lists_all_topics(broker):
             for topic in [t for t, q in self._topics.items() if broker.name in q and t not in table.topic_config_table]:
                 self._remove_queues(topic, (broker.name,))
         read_only = data.enable_acting_master and self._is_prime_slave(broker, data)
@@ -493,6 +493,14 @@ class RouteRegistry:
 UNIT_TOPICS: Final = {"wanted": SYS_FLAG_UNIT}
 UNIT_SUB_TOPICS: Final = {"wanted": SYS_FLAG_UNIT_SUB}
 UNIT_SUB_TOPICS_OUTSIDE_UNITS: Final = {"wanted": SYS_FLAG_UNIT_SUB, "unwanted": SYS_FLAG_UNIT}
+
+
+def _lists_all_topics(broker: BrokerAnnouncement) -> bool:
+    """Brokers also tell of a changed topic alone. With all topics comes the one named like the broker, which nobody can change.
+
+    Static topics are listed elsewhere.
+    """
+    return broker.name in broker.topics.topic_config_table and not broker.topics.topic_queue_mapping_info_map
 
 
 def _queue_data(broker_name: str, config: TopicConfig | ListedTopic, *, read_only: bool) -> QueueData:
