@@ -51,6 +51,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 async def diagnose(session: Session, *, topic: str | None = None, group: str | None = None) -> AsyncIterator[Finding]:
     """Findings as they are made. What stands on a step that failed is left out."""
+    if not session.cluster.name_servers.addresses:  # a page names them
+        try:
+            await session.cluster.name_servers.look_up()
+        except ConnectFailed as error:
+            yield Finding(step="name servers", verdict="failed", found=error.message, cure=error.hint)
+            return
     alive = []
     for address in session.cluster.name_servers.addresses:
         usable = False

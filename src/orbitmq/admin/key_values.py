@@ -17,7 +17,7 @@ from orbitmq.protocol.headers.nameserver import (
 from orbitmq.protocol.properties_text import format_properties, parse_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from orbitmq.admin.session import Session
     from orbitmq.transport.address import Address
@@ -43,38 +43,38 @@ async def key_value(session: Session, namespace: str, key: str) -> str | None:
     return answer.read(KvConfigValue).value
 
 
-async def name_server_settings(
-    session: Session, addresses: Sequence[Address] | None = None
-) -> dict[Address, dict[str, str]]:
+async def name_server_settings(session: Session) -> dict[Address, dict[str, str]]:
     """What each name server is set to, under Apache's names."""
-    return {
-        address: parse_properties((await session.ask(address, RequestCode.GET_NAMESRV_CONFIG)).body.decode())
-        for address in addresses or session.cluster.name_servers.addresses
-    }
+
+    async def settings(address: Address) -> dict[str, str]:
+        return parse_properties((await session.ask(address, RequestCode.GET_NAMESRV_CONFIG)).body.decode())
+
+    return await session.each_name_server(settings)
 
 
-async def update_name_server_settings(
-    session: Session, changes: Mapping[str, str], addresses: Sequence[Address] | None = None
-) -> None:
+async def update_name_server_settings(session: Session, changes: Mapping[str, str]) -> list[Address]:
+    """Where they were changed: at every name server."""
     body = format_properties(dict(changes)).encode()
-    for address in addresses or session.cluster.name_servers.addresses:
-        await session.ask(address, RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+    return list(
+        await session.each_name_server(
+            lambda address: session.ask(address, RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+        )
+    )
 
 
 async def wipe_write_permission(session: Session, broker: str) -> dict[Address, int]:
     """Let nobody send to a broker any more; the number of topics it concerns at each name server."""
-    return {
-        address: (await session.ask(address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerName(broker_name=broker)))
-        .read(WritePermissionWiped)
-        .wipe_topic_count
-        for address in session.cluster.name_servers.addresses
-    }
+
+    async def wipe(address: Address) -> int:
+        answer = await session.ask(address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerName(broker_name=broker))
+        return answer.read(WritePermissionWiped).wipe_topic_count
+
+    return await session.each_name_server(wipe)
 
 
 async def add_write_permission(session: Session, broker: str) -> dict[Address, int]:
-    return {
-        address: (await session.ask(address, RequestCode.ADD_WRITE_PERM_OF_BROKER, BrokerName(broker_name=broker)))
-        .read(WritePermissionAdded)
-        .add_topic_count
-        for address in session.cluster.name_servers.addresses
-    }
+    async def add(address: Address) -> int:
+        answer = await session.ask(address, RequestCode.ADD_WRITE_PERM_OF_BROKER, BrokerName(broker_name=broker))
+        return answer.read(WritePermissionAdded).add_topic_count
+
+    return await session.each_name_server(add)

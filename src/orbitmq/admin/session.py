@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from orbitmq.client.cluster import Cluster, refusal
 from orbitmq.client.config import ClientConfig, credentials_from, name_server_source, tls_from
-from orbitmq.errors import ConnectFailed, RequestFailed
+from orbitmq.errors import ConnectFailed, OrbitError, RequestFailed, TransportError
 from orbitmq.protocol.codes import RequestCode, ResponseCode, name_of
 from orbitmq.protocol.command import request
 
@@ -95,10 +95,39 @@ class Session:
 
     async def tell_name_servers(self, code: RequestCode, header: Header | None = None, body: bytes = b"") -> None:
         """Ask the same of every name server: they do not tell each other."""
-        if not self.cluster.name_servers.addresses:
-            await self.cluster.name_servers.look_up()
-        for address in self.cluster.name_servers.addresses:
-            await self.ask(address, code, header, body)
+        await self.each_name_server(lambda address: self.ask(address, code, header, body))
+
+    async def each_name_server(self, question: Callable[[Address], Awaitable[T]]) -> dict[Address, T]:
+        """`question` asked of every name server, whatever becomes of it at one of them; then the first failure is raised."""
+        servers = self.cluster.name_servers
+
+        def is_told_otherwise(address: Address, error: OrbitError, told: Iterable[Address]) -> bool:
+            return isinstance(error, ConnectFailed) and any(servers.may_be_one(address, other) for other in told)
+
+        return await done_at_each(question, await servers.everyone(), is_told_otherwise)
+
+
+async def done_at_each(
+    change: Callable[[Address], Awaitable[T]],
+    servers: Iterable[Address],
+    is_excused: Callable[[Address, OrbitError, Iterable[Address]], bool] = lambda address, error, done: False,
+) -> dict[Address, T]:
+    """`change` done at all servers, whatever becomes of it at one of them; then the first failure is raised, and says where it was
+    done. `is_excused` is asked about a failure, with those where it was.
+    """
+    done: dict[Address, T] = {}
+    failures: dict[Address, OrbitError] = {}
+    for address in servers:
+        try:
+            done[address] = await change(address)
+        except OrbitError as error:
+            failures[address] = error
+    for address, failure in failures.items():
+        if not is_excused(address, failure, done):
+            if done:
+                failure.message += f"; done at {', '.join(map(str, done))}"
+            raise failure
+    return done
 
 
 async def gathered(question: Callable[[A], Awaitable[T]], about: Iterable[A]) -> list[T]:

@@ -299,13 +299,12 @@ def _on_all(
     server: str | None,
     change: Callable[[Session, Address], Awaitable[None]],
 ) -> str:
-    """Change it on every server there is to change it on; which those are."""
+    """Change it on every server there is to change it on; which those are. One that is down must not keep a user in at the others."""
     from orbitmq.admin.access import access_servers
+    from orbitmq.admin.session import done_at_each
 
     async def work(session: Session) -> str:
         servers = await access_servers(session, cluster=cluster, server=server)
-        for address in servers:
-            await change(session, address)
-        return ", ".join(map(str, servers))
+        return ", ".join(map(str, await done_at_each(lambda address: change(session, address), servers)))
 
     return target.run(work)

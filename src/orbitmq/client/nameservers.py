@@ -45,6 +45,7 @@ class NameServers:
         self._lookup_url = lookup_url
         self._given = tuple(addresses)
         self._named = [address for address in addresses if resolve_names and not _is_number(address.host)]
+        self._name_of: dict[Address, Address] = {}  # address -> as it was given
         self._looked_up = False
         self._random = randomness
         self._call = call
@@ -61,10 +62,20 @@ class NameServers:
     def addresses(self) -> list[Address]:
         return list(self._addresses)
 
-    async def call(self, request: Command, timeout_seconds: float) -> Command:
-        """The answer of the first that gives one, whatever its code."""
+    async def everyone(self) -> list[Address]:
+        """All there are, for what each of them has to be told."""
         if self.may_move and (not self._looked_up or not self._addresses):
             await self.look_up()
+        return self.addresses
+
+    def may_be_one(self, address: Address, other: Address) -> bool:
+        """Whether the two may be one server: a name often stands for the IPv4 and the IPv6 address of the same machine."""
+        given = self._name_of.get(address)
+        return given is not None and given == self._name_of.get(other) and (":" in address.host) != (":" in other.host)
+
+    async def call(self, request: Command, timeout_seconds: float) -> Command:
+        """The answer of the first that gives one, whatever its code."""
+        await self.everyone()
         failures: list[TransportError] = []
         for step in range(len(self._addresses)):
             index = (self._current + step) % len(self._addresses)
@@ -86,7 +97,8 @@ class NameServers:
         if self._lookup_url:
             found = await fetch_name_servers(self._lookup_url, _LOOKUP_SECONDS)
         else:
-            found = [address for given in self._given for address in await self._behind(given)]
+            self._name_of = {address: given for given in self._given for address in await self._behind(given)}
+            found = list(self._name_of)
         self._looked_up = True
         if sorted(found) != sorted(self._addresses):
             logger.info("name servers are now %s", "; ".join(map(str, found)))

@@ -59,8 +59,7 @@ async def get_name_server_config(session: Session, report: Report) -> None:
 )
 async def update_name_server_config(session: Session, report: Report, key: str, value: str) -> None:
     """Update configs of name server."""
-    await update_name_server_settings(session, {key: value})
-    servers = ", ".join(map(str, session.cluster.name_servers.addresses))
+    servers = ", ".join(map(str, await update_name_server_settings(session, {key: value})))
     report.fact(f"update name server config success![{servers}]", key=key, value=value)
     report.line(f"{key} : {value}")
 

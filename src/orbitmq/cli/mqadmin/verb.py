@@ -46,12 +46,14 @@ def verb(name: str, *options: click.Option) -> Callable[[Callable[..., Awaitable
             )
             report = Report()
             stripped = {key: value.strip() if isinstance(value, str) else value for key, value in values.items()}
-            target.run(lambda session: work(session, report, **stripped))
+            try:
+                target.run(lambda session: work(session, report, **stripped))
+            finally:  # what was done before a failure stays done
+                if output == "text":
+                    for line in report.lines:
+                        click.echo(_UNPRINTABLE.sub(".", line))
             if output == "json":
                 click.echo(msgspec.json.format(msgspec.json.encode(report.data), indent=2))
-            else:
-                for line in report.lines:
-                    click.echo(_UNPRINTABLE.sub(".", line))
 
         return click.Command(
             name,
