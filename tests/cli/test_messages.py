@@ -206,6 +206,9 @@ def test_traces_of_every_release_are_read() -> None:
         "EndTransaction\x014000\x01R\x01P\x01T\x01ID\x01tag\x01k\x01host\x012\x01TX\x01COMMIT_MESSAGE\x01false",
         "Recall\x015000\x01R\x01P\x01T\x01ID\x01true",
         "Unheard\x01of",
+        "Pub\x01soon\x01R\x01P\x01T\x01ID\x01tag\x01k\x01host\x0110\x015\x010\x01true",
+        "SubBefore\x016000\x01R\x01G\x01ODD\x01ID\x01often\x01k",
+        "SubAfter\x01LOST\x01ID\x01long\x01true\x01k\x010",
     ]
     events = decode_events([("client", record) for record in records], "ID")
     assert [(event.kind, event.attempt, event.cost_ms, event.outcome) for event in events] == [

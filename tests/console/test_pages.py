@@ -105,6 +105,19 @@ async def test_a_message_whose_id_has_slashes_has_a_page(visitor: Visitor, serve
     assert "by another client" in visitor.get(found[1]).words
 
 
+async def test_a_message_that_was_born_in_nanoseconds_has_a_page_and_spoils_none(
+    visitor: Visitor, server: Server
+) -> None:
+    """The time is what a producer says."""
+    wire = Wire(parse_address(server.broker_address))
+    await wire.send("Odd", b"from far away", header={"born_timestamp": 1_700_000_000_123_456_789}, UNIQ_KEY="odd1")
+    await wire.close()
+    wait_until(lambda: visitor.get("/topics/Odd").status != 404)
+    assert "from far away" in visitor.get("/topics/Odd").words
+    assert visitor.json("/topics/Odd")["newest"][0]["born_at"].startswith("9999-12-30")
+    wait_until(lambda: visitor.get("/messages/odd1?topic=Odd").status == 200)
+
+
 def test_dead_letters_are_shown_by_group(visitor: Visitor, server: Server) -> None:
     assert visitor.get("/dead-letters").status == 200
     with connect(server.address) as client:

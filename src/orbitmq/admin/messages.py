@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,6 +22,7 @@ from orbitmq.message import properties as names
 from orbitmq.message.compression import plain_body
 from orbitmq.message.hosts import host_text
 from orbitmq.message.ids import parse_offset_message_id
+from orbitmq.message.moments import moment_at
 from orbitmq.message.record import decode_record, decode_records
 from orbitmq.message.sysflags import COMPRESSED
 from orbitmq.protocol.codes import RequestCode, ResponseCode
@@ -76,8 +77,8 @@ def message_row(stored: StoredMessage, broker: str | None) -> MessageRow:
         offset_id=stored.offset_id,
         tag=stored.tags,
         keys=stored.keys,
-        born_at=datetime.fromtimestamp(stored.born_at_ms / 1000, UTC),
-        stored_at=datetime.fromtimestamp(stored.stored_at_ms / 1000, UTC),
+        born_at=moment_at(stored.born_at_ms),
+        stored_at=moment_at(stored.stored_at_ms),
         born_host=stored.born_address,
         store_host=stored.store_address,
         attempt=stored.reconsume_times + 1,

@@ -7,7 +7,8 @@ Java: TraceDataEncoder, QueryMsgTraceByIdSubCommand, DefaultMQAdminExtImpl.messa
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,6 +20,7 @@ from orbitmq.admin.offsets import consume_stats
 from orbitmq.admin.topics import reading_groups
 from orbitmq.client.names import TRACE_TOPIC
 from orbitmq.errors import RequestFailed
+from orbitmq.message.moments import moment_at
 from orbitmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -80,24 +82,31 @@ async def trace_events(session: Session, message_id: str, trace_topic: str = TRA
 
 
 def decode_events(records: list[tuple[str, str]], message_id: str) -> list[TraceEvent]:
-    """`records` are who told, and what. A delivery is told twice, before and after; the two are one event."""
+    """`records` are who told, and what. A delivery is told twice, before and after; the two are one event.
+
+    Whoever may send to the topic of traces can write anything there: a record with a number that is none is left out.
+    """
     events: list[TraceEvent] = []
     began: dict[str, TraceEvent] = {}
     ended: dict[str, list[str]] = {}
     for client, record in records:
         kind, *fields = record.split(_FIELD_END)
-        if kind == "Pub" and len(fields) >= 12 and fields[4] == message_id:
-            success = fields[12] if len(fields) >= 13 else fields[11]
-            events.append(_event("sent", fields, client, cost_ms=int(fields[9]), ok=success == "true"))
-        elif kind == "EndTransaction" and len(fields) >= 12 and fields[4] == message_id:
-            events.append(_event("transaction", fields, client, outcome=fields[10].lower()))
-        elif kind == "Recall" and len(fields) >= 6 and fields[4] == message_id:
-            events.append(_event("recalled", fields, client, ok=fields[5] == "true"))
-        elif kind == "SubBefore" and len(fields) >= 6 and fields[4] == message_id:
-            began[fields[3]] = _event("consumed", fields, client, attempt=int(fields[5]) + 1, outcome="unknown")
-        elif kind == "SubAfter" and len(fields) >= 4 and fields[1] == message_id:
-            ended[fields[0]] = fields
-    events += [_finished(event, ended.get(request_id)) for request_id, event in began.items()]
+        with suppress(ValueError):
+            if kind == "Pub" and len(fields) >= 12 and fields[4] == message_id:
+                success = fields[12] if len(fields) >= 13 else fields[11]
+                events.append(_event("sent", fields, client, cost_ms=int(fields[9]), ok=success == "true"))
+            elif kind == "EndTransaction" and len(fields) >= 12 and fields[4] == message_id:
+                events.append(_event("transaction", fields, client, outcome=fields[10].lower()))
+            elif kind == "Recall" and len(fields) >= 6 and fields[4] == message_id:
+                events.append(_event("recalled", fields, client, ok=fields[5] == "true"))
+            elif kind == "SubBefore" and len(fields) >= 6 and fields[4] == message_id:
+                began[fields[3]] = _event("consumed", fields, client, attempt=int(fields[5]) + 1, outcome="unknown")
+            elif kind == "SubAfter" and len(fields) >= 4 and fields[1] == message_id:
+                ended[fields[0]] = fields
+    for request_id, event in began.items():
+        with suppress(ValueError):
+            event = _finished(event, ended.get(request_id))
+        events.append(event)
     return sorted(events, key=lambda event: (event.at is None, event.at))
 
 
@@ -114,7 +123,7 @@ def _event(
     """Time, region and group lead every record but the end of a delivery."""
     return TraceEvent(
         kind=kind,
-        at=datetime.fromtimestamp(int(fields[0]) / 1000, UTC),
+        at=moment_at(int(fields[0])),
         group=fields[2],
         client=client,
         attempt=attempt,

@@ -5,15 +5,16 @@ Java: MessageExt
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from orbitmq.message import Message, QueueRef, StoredMessage
+from orbitmq.message.moments import moment_at
 from orbitmq.message.properties import decode_properties
 from orbitmq.message.record import decode_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
     from types import TracebackType
 
     from orbitmq.client.process_queue import ProcessQueue
@@ -101,12 +102,12 @@ class ReceivedMessage(Message):
     @property
     def born_at(self) -> datetime:
         """When its producer sent it, by the producer's clock."""
-        return datetime.fromtimestamp(self.stored.born_at_ms / 1000, UTC)
+        return moment_at(self.stored.born_at_ms)
 
     @property
     def stored_at(self) -> datetime:
         """When the broker stored it, by the broker's clock."""
-        return datetime.fromtimestamp(self.stored.stored_at_ms / 1000, UTC)
+        return moment_at(self.stored.stored_at_ms)
 
     def ack(self) -> None:
         """Done: it will not come again. Later calls change nothing."""

@@ -6,8 +6,9 @@ Java: System.out.printf in `tools.command`
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from orbitmq.message.moments import moment_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,7 +76,7 @@ def cut(text: str, size: int) -> str:
 
 def human_time(at_ms: int) -> str:
     """Java: UtilAll.timeMillisToHumanString2"""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone()
+    at = moment_at(at_ms).astimezone()
     return f"{at:%Y-%m-%d %H:%M:%S},{at_ms % 1000:03d}"
 
 
