@@ -82,13 +82,15 @@ class Visitor:
 
 
 @contextmanager
-def console_of(name_server: str, *, allow_changes: bool = False) -> Iterator[str]:
+def console_of(name_server: str, *, allow_changes: bool = False, timeout: float = 5.0) -> Iterator[str]:
     """The address of a console, as long as it runs."""
     ready = threading.Event()
     started: dict[str, Any] = {}
 
     async def serve() -> None:
-        settings = ConsoleSettings(lambda: open_session(name_server), name_server, TOKEN, allow_changes)
+        settings = ConsoleSettings(
+            lambda: open_session(name_server, timeout=timeout), name_server, TOKEN, allow_changes
+        )
         started["loop"], started["stop"] = asyncio.get_running_loop(), asyncio.Event()
         async with running_console(settings) as console:
             started["url"] = console.url

@@ -117,13 +117,19 @@ async def find_brokers(
 
 
 async def reachable_brokers(session: Session, *, cluster: str | None = None) -> list[BrokerPlace]:
-    """The masters to read from: one that is down is noted in `session.silent` and left out, unless all are."""
+    """The masters to read from: one that does not answer is noted in `session.silent` and left out, unless none does."""
     places = await find_brokers(session, cluster=cluster)
-    reachable = await gathered(lambda place: session.is_reachable(place.address), places)
-    found = [place for place, is_there in zip(places, reachable, strict=True) if is_there]
+    answering = await answering_addresses(session, [place.address for place in places])
+    return [place for place in places if place.address in answering]
+
+
+async def answering_addresses(session: Session, addresses: Sequence[Address]) -> set[Address]:
+    """Those of brokers that answer; the others are noted in `session.silent`. ConnectFailed when none does."""
+    answers = await gathered(session.is_reachable, addresses)
+    found = {address for address, is_there in zip(addresses, answers, strict=True) if is_there}
     if not found:
         raise ConnectFailed(
-            "; ".join(session.silent[place.address] for place in places),
+            "; ".join(session.silent[address] for address in addresses),
             hint="are the brokers running, and are their addresses right seen from here? `orbitmq doctor` looks closer",
         )
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from orbitmq.admin.brokers import BrokerPlace, find_brokers, reachable_brokers
+from orbitmq.admin.brokers import BrokerPlace, answering_addresses, find_brokers, reachable_brokers
 from orbitmq.admin.session import gathered
 from orbitmq.admin.topics import kind_of, missing_topic, topic_names, topic_route
 from orbitmq.client import questions
@@ -306,18 +306,41 @@ class TopicReader:
                     yield message_row(message.stored, queue.broker_name)
 
     async def newest(self, topic: str, count: int) -> list[MessageRow]:
-        """The last messages that were stored, the newest first."""
+        """The last messages that were stored, the newest first. What silent brokers have is missing, as `session.silent` says.
 
-        async def last_of(queue: QueueRef) -> list[MessageRow]:
-            low, high = await self.range(queue, None, None)
-            wanted = min(count, high - low)
-            if wanted <= 0:
-                return []
-            found = (await self.fetch(queue, high - wanted, wanted)).messages
-            return [message_row(message.stored, queue.broker_name) for message in found]
+        Bodies may be megabytes: each queue gives its share, and more only where that may be among the newest, too.
+        """
+        queues = await self._answering_queues(topic)
+        share = -(-count // len(queues))
+        ranges = await gathered(lambda queue: self.range(queue, None, None), queues)
+        parts = [(queue, low, high) for queue, (low, high) in zip(queues, ranges, strict=True)]
+        rows: list[MessageRow] = []
+        while parts:
+            found = await gathered(lambda part: self._last_of(*part, share), parts)
+            rows += [row for some in found for row in some]
+            rows = sorted(rows, key=lambda row: row.stored_at, reverse=True)[:count]
+            parts = [
+                (queue, low, high - share)
+                for (queue, low, high), some in zip(parts, found, strict=True)
+                if high - share > low and (len(rows) < count or not some or some[0].stored_at > rows[-1].stored_at)
+            ]
+        return rows
 
-        rows = [row for some in await gathered(last_of, await self.queues(topic)) for row in some]
-        return sorted(rows, key=lambda row: row.stored_at, reverse=True)[:count]
+    async def _last_of(self, queue: QueueRef, low: int, high: int, count: int) -> list[MessageRow]:
+        """The last of those between two offsets."""
+        start = max(low, high - count)
+        if start >= high:
+            return []
+        fetched = await self.fetch(queue, start, high - start)
+        return [message_row(one.stored, queue.broker_name) for one in fetched if one.queue_offset < high]
+
+    async def _answering_queues(self, topic: str) -> list[QueueRef]:
+        queues = await self.queues(topic)
+        addresses = {
+            queue.broker_name: questions.any_address(self._session.cluster, queue.broker_name) for queue in queues
+        }
+        answering = await answering_addresses(self._session, list(addresses.values()))
+        return [queue for queue in queues if addresses[queue.broker_name] in answering]
 
 
 async def message_at_offset(session: Session, topic: str, broker: str, queue: int, offset: int) -> MessageRow:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 A = TypeVar("A")
 
+_BELIEVED_SECONDS: Final = 2.0  # that a broker which answered is there
 _AT_ONCE: Final = 32  # questions on their way at the same time, so that a thousand topics neither wait nor flood
 
 
@@ -58,6 +59,7 @@ class Session:
         self.cluster = Cluster(config)
         self.silent: dict[Address, str] = {}
         """Brokers that could not be reached when something was read, and why: what they have is missing from the answers."""
+        self._answered: dict[Address, float] = {}  # brokers, and the loop's time when
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,14 +73,20 @@ class Session:
         return self.config.clock.now_ms()
 
     async def is_reachable(self, address: Address) -> bool:
-        """Noted in `silent` if it is not, and not tried again."""
+        """Whether it answers, whatever it says: the connections of a process that hangs are open. Noted in `silent` if it does
+        not, and not tried again.
+        """
         if address in self.silent:
             return False
+        now = asyncio.get_running_loop().time()
+        if now - self._answered.get(address, -_BELIEVED_SECONDS) < _BELIEVED_SECONDS:
+            return True
         try:
-            await self.cluster.reach(address, self.config.timeout_seconds)
-        except ConnectFailed as error:
+            await self.cluster.call(address, request(RequestCode.GET_BROKER_RUNTIME_INFO), self.config.timeout_seconds)
+        except TransportError as error:
             self.silent[address] = error.message
             return False
+        self._answered[address] = now
         return True
 
     async def ask(

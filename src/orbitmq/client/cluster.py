@@ -113,11 +113,6 @@ class Cluster:
         connection = self._pool.open_connection(address) or await self._pool.connection(address)
         connection.notify(command)
 
-    async def reach(self, address: Address, timeout_seconds: float) -> None:
-        """ConnectFailed when no connection to `address` can be had."""
-        if self._pool.open_connection(address) is None:
-            await self._connect(address, timeout_seconds)
-
     def open_connection(self, address: Address) -> Connection | None:
         return self._pool.open_connection(address)
 

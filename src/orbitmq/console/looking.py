@@ -47,6 +47,12 @@ def paged(request: Request, rows: list[T]) -> tuple[list[T], dict[str, Any]]:
     return rows[begin : begin + _ROWS], {"page": number, "pages": pages, "total": len(rows)}
 
 
+def _shown(request: Request, session: Session, template: str, values: dict[str, Any]) -> Response:
+    """The page, and which brokers' part is not in it."""
+    missing = [{"address": str(address), "problem": problem} for address, problem in session.silent.items()]
+    return page(request, template, {**values, "missing": missing})
+
+
 def _searched(request: Request) -> str:
     return request.query_params.get("search", "").strip()
 
@@ -55,13 +61,13 @@ async def overview(request: Request) -> Response:
     async with open_session(request) as session:
         clusters = await list_clusters(session)
         brokers = await list_brokers(session)
-    return page(request, "overview.html", {"clusters": clusters, "brokers": brokers})
+    return _shown(request, session, "overview.html", {"clusters": clusters, "brokers": brokers})
 
 
 async def broker(request: Request) -> Response:
     async with open_session(request) as session:
         found = await describe_broker(session, request.path_params["broker"])
-    return page(request, "broker.html", {"broker": found})
+    return _shown(request, session, "broker.html", {"broker": found})
 
 
 async def topics(request: Request) -> Response:
@@ -71,7 +77,7 @@ async def topics(request: Request) -> Response:
         wanted = [row for row in every if search.lower() in row.topic.lower() and kind in ("all", row.kind)]
         rows, paging = paged(request, wanted)
         rows = await counted(session, rows, await reachable_brokers(session))
-    return page(request, "topics.html", {"topics": rows, "paging": paging, "search": search, "kind": kind})
+    return _shown(request, session, "topics.html", {"topics": rows, "paging": paging, "search": search, "kind": kind})
 
 
 async def topic(request: Request) -> Response:
@@ -85,7 +91,7 @@ async def topic(request: Request) -> Response:
             if error.code not in _NOBODY_READS:
                 raise
             newest = []
-    return page(request, "topic.html", {"topic": detail, "readers": readers, "newest": newest})
+    return _shown(request, session, "topic.html", {"topic": detail, "readers": readers, "newest": newest})
 
 
 async def groups(request: Request) -> Response:
@@ -95,7 +101,7 @@ async def groups(request: Request) -> Response:
         wanted = [row for row in every if search.lower() in row.group.lower() and kind in ("all", row.kind)]
         rows, paging = paged(request, wanted)
         rows = await with_figures(session, rows, await reachable_brokers(session))
-    return page(request, "groups.html", {"groups": rows, "paging": paging, "search": search, "kind": kind})
+    return _shown(request, session, "groups.html", {"groups": rows, "paging": paging, "search": search, "kind": kind})
 
 
 async def group(request: Request) -> Response:
@@ -103,7 +109,7 @@ async def group(request: Request) -> Response:
     async with open_session(request) as session:
         detail = await describe_group(session, name)
         queues = await queue_lags(session, name)
-    return page(request, "group.html", {"group": detail, "queues": queues})
+    return _shown(request, session, "group.html", {"group": detail, "queues": queues})
 
 
 async def messages(request: Request) -> Response:
@@ -117,30 +123,30 @@ async def messages(request: Request) -> Response:
             rows = await messages_by_key(session, asked["topic"], asked["key"])
         elif asked["topic"]:
             rows = await TopicReader(session).newest(asked["topic"], _LETTERS)
-    return page(request, "messages.html", {"asked": asked, "messages": rows})
+    return _shown(request, session, "messages.html", {"asked": asked, "messages": rows})
 
 
 async def message(request: Request) -> Response:
     topic_name = request.query_params.get("topic") or None
     async with open_session(request) as session:
         trace = await trace_message(session, request.path_params["id"], topic=topic_name)
-    return page(request, "message.html", {"trace": trace})
+    return _shown(request, session, "message.html", {"trace": trace})
 
 
 async def dead_letters(request: Request) -> Response:
     async with open_session(request) as session:
         rows, paging = paged(request, await list_dead_letters(session))
-    return page(request, "dead_letters.html", {"groups": rows, "paging": paging})
+    return _shown(request, session, "dead_letters.html", {"groups": rows, "paging": paging})
 
 
 async def dead_letters_of(request: Request) -> Response:
     name = request.path_params["group"]
     async with open_session(request) as session:
         letters = await newest_dead_letters(session, name, _LETTERS)
-    return page(request, "dead_letters_of.html", {"group": name, "letters": letters})
+    return _shown(request, session, "dead_letters_of.html", {"group": name, "letters": letters})
 
 
 async def doctor(request: Request) -> Response:
     async with open_session(request) as session:
         findings = [finding async for finding in diagnose(session)]
-    return page(request, "doctor.html", {"findings": findings})
+    return _shown(request, session, "doctor.html", {"findings": findings})
