@@ -262,6 +262,22 @@ def test_an_archive_that_ignores_loss_reads_a_topic_that_was_made_anew(server: S
     assert in_the_files_that_count(tmp_path) == once("1", "2", "3", "4", "5")
 
 
+def test_the_group_hears_of_a_batch_whose_archive_died_before_it_told(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dies(*_: Any) -> None:
+        raise StorageError("the power went")
+
+    send(server, "Untold", ["1", "2"], order_key="k")
+    telling = {"groupId": "lake-untold", "commitOffsets": "true"}
+    with monkeypatch.context() as patched:
+        patched.setattr(archiving, "commit_offsets", dies)
+        with pytest.raises(StorageError, match="the power went"):
+            an_archive(server, tmp_path, "Untold", **telling).run_once()
+    assert an_archive(server, tmp_path, "Untold", **telling).run_once().rows == 0
+    assert read(server, subscribe="Untold", startingOffsets="group", groupId="lake-untold") == []
+
+
 def test_an_archive_tells_once_which_queues_it_does_not_read(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -117,6 +117,7 @@ class Archive:
         self._table, self.state = begun_table(self._lake, table_format, self._wanted.arrow, layout)
         self.summary = ArchiveSummary()
         self._unread: set[QueueRef] = set()
+        self._has_told_group = False
         self._source = archived_source(options)
         begun = self._lake.pending(self.state, BatchPlan)
         for known in (self.state.source, begun.plan.source if begun else ""):
@@ -168,6 +169,8 @@ class Archive:
         cluster, seconds = self._link.cluster, self._options.retry_ms / 1000
         # A topic that was there may be unknown to a name server that has just been started.
         also = (ResponseCode.TOPIC_NOT_EXIST,) if self.state.offsets else ()
+        if self._has_begun and not self._has_told_group:  # who published the last batch may have died before it told
+            self._tell_group(from_json(self.state.offsets))
         return self._link.run(patiently(cluster, self._options.topics, seconds, lambda: self._bounds(cluster), also))
 
     async def _bounds(self, cluster: Cluster) -> tuple[Offsets, Offsets]:
@@ -224,13 +227,17 @@ class Archive:
             lake, self._table, manifest, self.state, lambda now: lake.under_way(now) == number
         )
         self._count(batch, manifest.added)
-        if self._options.commit:
-            offsets = from_json(batch.offsets)
-            cluster, seconds = self._link.cluster, self._options.retry_ms / 1000
-            topics = {queue.topic for queue in offsets}
-            self._link.run(
-                patiently(cluster, topics, seconds, lambda: commit_offsets(cluster, self._options.group, offsets))
-            )
+        self._tell_group(from_json(batch.offsets))
+
+    def _tell_group(self, offsets: Offsets) -> None:
+        if not self._options.commit:
+            return
+        cluster, seconds = self._link.cluster, self._options.retry_ms / 1000
+        topics = {queue.topic for queue in offsets}
+        self._link.run(
+            patiently(cluster, topics, seconds, lambda: commit_offsets(cluster, self._options.group, offsets))
+        )
+        self._has_told_group = True
 
     def _written(self, number: int, batch: BatchPlan) -> Manifest:
         """By the workers; nothing of it counts yet."""
