@@ -278,6 +278,17 @@ def test_the_group_hears_of_a_batch_whose_archive_died_before_it_told(
     assert read(server, subscribe="Untold", startingOffsets="group", groupId="lake-untold") == []
 
 
+def test_a_topic_that_was_deleted_does_not_end_an_archive_that_tells_its_group(server: Server, tmp_path: Path) -> None:
+    for topic in ("Of-two", "Of-three"):
+        send(server, topic, ["1"], order_key="k")
+    telling = {"subscribe": "", "subscribePattern": "Of-.*", "groupId": "lake-of", "commitOffsets": "true"}
+    assert an_archive(server, tmp_path, "", **telling).run_once().rows == 2
+    CliRunner().invoke(cli, ["topic", "rm", "Of-three", "--yes", "--namesrv", server.address], catch_exceptions=False)
+    send(server, "Of-two", ["2"], order_key="k")
+    assert an_archive(server, tmp_path, "", **telling).run_once().rows == 1
+    assert read(server, subscribe="Of-two", startingOffsets="group", groupId="lake-of") == []
+
+
 def test_an_archive_tells_once_which_queues_it_does_not_read(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

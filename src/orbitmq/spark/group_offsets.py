@@ -14,7 +14,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from orbitmq.client import questions
-from orbitmq.errors import ConfigError
+from orbitmq.errors import ConfigError, RequestFailed
+from orbitmq.protocol.codes import ResponseCode
 from orbitmq.spark.access import link
 from orbitmq.spark.patience import patiently
 from orbitmq.spark.queue_offsets import Offsets, from_progress, listed
@@ -32,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 
 async def commit_offsets(cluster: Cluster, group: str, offsets: Offsets) -> Offsets:
-    """What the brokers know now: of a broker without a master nothing is committed, because slaves take over their master's."""
+    """What the brokers know now: of a broker without a master nothing is committed, because slaves take over their master's; of a topic that
+    was deleted there is nothing to know."""
 
     async def commit(queue: QueueRef, offset: int) -> bool:
         if queue.broker_name not in cluster.brokers:
@@ -40,7 +42,11 @@ async def commit_offsets(cluster: Cluster, group: str, offsets: Offsets) -> Offs
         master = cluster.master(queue.broker_name)
         if master is None:
             return False
-        await cluster.ask(cluster.vip(master), questions.commit(group, queue, offset), questions.SECONDS)
+        try:
+            await cluster.ask(cluster.vip(master), questions.commit(group, queue, offset), questions.SECONDS)
+        except RequestFailed as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
         return True
 
     known = await asyncio.gather(*(commit(queue, offset) for queue, offset in offsets.items()))
