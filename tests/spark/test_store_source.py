@@ -26,6 +26,7 @@ from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.compression import compress
 from orbitmq.message.record import decode_record
 from orbitmq.message.sysflags import COMPRESSED, INNER_BATCH, NEED_UNWRAP
+from orbitmq.spark.frames import Tables, make_views
 from orbitmq.spark.schema import projection
 from orbitmq.spark.store_options import parse_options
 from orbitmq.spark.store_scan import plan, read_range
@@ -323,6 +324,10 @@ def test_filters_over_a_store_leave_spark_nothing_to_do(spark: SparkSession, sto
     assert [bytes(row.body) for row in chosen.collect()] == [b"body 6", b"body 18", b"body 30", b"body 42", b"body 54"]
     plain = table(spark, store_directory)
     assert plain.where("topic = 'Bills'").count() == 40
+    make_views(spark, Tables(stores=(f"held={store_directory}",)))  # as `orbitmq spark sql --store` does
+    asked = spark.sql("SELECT queueOffset FROM held WHERE topic = 'Bills' AND queueId = 2")
+    assert re.search(r"\bFilter\b", asked._jdf.queryExecution().executedPlan().toString()) is None
+    assert [row.queueOffset for row in asked.collect()] == list(range(10))
 
 
 def test_sql_over_a_store_and_a_schema_of_ones_own(spark: SparkSession, store_directory: Path) -> None:

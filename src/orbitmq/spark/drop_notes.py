@@ -62,6 +62,15 @@ def dropped_rows(place: str) -> list[DroppedRows]:
     return found
 
 
+def rows_left_out(place: str) -> int:
+    """By all queries and jobs that note it there; 0 where nobody does, or can: who tried has said so."""
+    try:
+        return sum(one.rows for one in dropped_rows(place)) if place else 0
+    except (OSError, OrbitError) as error:
+        logger.debug("no notes of rows left out in %s: %s", place, error)
+        return 0
+
+
 def note_dropped_rows(place: str, run: str, batch: int, reasons: Mapping[str, int]) -> None:
     """The rows that could be sent are sent: a note that cannot be kept is no reason to send them again."""
     try:

@@ -18,6 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from orbitmq.errors import ConfigError
 from orbitmq.spark.body_decoding import bodies_of, decoded
+from orbitmq.spark.drop_notes import rows_left_out
 from orbitmq.spark.hadoop_folder import HadoopFolder
 from orbitmq.spark.neighbours import modules_beside, run_file
 from orbitmq.spark.pipeline_checkpoints import checkpoint_folders, labels, target_of
@@ -56,10 +57,18 @@ class SinkPlan:
 class RunningSink:
     query: StreamingQuery
     progress: ProgressCount
+    notes: str  # where rows that are left out are counted; empty: nowhere
+    left_out_before: int
 
     def look(self) -> None:
         if self.progress.is_news(self.query.lastProgress):
             self.progress.add(self.query.recentProgress)
+
+    def done(self) -> SinkCount:
+        self.query.awaitTermination()  # raises what it failed with
+        self.look()
+        self.progress.count.left_out = rows_left_out(self.notes) - self.left_out_before
+        return self.progress.count
 
 
 class RunningPipeline:
@@ -220,8 +229,10 @@ class RunningPipeline:
         writing = self.tables[sink.table].writeStream.queryName(f"{self._pipeline.name}: {plan.label}")
         writing = writing.outputMode(sink.mode).trigger(**trigger).option("checkpointLocation", self._checkpoint(plan))
         writing = writing.format(_format(sink)).options(**self._sink_options(sink))
+        notes = self._notes(plan)
+        before = rows_left_out(notes)
         query = writing.start(self._path(sink.path)) if sink.path else writing.start()
-        return RunningSink(query, ProgressCount(plan.label, whole_tables=tuple(self._observations)))
+        return RunningSink(query, ProgressCount(plan.label, whole_tables=tuple(self._observations)), notes, before)
 
     def _write(self, plan: SinkPlan) -> SinkCount:
         sink, frame = plan.sink, self.tables[plan.sink.table]
@@ -231,6 +242,10 @@ class RunningPipeline:
         counted = Observation()
         writing = frame.observe(counted, sql.count(sql.lit(1)).alias("rows")).write.format(_format(sink))
         writing = writing.options(**self._sink_options(sink)).mode("overwrite" if sink.mode == "complete" else "append")
+        notes = self._notes(plan)
+        before = rows_left_out(notes)
+        if notes:  # a sink that is told of a checkpoint counts there, as a stream's does
+            writing = writing.option("checkpointLocation", self._checkpoint(plan))
         if sink.path:
             writing.save(self._path(sink.path))
         else:
@@ -238,6 +253,7 @@ class RunningPipeline:
         if sink.mode == "append":
             HadoopFolder(self._spark, self._checkpoint(plan)).mark(_WRITTEN)
         count = SinkCount(plan.label, "written", counted.get["rows"])
+        count.left_out = rows_left_out(notes) - before
         for number in self._rules_on_the_way(frame):
             count.unmet[number] = self._observations[number].get["unmet"]
         return count
@@ -246,6 +262,13 @@ class RunningPipeline:
         """Of tables that are no streams. To ask for a metric that no plan has would take for ever."""
         plan: str = _internals(frame).queryExecution().analyzed().toString()
         return [number for number in self._observations if f"CollectMetrics {metric_name(number)}," in plan]
+
+    def _notes(self, plan: SinkPlan) -> str:
+        """Where its sink counts the rows that it leaves out; empty for those that leave none."""
+        if plan.sink.format != "rocketmq":
+            return ""
+        own = [str(value) for name, value in plan.sink.options.items() if name.lower() == "droppedrowspath"]
+        return own[0] if own else self._checkpoint(plan)
 
     def _sink_options(self, sink: Sink) -> dict[str, str]:
         if sink.format == "rocketmq":
@@ -268,9 +291,7 @@ class RunningPipeline:
 
 def _finished(summary: PipelineSummary, running: list[RunningSink]) -> PipelineSummary:
     for one in running:
-        one.query.awaitTermination()  # raises what it failed with
-        one.look()
-        summary.sinks.append(one.progress.count)
+        summary.sinks.append(one.done())
     return summary
 
 
