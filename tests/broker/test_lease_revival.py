@@ -14,6 +14,7 @@ from orbitmq.broker.leases.checkpoints import CHECKPOINT_TAG, Ack, Checkpoint
 from orbitmq.broker.leases.lease_log import NEXT_OFFSET, LeaseLog
 from orbitmq.broker.leases.positions import restore_positions
 from orbitmq.broker.leases.reviving import GROUP
+from orbitmq.errors import RequestFailed
 from orbitmq.message import properties as keys
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.testing.clock import MovableClock
@@ -117,6 +118,25 @@ async def test_an_extended_lease_lasts_longer_and_one_given_back_ends_sooner(
     assert b"longer" not in bodies(await consumer.pop(T))
     clock.advance(seconds=60)
     assert b"longer" in bodies(await pop_some(consumer, exp="tag"))
+
+
+async def test_what_is_acknowledged_or_has_a_newer_handle_is_not_extended_and_does_not_come_back(
+    broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock
+) -> None:
+    await send(client, b"before", b"in the same turn", b"twice")
+    before, together, twice = await pop_some(consumer)
+    assert (await consumer.ack(before)).code == 0
+    assert (await consumer.extend(before, LEASE_MS)).code == ResponseCode.MESSAGE_ILLEGAL
+    settling, handle = broker.state.settling, together.handle
+    settling.ack("LG", T, 0, handle.offset, handle, lambda outcome: None)
+    with pytest.raises(RequestFailed):
+        settling.extend("LG", T, 0, handle.offset, handle, LEASE_MS)
+    newer = await consumer.extended(twice, LEASE_MS)
+    assert (await consumer.extend(twice, LEASE_MS)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert (await consumer.ack(newer)).code == 0
+    clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+    await settled(broker)
+    assert await consumer.pop(T) == []
 
 
 async def test_a_message_that_fails_too_often_is_a_dead_letter(

@@ -163,9 +163,7 @@ class Settling:
                 pop_time=handle.pop_time_ms, invisible_time=left_ms, revive_qid=ORDERED_REVIVE_QUEUE
             ), 0
         key = (topic, group, queue_id, handle.start_offset, handle.pop_time_ms, handle.broker_name)
-        lease = self._genuine(key, [offset])
-        if lease is None or offset not in lease.offsets:
-            raise _unknown(key)
+        self._require_open(key, offset)
         checkpoint = Checkpoint(
             broker_name=handle.broker_name,
             group=group,
@@ -226,6 +224,20 @@ class Settling:
         self._open_leases.settle(lease, bits)
         self._count(statistics.GROUP_ACK_NUMS, statistics.BROKER_ACK_NUMS, topic, group, len(offsets))
         return end
+
+    def _require_open(self, key: LeaseKey, offset: int) -> None:
+        """What is acknowledged, be it in this turn, would come back by a new lease of it; so would what has a newer handle, and twice."""
+        gathered = self.gathered.get(key)
+        lease = gathered.lease if gathered is not None else self._genuine(key, [offset])
+        bits = lease.bits_of([offset]) if lease is not None else 0
+        if lease is None or not bits:
+            raise _unknown(key)
+        if bits & lease.acked or (gathered is not None and offset in gathered.offsets):
+            raise RequestFailed(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"message {offset} of {key[0][:300]}, queue {key[2]}, is acknowledged, or was extended before",
+                hint="show the handle of its last extension",
+            )
 
     def _genuine(self, key: LeaseKey, asked: list[int]) -> Lease | None:
         return self._open_leases.get(key) or self._lease_log.find(key, asked)
