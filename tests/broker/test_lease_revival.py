@@ -243,6 +243,23 @@ async def test_a_timer_message_that_looks_like_a_checkpoint_moves_nobody(tmp_pat
         assert state.offsets.get("G", "T", 0) is None
 
 
+async def test_fewer_revive_queues_lose_no_lease_and_no_ack(tmp_path: Path, clock: MovableClock) -> None:
+    async with running(tmp_path, clock=clock, **QUICK, reviveQueueNum="9") as broker, wire(broker) as client:
+        consumer = LeaseClient(client)
+        await send(client, *(b"%d" % number for number in range(9)))
+        leased = [(await pop_some(consumer, maxMsgNums=1))[0] for _ in range(9)]
+        assert {each.handle.revive_queue for each in leased} == set(range(9))
+    async with running(tmp_path, clock=clock, **QUICK, reviveQueueNum="1") as broker, wire(broker) as client:
+        consumer = LeaseClient(client)
+        assert (await consumer.ack(leased[7])).code == 0
+        assert (await consumer.extend(leased[8], LEASE_MS)).code == 0
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        await settled(broker)
+        came_back = await consumer.pop(T)
+        assert sorted(bodies(came_back)) == [b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"8"]
+        assert {each.handle.revive_queue for each in came_back} == {0}
+
+
 async def test_leases_of_what_is_gone_are_dropped(
     broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock
 ) -> None:

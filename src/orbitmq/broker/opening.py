@@ -353,11 +353,12 @@ class Opener:
         configuration, clock, settings = self._configuration, self._clock, self._configuration.settings
         topics, groups, offsets = known.topics, known.groups, known.offsets
         lease_log = LeaseLog(store, configuration, stats, clock, host)
+        lease_log.look_into(topics.require(lease_log.topic).read_queue_nums)
         open_leases = OpenLeases()
         offsets.until_log_is_safe = lambda: until_durable(store, store.log.end)
         if not settings.is_slave:
             offsets.log_end = lambda: store.log.end
-            restore_positions(store, lease_log, offsets, settings.revive_queue_num)
+            restore_positions(store, lease_log, offsets, lease_log.queues)
         path = store.config.config_path / tables.ORDERS
         ordered = OrderedLeases(JsonFile(self._disk, path, tables.OrderTable), topics, groups, clock)
         popping = Popping(

@@ -257,7 +257,9 @@ class Topics:
             wanted.append((settings.msg_trace_topic_name, 1, _READ_WRITE))
         for topic, queues, perm in wanted:
             self._system.add(topic)
-            if topic not in self._topics:
+            known = self._topics.get(topic)
+            # The revive topic remembers the most queues it ever had: leases may be in each of them.
+            if known is None or (topic == names.revive_topic(cluster) and known.read_queue_nums < queues):
                 self._topics[topic] = TopicConfig(
                     topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm
                 )

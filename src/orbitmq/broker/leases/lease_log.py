@@ -44,6 +44,12 @@ class LeaseLog:
         self._clock = clock
         self.store_host = store_host
         self.topic = names.revive_topic(configuration.settings.broker_cluster_name)
+        self.queues = configuration.settings.revive_queue_num  # in which leases may be
+
+    def look_into(self, queues: int) -> None:
+        """There were more once: leases of then are still in those, or on their way there."""
+        used = (queue_id + 1 for _, queue_id in self._store.queue_ranges(self.topic))
+        self.queues = max(self.queues, queues, *used)
 
     def settle_at(self, store_host: bytes) -> None:
         self.store_host = store_host

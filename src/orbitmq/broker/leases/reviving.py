@@ -156,7 +156,7 @@ class Reviving:
         self._mark: tuple[int, int] | None = (
             None  # what the timer has delivered until when, and where the log ended then
         )
-        self.queues = [self._opened(queue_id) for queue_id in range(configuration.settings.revive_queue_num)]
+        self.queues = [self._opened(queue_id) for queue_id in range(lease_log.queues)]
 
     async def run(self) -> None:
         failing = False

@@ -261,7 +261,7 @@ class Settling:
     def _check_writable(self, revive_queue: int, invisible_ms: int) -> None:
         """What is written of a lease says where it is looked for and when it ends. Nothing is written of an ordered one, which may be
         extended beyond the longest."""
-        if not 0 <= revive_queue < self._configuration.settings.revive_queue_num:
+        if not 0 <= revive_queue < self._lease_log.queues:
             raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, f"there is no revive queue {revive_queue}")
         if not 0 <= invisible_ms <= LONGEST_LEASE_MS:  # it would never be due
             raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, f"no lease lasts {invisible_ms} ms")
