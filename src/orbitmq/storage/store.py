@@ -127,18 +127,10 @@ class Store:
                 self._deletions,
                 self.last_exit,
             )
-            if self.last_exit is not LastExit.CLEAN:
-                self.queues.distrust()
-            if self.recovered.unindexed_from_ms is not None:
-                # Until the next sync only older entries are safe, whatever the checkpoint of another run said.
-                known_until_ms = self.recovered.unindexed_from_ms - 1
-                self.checkpoint.queues_synced_ms = min(self.checkpoint.queues_synced_ms, known_until_ms)
-                self._checkpoint_file.save(self.checkpoint)
+            self._vouch_for_known_entries()
             self._log_flusher = LogFlusher(self.log, config, self.checkpoint, self.health, self._flushed, threads)
             if self.last_exit is not LastExit.CLEAN:
-                # What a killed process left may be in the page cache only. It is served, so it must be safe.
-                self._log_flusher.flushed = self.log.start
-                self._log_flusher.flush()
+                self._make_safe_what_a_kill_left()
             mark_running(self.disk, config.directory)
             undo.pop_all()
         self.reader = QueueReader(self.log, self.queues, self._extensions, config, _physical_memory_bytes())
@@ -543,6 +535,19 @@ class Store:
         if self.checkpoint.index_synced_ms > kept_until_ms:
             self.checkpoint.index_synced_ms = kept_until_ms
             self._checkpoint_file.save(self.checkpoint)
+
+    def _vouch_for_known_entries(self) -> None:
+        """Until the next sync only entries that recovery found are safe, whatever the checkpoint of another run said."""
+        if self.recovered.unindexed_from_ms is not None:
+            known_until_ms = self.recovered.unindexed_from_ms - 1
+            self.checkpoint.queues_synced_ms = min(self.checkpoint.queues_synced_ms, known_until_ms)
+            self._checkpoint_file.save(self.checkpoint)
+
+    def _make_safe_what_a_kill_left(self) -> None:
+        """It may be in the page cache only. It is served, so the log is flushed now, and the queues with the next thorough sync."""
+        self.queues.distrust()
+        self._log_flusher.flushed = self.log.start
+        self._log_flusher.flush()
 
     def _open_keys(self) -> KeyIndex:
         trusted_until_ms = self.checkpoint.index_synced_ms if self.last_exit is LastExit.CRASHED else None
