@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from random import Random
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from orbitmq.storage.lock import LastExit
 from orbitmq.storage.queue_index import NOWHERE, QueueIndex
 from orbitmq.storage.queue_table import QueueTable
 from orbitmq.storage.reader import StoreReader
+from orbitmq.storage.segmented_log import segment_name
 from orbitmq.storage.verification import verify
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.store_kit import BORN_AT_MS, BORN_HOST, bodies, open_store, put, small_config
@@ -30,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("loops")
 OLD = [b"old %d" % number for number in range(13)]  # more than a file of a queue holds
 NEW = [b"new %d" % number for number in range(3)]
 FILES: dict[str, Any] = {"segment_bytes": 1 << 16}
+BODY_AT = 88  # in a record
 
 
 @pytest.fixture(params=list(LastExit))
@@ -123,6 +126,58 @@ def test_the_log_alone_says_which_messages_are_those_of_the_topic_made_again(
     store.close()
 
 
+def damage_first_of_new(store: Store, at: int) -> None:
+    offset = dict(store._deletions.log_offsets)["T"] + at
+    path = store.config.commit_log_path / segment_name(0)
+    path.write_bytes(path.read_bytes()[:offset] + b"\x7f\x7f" + path.read_bytes()[offset + 2 :])
+
+
+def make_safe(store: Store) -> None:
+    """Later messages were flushed, too: so what comes before the last of them is known to have been on the disk."""
+    for _ in range(2):
+        store.clock.advance(ms=1000)  # type: ignore[attr-defined]
+        put(store, "U", body=b"later")
+    store.flush()
+
+
+@pytest.mark.parametrize("at", [0, BODY_AT], ids=["its size", "its body"])
+def test_no_deleted_message_takes_the_number_of_a_damaged_one(tmp_path: Path, last_exit: LastExit, at: int) -> None:
+    store = delete_and_make_again(tmp_path)
+    make_safe(store)
+    leave(store, last_exit)
+    damage_first_of_new(store, at)
+    shutil.rmtree(tmp_path / "consumequeue")
+    store = open_again(tmp_path, last_exit)
+    assert len(store.recovered.damages) == 1
+    assert store.queue_range("T", 0) == (1, 3)
+    assert bodies(store) == bodies(store, offset=0) == NEW[1:]
+    assert send(store, b"next") == [3]
+    store.close()
+
+
+@pytest.mark.parametrize("at", [0, BODY_AT], ids=["its size", "its body"])
+def test_a_topic_made_again_keeps_the_number_of_its_only_message_though_that_is_damaged(
+    tmp_path: Path, last_exit: LastExit, at: int
+) -> None:
+    store = open_store(tmp_path, **FILES)
+    send(store, *OLD)
+    store.flush()
+    store.delete_topic("T")
+    assert send(store, NEW[0]) == [0]
+    make_safe(store)
+    leave(store, last_exit)
+    damage_first_of_new(store, at)
+    for _ in range(3):
+        store = open_again(tmp_path, last_exit)
+        assert bodies(store) == []
+        assert store.queue_range("T", 0).max_offset == 1
+        leave(store, last_exit)
+    store = open_again(tmp_path, last_exit)
+    assert send(store, NEW[1]) == [1]
+    assert bodies(store) == [NEW[1]]
+    store.close()
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_power_cut_mixes_nothing_of_both(tmp_path: Path, seed: int) -> None:
     disk = FaultyDisk(tmp_path)
@@ -157,6 +212,29 @@ def test_inner_batches_of_a_topic_made_again_are_those_that_are_read(tmp_path: P
     assert store.queue_range("B", 0) == (0, 12)
     assert bodies(store, "B") == NEW
     assert send_batch(store, b"next") == 12
+    store.close()
+
+
+def test_an_inner_batch_behind_a_damaged_one_is_entered_after_every_start(tmp_path: Path) -> None:
+    kind: dict[str, Any] = {"is_batch_topic": lambda topic: topic == "B"}
+    store = open_store(tmp_path, **FILES, **kind)
+    properties = encode_properties({"INNER_NUM": "4"})
+    flags = INNER_BATCH | NEED_UNWRAP
+    first = store.append("B", 0, OLD[0], properties, BORN_AT_MS, BORN_HOST, 0, flags)
+    second = store.append("B", 0, OLD[1], properties, BORN_AT_MS, BORN_HOST, 0, flags)
+    put(store, "U", body=b"other")
+    store.close()
+    path = tmp_path / "commitlog" / segment_name(0)
+    path.write_bytes(path.read_bytes().replace(OLD[1], b"x" * len(OLD[1])))
+    for _ in range(2):
+        store = open_again(tmp_path, LastExit.CLEAN, **kind)
+        assert [damage.start for damage in store.recovered.damages] == [second.commit_log_offset]
+        assert bodies(store, "B") == [OLD[0]]
+        store.close()
+    store = open_again(tmp_path, LastExit.CLEAN, **kind)
+    third = store.append("B", 0, OLD[2], properties, BORN_AT_MS, BORN_HOST, 0, flags)
+    assert (first.queue_offset, second.queue_offset, third.queue_offset) == (0, 4, 8)
+    assert bodies(store, "B", offset=8) == [OLD[2]]
     store.close()
 
 
@@ -217,7 +295,8 @@ def test_a_slave_serves_the_messages_of_the_topic_made_again_and_goes_on_with_th
     heir.close()
 
 
-def test_what_a_slave_copies_to_where_its_log_was_cut_was_not_deleted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("copied", [NEW, []], ids=["with more", "with nothing more"])
+def test_what_a_slave_copies_to_where_its_log_was_cut_was_not_deleted(tmp_path: Path, copied: list[bytes]) -> None:
     """It was a master, and deleted a topic; its successor never had the end of its log."""
     former = open_store(tmp_path / "former", **FILES)
     send(former, OLD[0])
@@ -227,14 +306,14 @@ def test_what_a_slave_copies_to_where_its_log_was_cut_was_not_deleted(tmp_path: 
     assert former.log.end == dict(former._deletions.log_offsets)["T"]
     former.close()
     heir = open_store(tmp_path / "heir", **FILES)
-    send(heir, OLD[0], *NEW)
+    send(heir, OLD[0], *copied)
     former = open_store(tmp_path / "former", **FILES)
     former.follow().cut(shared)
     copy(heir, former)
     heir.close()
     former.abandon()
     former = open_store(tmp_path / "former", **FILES)
-    assert bodies(former) == [OLD[0], *NEW], "as its successor, which has deleted nothing"
+    assert bodies(former) == [OLD[0], *copied], "as its successor, which has deleted nothing"
     former.close()
 
 
@@ -247,6 +326,8 @@ def test_a_deletion_is_forgotten_once_the_log_has_nothing_of_it(tmp_path: Path) 
     assert deletions.Deletions(LocalDisk(), tmp_path).log_offsets == {"U": 900, "V": 1000}
     noted.log_was_cut(950)
     assert deletions.Deletions(LocalDisk(), tmp_path).log_offsets == {"U": 900, "V": 950}
+    noted.another_log_follows(940)
+    assert deletions.Deletions(LocalDisk(), tmp_path).log_offsets == {"U": 900}
     noted.log_was_cut(0)
     assert deletions.Deletions(LocalDisk(), tmp_path).log_offsets == {}
 

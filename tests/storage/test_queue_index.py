@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orbitmq.errors import StoreCorrupt, StoreFull
+from orbitmq.storage.batch_queue_index import BatchQueueIndex
 from orbitmq.storage.entry_log import EntryFiles, EntryLog, load_entry_files
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.open_files import PAGE_BYTES, PlainFile
@@ -234,6 +235,38 @@ def test_files_that_lead_to_nothing_are_removed_but_never_the_last(tmp_path: Pat
     fill(queue, 1, 25)
     again = reloaded(tmp_path)
     assert (again.log.first, again.next_offset) == (20, 25)
+
+
+def test_a_file_whose_last_entry_leads_nowhere_stays_while_others_of_it_lead_somewhere(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    queue = new_queue(table)
+    fill(queue, 25)
+    write(table)
+    table.lead_nowhere(9 * RECORD, 10 * RECORD)
+    assert table.delete_below(5 * RECORD) == 0
+    assert (queue.min_offset, queue.log.first) == (5, 0)
+    assert table.delete_below(9 * RECORD) == 1
+    assert (queue.min_offset, queue.log.first) == (10, 10)
+
+
+def test_a_batch_queue_finds_its_place_in_the_log_beside_entries_that_lead_nowhere(tmp_path: Path) -> None:
+    table = QueueTable(LocalDisk(), small_config(tmp_path), lambda _topic: True)
+    queue = table.open("T", 0)
+    assert isinstance(queue, BatchQueueIndex)
+    for number in range(25):
+        assert queue.put(4 * number, (number + 1) * RECORD, RECORD, 0, 0, 4)
+    write(table)
+    for damaged in (9, 12):  # the last of a file, and where the search begins
+        table.lead_nowhere((damaged + 1) * RECORD, (damaged + 2) * RECORD)
+    table.correct_min(RECORD // 2)
+    assert queue.min_offset == 0
+    assert table.delete_below(6 * RECORD) == 0
+    assert (queue.min_offset, queue.log.first) == (20, 0)
+    assert list(queue.offsets_from(11 * RECORD)) == [[n * RECORD for n in range(11, 26) if n != 13]]
+    assert table.delete_below(11 * RECORD) == 1
+    assert queue.log.first == PER_FILE
+    queue.truncate(20 * RECORD)
+    assert (queue.next_offset, queue.max_physical) == (4 * 19, 20 * RECORD)
 
 
 def test_entries_of_damaged_records_are_made_to_lead_nowhere(tmp_path: Path) -> None:

@@ -211,6 +211,33 @@ def test_damage_is_stepped_over_also_when_the_queues_are_rebuilt(tmp_path: Path)
     store.close()
 
 
+@pytest.mark.parametrize("at", [0, 100])
+def test_the_number_of_a_damaged_last_message_is_kept_however_often_the_store_starts(
+    tmp_path: Path, last_exit: str, at: int
+) -> None:
+    def leave(store: Store) -> None:
+        (store.close if last_exit == "clean" else store.abandon)()
+        if last_exit == "crashed":
+            (tmp_path / "abort").write_text("1\nanother boot\n")
+
+    store = open_store(tmp_path)
+    appended = [put(store, body=body(number)) for number in range(3)]
+    for _ in range(2):
+        store.clock.advance(ms=1000)  # type: ignore[attr-defined]
+        put(store, "U")
+    store.flush()
+    leave(store)
+    patch(tmp_path, appended[-1].commit_log_offset + at, b"\x7f\x7f\x7f\x7f")
+    for _ in range(3):
+        store = open_store(tmp_path)
+        assert len(store.recovered.damages) == 1
+        assert store.queue_range("T", 0).max_offset == 3
+        leave(store)
+    store = open_store(tmp_path)
+    assert put(store).queue_offset == 3
+    store.close()
+
+
 def test_a_missing_middle_file_costs_only_its_own_messages(tmp_path: Path, last_exit: str) -> None:
     appended = leave(tmp_path, last_exit)
     (tmp_path / "commitlog" / segment_name(SEGMENT)).unlink()

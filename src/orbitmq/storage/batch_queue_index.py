@@ -89,9 +89,9 @@ class BatchQueueIndex:
 
     def offsets_from(self, physical: int) -> Iterator[list[int]]:
         """The log offsets that entries lead to, from `physical` on, some at a time."""
-        first = self.search(lambda entry: entry.physical < physical)
-        if first < self.log.next:
-            yield [self._entry(number).physical for number in range(first, self.log.next)]
+        entries = map(self._entry, range(self._first_behind(physical), self.log.next))
+        if found := [entry.physical for entry in entries if entry.size != NOWHERE_SIZE]:
+            yield found
 
     def last_record(self) -> tuple[int, int] | None:
         """Commit-log offset and size of the record the last entry leads to; None if it leads nowhere."""
@@ -116,14 +116,12 @@ class BatchQueueIndex:
 
     def lead_nowhere(self, start: int, end: int) -> None:
         """Let the entries of records in [start, end) of the log lead to no byte at all: size 0x7FFFFFFF at offset 0."""
-        number = self.search(lambda entry: entry.physical < start)
-        while number < self.log.next:
+        for number in range(self._first_behind(start), self.log.next):
             entry = self._entry(number)
             if entry.physical >= end:
                 break
             nowhere = ENTRY.pack(0, NOWHERE_SIZE, 0, entry.stored_at_ms, entry.base, entry.messages, _NOT_COMPACTED, 0)
             self.log.overwrite(number, nowhere)
-            number += 1
 
     def base_of(self, number: int) -> int:
         """The queue offset of the first message of an entry; behind the last entry, the next offset."""
@@ -143,24 +141,15 @@ class BatchQueueIndex:
 
     def truncate(self, physical: int) -> None:
         if self.max_physical > physical:
-            self.log.cut(self.search(lambda entry: entry.physical < physical))
+            self.log.cut(self._first_behind(physical))
             self._find_ends()
 
     def correct_min(self, log_start: int) -> None:
-        number = self.search(lambda entry: entry.physical < log_start)
-        self.min_offset = self.base_of(number)
+        self.min_offset = self.base_of(self._next_real(self._first_behind(log_start)))
 
     def delete_below(self, log_start: int) -> int:
-        count = 0
-        files = self.log.files
-        while len(files.starts) > 1:
-            last_of_file = self.log.first + self.log.per_file - 1
-            if last_of_file >= self.log.written or self._entry(last_of_file).physical >= log_start:
-                break
-            files.drop(files.starts[0])
-            count += 1
         self.correct_min(log_start)
-        return count
+        return self.log.drop_files_below(self._next_real(self._first_behind(log_start)))
 
     def search(self, before: Callable[[BatchEntry], bool]) -> int:
         """The number of the first entry for which `before` is false; entries must be sorted by it."""
@@ -173,6 +162,27 @@ class BatchQueueIndex:
                 high = middle
         return low
 
+    def _first_behind(self, physical: int) -> int:
+        """The number of the first entry that leads to log offset `physical` or further.
+
+        Entries that lead nowhere stand for the next one that leads somewhere.
+        """
+        low, high = self.log.first, self.log.next
+        while low < high:
+            middle = (low + high) // 2
+            probe = self._next_real(middle)
+            if probe < high and self._entry(probe).physical < physical:
+                low = probe + 1
+            else:
+                high = middle
+        return low
+
+    def _next_real(self, number: int) -> int:
+        """The first entry from `number` on that leads somewhere; behind the last one if there is none."""
+        while number < self.log.next and self._entry(number).size == NOWHERE_SIZE:
+            number += 1
+        return number
+
     def _number_of(self, offset: int) -> int:
         """The number of the entry that holds message `offset`, or of the next one."""
         return self.search(lambda entry: entry.base + entry.messages <= offset)
@@ -184,9 +194,13 @@ class BatchQueueIndex:
         self.max_physical = -1
         if self.log.next > self.log.first:
             last = self._entry(self.log.next - 1)
-            self.max_physical = last.physical + last.size
             self.next_offset = last.base + last.messages
             self.min_offset = self._entry(self.log.first).base
+            for number in range(self.log.next - 1, self.log.first - 1, -1):
+                entry = self._entry(number)
+                if entry.size != NOWHERE_SIZE:
+                    self.max_physical = entry.physical + entry.size
+                    break
         else:
             self.next_offset = self.min_offset = 0
 

@@ -49,6 +49,11 @@ class Deletions:
         if any(offset > end for offset in self.log_offsets.values()):
             self._save({name: min(offset, end) for name, offset in self.log_offsets.items() if end > 0})
 
+    def another_log_follows(self, end: int) -> None:
+        """As `log_was_cut`, by a slave whose master has something else there: it knows of no deletion behind `end`."""
+        if any(offset > end for offset in self.log_offsets.values()):
+            self._save({name: offset for name, offset in self.log_offsets.items() if offset <= end})
+
     def _save(self, log_offsets: dict[str, int]) -> None:
         self._table = DeletedTable(log_offsets=log_offsets, unknown=self._table.unknown)
         self._file.save(self._table)

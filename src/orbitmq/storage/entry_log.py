@@ -251,6 +251,14 @@ class EntryLog:
                 low, high = max(first, number), min(first + self.per_file, end)
                 self.files.write(low * self.entry_bytes, bytes((high - low) * self.entry_bytes))
 
+    def drop_files_below(self, number: int) -> int:
+        """Remove leading files that hold no entry from `number` on, never the last; how many went."""
+        count = 0
+        while len(self.files.starts) > 1 and self.first + self.per_file <= min(number, self.written):
+            self.files.drop(self.files.starts[0])
+            count += 1
+        return count
+
     def first_leading_to(self, physical: int) -> int:
         """Of the entries that a crash may have damaged, the first that leads to log offset `physical` or further, or back.
 

@@ -245,6 +245,16 @@ class Indexer:
             self._look_up(entry)
         self.enter_waiting_keys()
 
+    def index_deleted(self, batch: list[LogEntry]) -> None:
+        """Records of topics that were deleted: their keys, and light queues, which are topics of their own."""
+        with self._queues.lock:
+            for entry in batch:
+                code = self._look_up(entry)
+                if self._config.light_queues and _names_light_queues(entry):
+                    self._queues.touched(self._put_light(entry, code))
+        self.indexed_to = _end(batch[-1])
+        self.last_stored_at_ms = batch[-1][5]
+
     def _wake(self, touched: Iterable[AnyQueue]) -> None:
         if self.on_arrival is not None:
             for queue in touched:
@@ -320,7 +330,7 @@ class Indexer:
                 kept = self._extended(run.queue, stored_at_ms, properties, code)
             run.places.append((offset, size, kept))
             run.next = queue_offset + 1
-            if light_queues and _MULTI_QUEUE_OFFSET in properties and may_multi_dispatch(queue[0]):
+            if light_queues and _names_light_queues(entry):
                 for begun in runs.values():
                     begun.enter()  # a light queue may be among them
                 touched.update(dict.fromkeys(self._put_light(entry, code)))
@@ -432,6 +442,11 @@ class Indexer:
                     queue.put(number, offset, size, code)
                     touched.append(queue)
         return touched
+
+
+def _names_light_queues(entry: LogEntry) -> bool:
+    (topic, _), _, _, _, sys_flag, _, properties = entry
+    return _MULTI_QUEUE_OFFSET in properties and may_multi_dispatch(topic) and not sys_flag & NO_QUEUE_ENTRY
 
 
 def _end(entry: LogEntry | BatchEntry) -> int:

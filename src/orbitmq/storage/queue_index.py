@@ -170,15 +170,11 @@ class QueueIndex:
 
     def lead_nowhere(self, start: int, end: int) -> None:
         """Blank the entries of records in [start, end) of the log: those bytes are damaged."""
-        offset = self.search(lambda physical, _size: physical < start)
+        offset = self._next_real(self.search(lambda physical, _size: physical < start))
         self._min_physical = -1
-        while offset < self.next_offset:
-            physical, size, _ = self.entry(offset)
-            if size != NOWHERE_SIZE:
-                if physical >= end:
-                    break
-                self.log.overwrite(offset, NOWHERE)
-            offset += 1
+        while offset < self.next_offset and self.entry(offset)[0] < end:
+            self.log.overwrite(offset, NOWHERE)
+            offset = self._next_real(offset + 1)
 
     def load(self, *, trust: bool) -> None:
         """Find the last entry on disk; `trust` after a clean stop."""
@@ -213,6 +209,8 @@ class QueueIndex:
         """Forget entries whose record begins at or after `physical`: the log was cut there."""
         if self.is_distrusted:
             keep = self.log.first_leading_to(physical)
+            if keep == self.next_offset:
+                return  # numbers at the end that are kept for damaged records are kept
         elif self.max_physical <= physical:
             return
         else:
@@ -236,17 +234,8 @@ class QueueIndex:
 
     def delete_below(self, log_start: int) -> int:
         """Remove leading files that lead to nothing at or after `log_start`, never the last; how many went."""
-        count = 0
-        files = self.log.files
-        while len(files.starts) > 1:
-            last_of_file = self.log.first + self.log.per_file - 1
-            physical, size, _ = self.entry(last_of_file)
-            if last_of_file >= self.log.written or (physical >= log_start and size != NOWHERE_SIZE):
-                break
-            files.drop(files.starts[0])
-            count += 1
         self.correct_min(log_start)
-        return count
+        return self.log.drop_files_below(self.min_offset)
 
     def search(self, before: Callable[[int, int], bool], low: int | None = None) -> int:
         """The first number for whose entry `before(physical, size)` is false; entries must be sorted by it.

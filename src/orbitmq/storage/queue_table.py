@@ -228,6 +228,16 @@ class QueueTable:
                 queue.lead_nowhere(start, end)
                 self._changed_in_place(queue)
 
+    def keep_numbers(self, queues: Iterable[tuple[AnyQueue, int]]) -> None:
+        """Let each queue give out no number below its own again, though nothing in the log has them: so they are written now."""
+        kept = dict(queues)
+        for queue, next_offset in kept.items():
+            queue.keep_numbers_to(next_offset)
+        if kept:
+            with self.lock:
+                self.touched(kept)
+            self.write_out()
+
     def correct_min(self, log_start: int) -> None:
         with self.lock:
             for queue in self.queues.values():
@@ -241,13 +251,24 @@ class QueueTable:
                 count += queue.delete_below(log_start)
         return count
 
-    def delete_topic(self, topic: str, *, before: int | None = None) -> int:
-        """Remove all queues of a topic, or those that lead to nothing behind log offset `before`; how many there were."""
-        keys = [
-            key
-            for key, queue in self.queues.items()
-            if key[0] == topic and (before is None or queue.max_physical <= before)
-        ]
+    def delete_topic(self, topic: str) -> int:
+        """Remove all queues of a topic; how many there were."""
+        return self._remove(topic, [key for key in self.queues if key[0] == topic])
+
+    def keep_deleted(self, topic: str, log_offset: int) -> None:
+        """The topic was deleted when the log ended at `log_offset`: what the log has brought back of it goes again.
+
+        A queue with messages of the topic made again stays, and the numbers that deleted ones have in it lead nowhere: theirs are damaged.
+        """
+        own = {key: queue for key, queue in self.queues.items() if key[0] == topic}
+        self._remove(topic, [key for key, queue in own.items() if _leads_only_to_before(queue, log_offset)])
+        with self._files_lock, self.lock:
+            for queue in own.values():
+                if self.queues.get((topic, queue.queue_id)) is queue:
+                    queue.lead_nowhere(0, log_offset)
+                    self._changed_in_place(queue)
+
+    def _remove(self, topic: str, keys: list[tuple[str, int]]) -> int:
         for key in keys:
             with self._files_lock, self.lock:
                 queue = self.queues.pop(key)
@@ -323,3 +344,8 @@ class QueueTable:
                 queue = kind(topic.name, int(directory.name), files, self._make_room)
                 queue.load(trust=trust)
                 self.queues[(topic.name, int(directory.name))] = queue
+
+
+def _leads_only_to_before(queue: AnyQueue, log_offset: int) -> bool:
+    """Not one that leads nowhere but has given out numbers: those are of damaged records, wherever they were."""
+    return queue.max_physical <= log_offset and (queue.max_physical >= 0 or queue.next_offset == 0)

@@ -15,7 +15,7 @@ Java: DefaultMessageStore.recover, CommitLog.recoverNormally, recoverAbnormally
 from __future__ import annotations
 
 import logging
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import MessageError, StorageError
@@ -28,6 +28,7 @@ from orbitmq.storage.log_walk import EndOfFile, NoRecord, Run, walk_runs
 from orbitmq.storage.open_files import PAGE_BYTES, clear_pages
 
 if TYPE_CHECKING:
+    from orbitmq.message.log_entry import LogEntry
     from orbitmq.storage.checkpoint import Checkpoint
     from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.config import StorageConfig
@@ -91,7 +92,7 @@ def recover(
     if exit_ is LastExit.CRASHED:
         queues.distrust_from(log.files.segments[first].start)
     recovered = _walk(
-        config, log, queues, indexer, first, keyed_to, unsynced_from_ms, trust=exit_ is not LastExit.CRASHED
+        config, log, queues, indexer, deletions, first, keyed_to, unsynced_from_ms, trust=exit_ is not LastExit.CRASHED
     )
     indexer.enter_waiting_keys()
     for damage in recovered.damages:
@@ -102,13 +103,13 @@ def recover(
     queues.truncate(recovered.end)
     queues.trust()
     deletions.log_was_cut(recovered.end)
-    for topic, offset in deletions.log_offsets.items():
-        queues.delete_topic(topic, before=offset)
     for damage in recovered.damages:
         queues.lead_nowhere(damage.start, damage.end)
-        for queue, next_offset, physical in dropped:
-            if damage.start <= physical < damage.end:
-                queue.keep_numbers_to(next_offset)  # it was the record that is broken, not the entry
+        # Of these it was the record that is broken, not the entry.
+        broken = [lost for lost in dropped if damage.start <= lost.physical < damage.end]
+        queues.keep_numbers((lost.queue, lost.next_offset) for lost in broken)
+    for topic, offset in deletions.log_offsets.items():
+        queues.keep_deleted(topic, offset)
     queues.sync_changes()
     indexer.forget_keys(recovered.end)
     queues.correct_min(log.start)
@@ -173,6 +174,7 @@ def _walk(
     log: CommitLog,
     queues: QueueTable,
     indexer: Indexer,
+    deletions: Deletions,
     first: int,
     keyed_to: int,
     unsynced_from_ms: int | None,
@@ -212,7 +214,7 @@ def _walk(
             if end > keyed_to or not indexed.issuperset([base + position for position in found.positions]):
                 fresh = [at for at in found.positions if base + at not in indexed or base + at >= keyed_to]
                 batch = entries_at(memory, fresh, base)
-                indexer.index(batch)
+                _enter(indexer, deletions, batch)
                 if batch and unindexed_from_ms is None:
                     unindexed_from_ms = batch[0][5]
             if is_torn:
@@ -222,6 +224,16 @@ def _walk(
         indexer.last_stored_at_ms = stored_at_ms(last.segment.memory, last.positions[-1])
         last_record = last.segment.start + last.positions[-1]
     return Recovered(end, records, [damage for damage in damages if damage.start < end], unindexed_from_ms, last_record)
+
+
+def _enter(indexer: Indexer, deletions: Deletions, batch: list[LogEntry]) -> None:
+    """Those of deleted topics into no queue: there they would take the numbers of damaged ones of topics made again."""
+    deleted = deletions.log_offsets
+    for was_deleted, run in groupby(batch, lambda entry: entry[1] < deleted.get(entry[0][0], 0)):
+        if was_deleted:
+            indexer.index_deleted(list(run))
+        else:
+            indexer.index(list(run))
 
 
 def _without_torn(run: Run, unsynced_from_ms: int) -> Run:

@@ -154,7 +154,7 @@ class Replica:
         log = self._log
         if keep_in is not None:
             self._keep(end, keep_in)
-        self._deletions.log_was_cut(end)
+        self._deletions.another_log_follows(end)
         with self._flusher.cutting_back(end):
             clear_behind(log, end)
             log.place_end(end)
