@@ -86,6 +86,21 @@ async def test_a_slave_and_the_master_that_it_becomes_have_the_messages_of_a_top
         await client.close()
 
 
+async def test_a_slave_removes_no_queues_of_topics_that_it_may_not_have_heard_of_yet(tmp_path: Path) -> None:
+    async with group_of_brokers(tmp_path) as group:
+        master = await group.master()
+        slave = await group.slave()
+        client, asking = wire(master), wire(slave)
+        await send(client, NEW)
+        await copied(master, slave)
+        await slave.state.topics.delete(["T"])  # as before the master's table comes
+        answer = await asking.ask(RequestCode.CLEAN_UNUSED_TOPIC)
+        assert (answer.code, "nothing was removed" in (answer.remark or "")) == (0, True)
+        assert slave.state.store.queue_range("T", 0) == (0, len(NEW))
+        await asking.close()
+        await client.close()
+
+
 @pytest.mark.parametrize("is_late", [False, True], ids=["hears of it first", "has its messages first"])
 async def test_a_slave_forgets_what_it_compacted_of_a_topic_that_is_made_again(tmp_path: Path, is_late: bool) -> None:
     async with group_of_brokers(tmp_path) as group:

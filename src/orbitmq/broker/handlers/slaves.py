@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.bodies.admin import HaClientStatus, HaConnection, HaStatus
 from orbitmq.protocol.codes import RequestCode, ResponseCode
-from orbitmq.protocol.command import Command, ok
+from orbitmq.protocol.command import Command, answer, ok
 from orbitmq.protocol.headers.admin import HaAddresses, MasterFlushOffset
 from orbitmq.transport.address import parse_address
 
@@ -101,6 +101,7 @@ def refusals(configuration: BrokerConfiguration) -> dict[int, Handler]:
     table: dict[int, Handler] = dict.fromkeys(_WRITES, to_the_master)
     table |= dict.fromkeys(_CHANGES, change)
     table[RequestCode.END_TRANSACTION] = end
+    table[RequestCode.CLEAN_UNUSED_TOPIC] = _remove_nothing
     if not configuration.settings.slave_read_enable:
         read = RequestFailed(
             ResponseCode.SYSTEM_BUSY,
@@ -159,6 +160,14 @@ def guarded_express(copying: Copying, pull: ExpressHandler) -> ExpressHandler:
 async def _refuse(refusal: RequestFailed, request: Command, connection: Connection) -> Command:
     # A new one each time: an exception that is raised again keeps every frame it passed through.
     raise RequestFailed(ResponseCode(refusal.code), refusal.message, hint=refusal.hint)
+
+
+async def _remove_nothing(request: Command, connection: Connection) -> Command:
+    """A topic that is unknown here may be a new one of the master's: its messages come before its name does.
+
+    No refusal: tools ask every broker of a cluster, and would stop at the first slave.
+    """
+    return answer(ResponseCode.SUCCESS, "the topics of a slave are its master's: nothing was removed here")
 
 
 async def members_changed(acting: ActingMaster | None, request: Command, connection: Connection) -> Command:
