@@ -22,7 +22,8 @@ Made from the code by `make docs`. `orbitmq broker --explain 'flush*'` and `orbi
 
 A server reads a file of `key=value` lines, Apache's keys (`orbitmq broker -c broker.conf`, `orbitmq nameserver -c
 namesrv.properties`); `--set key=value` wins over the file. `-p` prints every setting in force. A key that is none is named in the
-log, with the nearest that is one; a value that cannot be keeps the server from starting.
+log, with the nearest that is one. A value that cannot be keeps the server from starting; but a number of Apache's in the file that is
+out of bounds is brought into them, and the log names both (not ports, ids and sizes of files).
 
 **Changed** says whether `orbitmq broker config BROKER key=value` (or `mqadmin updateBrokerConfig`, `updateNamesrvConfig`) may change
 it while the server runs, and when that counts. What is changed so is saved in the file.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import logging
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -23,13 +24,15 @@ from orbitmq.settings_reference import read_explanations
 from orbitmq.transport.tls import ClientAuth, ClientTlsSettings, TlsMode, TlsSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 _TLS_PREFIX: Final = "tls."
+_OUR_PREFIX: Final = "orbitmq."
+_NUMBER: Final = re.compile(r"-?[0-9]{1,30}")
 
 # Both servers have them, in the same file; never shown to anyone, nor changed from afar.
 TLS_EXPLAINED: Final = read_explanations("""
@@ -61,13 +64,16 @@ class Configuration(Generic[S]):
         without_effect: Mapping[str, str] | None = None,
         tls: TlsSettings | None = None,
         secrets: frozenset[str] = frozenset(),
+        adjusted: Sequence[str] = (),
     ) -> None:
-        """`without_effect`: settings of Apache's that mean nothing here but are shown as they were given."""
+        """`without_effect`: settings of Apache's that mean nothing here but are shown as they were given; `adjusted`: what of the file
+        is not used as it stands there, in sentences for the log."""
         self.settings = settings
         self.file = file
         self.unknown = dict(unknown or {})
         self.without_effect = dict(without_effect or {})
         self.tls = tls or TlsSettings()
+        self.adjusted = tuple(adjusted)
         self.generation = 0
         self.when_changed: list[Callable[[], None]] = []  # called after each change
         self.changing = asyncio.Lock()  # held from `changed` to `apply`, or one of two changes would be lost
@@ -178,6 +184,31 @@ def read_settings(kind: type[S], properties: Mapping[str, str]) -> tuple[S, dict
     tls = {key: value for key, value in properties.items() if key.startswith(_TLS_PREFIX)}
     unknown = {key: value for key, value in properties.items() if key not in known and key not in tls}
     return _convert(kind, known), unknown, _tls_settings(tls)
+
+
+def fit_numbers(
+    kind: type[msgspec.Struct],
+    ranges: Iterable[tuple[str, int, int]],
+    properties: Mapping[str, str],
+    kept: frozenset[str],
+) -> tuple[dict[str, str], list[str]]:
+    """What a file says with its numbers brought into their ranges, and a sentence about each that was not in its own.
+
+    Apache's servers take any number, and a file that they start with shall do here. Left as they are: those `kept`, and our own settings.
+    """
+    java_names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
+    fitted = dict(properties)
+    adjusted: list[str] = []
+    for name, least, most in ranges:
+        key = java_names[name]
+        given = properties.get(key, "")
+        if key in kept or key.startswith(_OUR_PREFIX) or _NUMBER.fullmatch(given) is None:
+            continue
+        used = min(max(int(given), least), most)
+        if used != int(given):
+            fitted[key] = str(used)
+            adjusted.append(f"{key}={given} is out of range, from {least} to {most}: {used} is used")
+    return fitted, adjusted
 
 
 def known_keys(kind: type[msgspec.Struct]) -> frozenset[str]:

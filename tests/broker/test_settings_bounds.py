@@ -82,7 +82,7 @@ def _bad_values() -> dict[str, list[str]]:
         **numbers,
         **choices,
         "messageDelayLevel": ["", "0", "9" * 30 + "d", "9" * 5000 + "s", "3651d", "1s " * 1001, "1s -5s"],
-        "deleteWhen": ["24", "04;99"],
+        "deleteWhen": ["25", "04;99", "-1", "9" * 5000],
         "namesrvAddr": ["nowhere", "a:b", "a:70000", "a:" + "9" * 5000],
         "brokerIP1": ["broker.local", "1.2.3.4.5", "x" * 5000],
         "brokerIP2": ["a b", "x" * 5000],
@@ -135,6 +135,58 @@ async def test_with_every_setting_at_its_end_the_broker_starts_again_and_stores(
             assert (await client.send("T", body)).code == 0
             wanted.append(body)
             assert await client.bodies("T") == wanted
+
+
+# Apache's broker starts with all of them.
+OUT_OF_BOUNDS: Final = {
+    "maxTransferBytesOnMessageInMemory": ("67108864", "15728640"),
+    "maxIndexNum": ("60000000", "50000000"),
+    "osPageCacheBusyTimeOutMills": ("-1", "0"),
+    "deleteWhen": ("04;99", "04;24"),
+}
+
+
+def _file(tmp_path: Path, **lines: str) -> Path:
+    file = tmp_path / "broker.conf"
+    settings = texts(configuration(tmp_path / "store").settings) | lines
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return file
+
+
+async def test_what_is_out_of_bounds_in_a_file_is_brought_into_them_and_said_once(tmp_path: Path) -> None:
+    file = _file(tmp_path, **{key: given for key, (given, _) in OUT_OF_BOUNDS.items()})
+    loaded = load(file)
+    for key, (value, used) in OUT_OF_BOUNDS.items():
+        assert texts(loaded.settings)[key] == used
+        (sentence,) = (sentence for sentence in loaded.adjusted if key in sentence)
+        assert f"{key}={value} " in sentence
+        assert f": {used} is used" in sentence
+    assert len(loaded.adjusted) == len(OUT_OF_BOUNDS)
+    async with Broker(loaded) as broker, wire(broker) as client:
+        answer = await client.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"maxIndexNum=60000000")
+        assert answer.code == ResponseCode.INVALID_PARAMETER, "whoever is there to read the answer is told"
+        assert (await client.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=50")).code == 0
+    assert load(file).adjusted == ()
+
+
+@pytest.mark.parametrize("value", ["-1", "9" * 18])
+@pytest.mark.parametrize("key", ["listenPort", "brokerId", "mappedFileSizeCommitLog", "orbitmq.topicsCreatedPerMinute"])
+def test_who_a_broker_is_and_how_its_store_was_written_is_not_guessed(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}={value} is out of range"):
+        load(_file(tmp_path, **{key: value}))
+
+
+def test_what_is_set_on_the_command_line_is_refused_out_of_bounds(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="maxIndexNum=60000000 is out of range"):
+        load(_file(tmp_path, maxIndexNum="70000000"), {"maxIndexNum": "60000000"})
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("24", ()), ("04;24", (4,)), ("2;14", (2, 14)), ("25", ()), ("", (4,)), ("soon", (4,))]
+)
+def test_nothing_is_deleted_at_an_hour_that_never_comes(tmp_path: Path, text: str, hours: tuple[int, ...]) -> None:
+    """Java compares the number with the hour of the day."""
+    assert load(_file(tmp_path, deleteWhen=text)).settings.storage_config().delete_at_hours == hours
 
 
 async def test_the_longest_delay_is_kept_and_indexed(tmp_path: Path) -> None:

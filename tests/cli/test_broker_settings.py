@@ -35,3 +35,13 @@ def test_an_unknown_setting_is_named_with_the_nearest_known_one(
     (tmp_path / "broker.conf").write_text("brokerNam=a\n")
     printed("-c", str(tmp_path / "broker.conf"), "-p")
     assert "brokerNam is no setting of a broker; did you mean brokerName?" in caplog.text
+
+
+def test_a_number_out_of_its_bounds_is_named_with_what_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "broker.conf").write_text("maxIndexNum=60000000\n")
+    assert printed("-c", str(tmp_path / "broker.conf"), "-p")["maxIndexNum"] == "50000000"
+    assert [record.getMessage() for record in caplog.records] == [
+        "maxIndexNum=60000000 is out of range, from 2 to 50000000: 50000000 is used"
+    ]

@@ -71,9 +71,7 @@ def test_every_setting_of_apaches_name_server_is_shown() -> None:
         ("listenPort", "many"),
         ("listenPort", "65536"),
         ("listenPort", "-1"),
-        ("scanNotActiveBrokerInterval", "0"),
         ("clusterTest", "perhaps"),
-        ("waitSecondsForService", "4000"),
         ("enableControllerInNamesrv", "true"),
         ("orbitmq.clusterTestNamesrvAddr", "nowhere"),
     ],
@@ -81,6 +79,18 @@ def test_every_setting_of_apaches_name_server_is_shown() -> None:
 def test_a_value_that_cannot_be_is_refused_at_the_start(key: str, value: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere" if "orbitmq" in key else key):
         settings.load(write_settings(tmp_path, **{key: value}))
+
+
+def test_a_number_of_a_file_that_is_out_of_bounds_is_brought_into_them(tmp_path: Path) -> None:
+    """Apache's name server starts with any."""
+    given = {"scanNotActiveBrokerInterval": "0", "waitSecondsForService": "4000"}
+    configuration = settings.load(write_settings(tmp_path, **given))
+    assert configuration.settings.scan_not_active_broker_interval == 10
+    assert configuration.settings.wait_seconds_for_service == 3600
+    assert configuration.adjusted == (
+        "scanNotActiveBrokerInterval=0 is out of range, from 10 to 3600000: 10 is used",
+        "waitSecondsForService=4000 is out of range, from 0 to 3600: 3600 is used",
+    )
 
 
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:

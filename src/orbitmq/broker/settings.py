@@ -15,7 +15,7 @@ import msgspec
 
 from orbitmq.access.settings import ACCESS_SETTINGS, AccessSettings
 from orbitmq.broker.java_settings import WITHOUT_EFFECT
-from orbitmq.broker.settings_bounds import check_bounds, shown
+from orbitmq.broker.settings_bounds import NO_HOUR, check_bounds, fit, shown
 from orbitmq.configuration import Configuration, read_properties_file, read_settings
 from orbitmq.errors import ConfigError
 from orbitmq.storage.config import FlushMode, StorageConfig
@@ -309,8 +309,12 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
             self.transient_store_pool_enable and not self.is_slave
         )  # as in Java: a slave writes no records of its own
 
+    def _delete_hours(self) -> tuple[int, ...]:
+        """None where all that is named never comes. Where no hour is named at all, what is meant is not known."""
+        named = [int(hour[1]) for hour in map(_HOUR.fullmatch, self.delete_when.split(";")) if hour is not None]
+        return tuple(hour for hour in named if hour != NO_HOUR) if named else (4,)
+
     def storage_config(self) -> StorageConfig:
-        hours = tuple(int(hour[1]) for hour in map(_HOUR.fullmatch, self.delete_when.split(";")) if hour is not None)
         return StorageConfig(
             directory=Path(self.store_path_root_dir),
             commit_log_directory=Path(self.store_path_commit_log) if self.store_path_commit_log else None,
@@ -352,7 +356,7 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
             max_read_count_on_disk=self.max_transfer_count_on_message_in_disk,
             memory_percent=self.access_message_in_memory_max_ratio,
             keep_hours=self.file_reserved_time,
-            delete_at_hours=hours or (4,),
+            delete_at_hours=self._delete_hours(),
             clean_every_ms=self.clean_resource_interval,
             delete_pause_ms=self.delete_commit_log_files_interval,
             delete_at_most=self.delete_file_batch_max,
@@ -387,7 +391,8 @@ AT_NEXT_START: Final = frozenset(
 
 def load(path: Path | None, overrides: Mapping[str, str] | None = None) -> BrokerConfiguration:
     """Defaults, then the file, then `overrides` under Java's names. ConfigError names the file and the key."""
-    properties = read_properties_file(path) if path is not None else {}
+    # What a broker is, and what its store was written with, is not ours to guess.
+    properties, adjusted = fit(Settings, read_properties_file(path) if path is not None else {}, NEVER_CHANGEABLE)
     properties |= overrides or {}
     settings, unknown, tls = read_settings(Settings, properties)
     inert = {**WITHOUT_EFFECT, **{key: value for key, value in unknown.items() if key in WITHOUT_EFFECT}}
@@ -399,4 +404,5 @@ def load(path: Path | None, overrides: Mapping[str, str] | None = None) -> Broke
         without_effect=inert,
         tls=tls,
         secrets=ACCESS_SETTINGS,
+        adjusted=adjusted,
     )

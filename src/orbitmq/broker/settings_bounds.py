@@ -1,7 +1,8 @@
 """What values the broker's settings may have: numbers a range, some texts a choice, others a form.
 
-They are checked at the start and before a change from afar counts, so that no change keeps the broker from starting again or from
-storing messages. `tests/broker/test_settings_bounds.py` goes through all settings: a new one needs bounds, too.
+They are checked before a change from afar counts, so that none keeps the broker from starting again or from storing messages, and at
+the start. A file that Apache's broker starts with shall start this one, so what is merely out of bounds in a file is brought into them.
+`tests/broker/test_settings_bounds.py` goes through all settings: a new one needs bounds, too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from orbitmq.broker import names
+from orbitmq.configuration import fit_numbers
 from orbitmq.errors import ConfigError, RequestFailed
 from orbitmq.transport.address import parse_addresses
 
@@ -23,7 +25,9 @@ _INT: Final = 2**31 - 1  # Java's largest
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 _LONGEST_TEXT: Final = 255
-_LAST_HOUR: Final = 23
+NO_HOUR: Final = 24  # of deleteWhen: it never comes
+_NUMBER: Final = re.compile(r"-?[0-9]+")
+_ENOUGH_DIGITS: Final = 9  # to see that a number is no hour
 _HOST: Final = re.compile(r"[A-Za-z0-9.:%_-]{0,255}")
 
 # By the names of the fields; the least and the most that they may be.
@@ -141,6 +145,27 @@ def check_bounds(settings: msgspec.Struct) -> None:
         check(java_names[name], getattr(settings, name))
 
 
+def fit(
+    kind: type[msgspec.Struct], properties: Mapping[str, str], kept: frozenset[str]
+) -> tuple[dict[str, str], list[str]]:
+    """What a file says, brought into bounds except for the settings `kept`, and a sentence about each that was not."""
+    fitted, adjusted = fit_numbers(kind, RANGES, properties, kept)
+    given = fitted.get("deleteWhen", "")
+    hours = ";".join(str(NO_HOUR) if _is_no_hour(part) else part for part in given.split(";"))
+    if hours != given:
+        fitted["deleteWhen"] = hours
+        adjusted.append(
+            f"deleteWhen={shown(given)} names hours that no day has: {shown(hours)} is used, and {NO_HOUR} never comes"
+        )
+    return fitted, adjusted
+
+
+def _is_no_hour(part: str) -> bool:
+    """What is no number is passed over."""
+    number = part.strip()
+    return _NUMBER.fullmatch(number) is not None and not 0 <= int(number[:_ENOUGH_DIGITS]) <= NO_HOUR
+
+
 def shown(value: object) -> str:
     text = str(value)
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
@@ -154,9 +179,10 @@ def _check_addresses(key: str, text: str) -> None:
 
 
 def _check_hours(key: str, text: str) -> None:
-    """What is no number is passed over, as Java does."""
-    if any(part.strip().isdecimal() and int(part.strip()[:9]) > _LAST_HOUR for part in text.split(";")):
-        raise ConfigError(f"{key}={shown(text)} cannot be", hint="hours of a day, 0 to 23, parted by semicolons")
+    if any(map(_is_no_hour, text.split(";"))):
+        raise ConfigError(
+            f"{key}={shown(text)} cannot be", hint="hours of a day, 0 to 23, parted by semicolons; 24 never comes"
+        )
 
 
 def _check_ip(key: str, text: str) -> None:

@@ -180,7 +180,7 @@ maxTransferBytesOnMessageInDisk | bytes | the same, of older ones
 maxTransferCountOnMessageInDisk | messages | the same
 accessMessageInMemoryMaxRatio | % | of the machine's memory: what lies that close to the end of the log counts as in memory
 fileReservedTime | hours | messages are kept
-deleteWhen | hour | of the day when older files are deleted; several are parted by semicolons
+deleteWhen | hour | of the day when older files are deleted; several are parted by semicolons; 24 never comes
 cleanResourceInterval | ms | how often it is looked for what can be deleted
 cleanFileForciblyEnable | | delete at any hour, the oldest first, when the disk is nearly full
 deleteCommitLogFilesInterval | ms | between the deletion of two files

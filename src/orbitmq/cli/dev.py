@@ -16,12 +16,11 @@ import msgspec
 from orbitmq.broker import settings as broker_settings
 from orbitmq.broker.broker import Broker
 from orbitmq.cli.assignments import assigned
-from orbitmq.cli.broker_server import warn_of_unknown
 from orbitmq.cli.dev_cluster import BrokerPlan, running_broker
 from orbitmq.cli.dev_tls import Certificates, certificates
 from orbitmq.cli.failures import be_verbose
 from orbitmq.cli.logs import log_to_stderr
-from orbitmq.cli.serving import ANY_ADDRESS, is_loopback, serve
+from orbitmq.cli.serving import ANY_ADDRESS, is_loopback, serve, warn_of_settings
 from orbitmq.cli.topics_file import TopicPlan, read_topics_file
 from orbitmq.errors import RequestFailed
 from orbitmq.nameserver import settings as nameserver_settings
@@ -181,7 +180,7 @@ async def _running_cluster(
         assert name_server.address is not None
         first, *others = plans
         configuration = _broker_configuration(first, host, name_server.address)
-        warn_of_unknown(configuration)
+        warn_of_settings(configuration, "broker")
         broker = await stack.enter_async_context(Broker(configuration))
         await _create_topics(broker, topics)
         addresses = {first.title: str(broker.address)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import click
@@ -10,13 +9,11 @@ import click
 from orbitmq.cli.explaining import explain_option
 from orbitmq.cli.failures import be_verbose
 from orbitmq.cli.logs import log_to_stderr
-from orbitmq.cli.serving import serve, warn_if_open
+from orbitmq.cli.serving import serve, warn_if_open, warn_of_settings
 from orbitmq.nameserver import settings
 from orbitmq.nameserver.server import NameServer
 from orbitmq.protocol.properties_text import format_properties
 from orbitmq.transport.loop import run
-
-logger = logging.getLogger(__name__)
 
 
 @click.command()
@@ -38,9 +35,7 @@ def nameserver(
         click.echo(format_properties(configuration.as_properties()), nl=False)
         return
     log_to_stderr(verbose=verbose)
-    for key in configuration.unknown:
-        nearest = configuration.nearest_known(key)
-        logger.warning("%s is no setting of a name server%s", key, f"; did you mean {nearest}?" if nearest else "")
+    warn_of_settings(configuration, "name server")
     if not insecure:
         warn_if_open(configuration.settings.bind_address, guarded=configuration.settings.is_guarded)
     run(serve(NameServer(configuration), lambda server: f"name server ready on {server.address}"))

@@ -8,13 +8,15 @@ import ipaddress
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
+
+    from orbitmq.configuration import Configuration
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,15 @@ async def _watch_parent(gone: asyncio.Event) -> None:
         if os.getppid() != parent:
             gone.set()
             return
+
+
+def warn_of_settings(configuration: Configuration[Any], server: str) -> None:
+    """What its file says that no such server knows, or that is not used as it stands there."""
+    for key in configuration.unknown:
+        nearest = configuration.nearest_known(key)
+        logger.warning("%s is no setting of a %s%s", key, server, f"; did you mean {nearest}?" if nearest else "")
+    for sentence in configuration.adjusted:
+        logger.warning("%s", sentence)
 
 
 def warn_if_open(host: str, *, guarded: bool) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from orbitmq.access.settings import ACCESS_SETTINGS, AccessSettings
-from orbitmq.configuration import Configuration, read_properties_file, read_settings
+from orbitmq.configuration import Configuration, fit_numbers, read_properties_file, read_settings
 from orbitmq.errors import ConfigError
 from orbitmq.protocol.bodies.registration import MAX_INFLATED_BYTES
 from orbitmq.transport.address import parse_addresses
@@ -134,8 +134,9 @@ def load(
 ) -> NameServerConfiguration:
     """Defaults, then the file, then what is given under Apache's names or ours. ConfigError names the file and the key."""
     properties: dict[str, str] = {}
+    adjusted: list[str] = []
     if path is not None:
-        properties = read_properties_file(path)
+        properties, adjusted = fit_numbers(Settings, _RANGES, read_properties_file(path), NEVER_CHANGEABLE)
         properties["configStorePath"] = str(path)
     properties |= properties_given or {}
     properties |= {_JAVA_NAMES[key]: str(value) for key, value in overrides.items() if value is not None}
@@ -148,4 +149,5 @@ def load(
         unknown=unknown,
         tls=tls,
         secrets=ACCESS_SETTINGS,
+        adjusted=adjusted,
     )
