@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbitmq.errors import ConnectionLost
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.command import Command
+from orbitmq.transport.address import Address
 from orbitmq.transport.limits import Limits
-from tests.raw_client import raw_client, until
-from tests.transport.serving import ECHO, WAIT, Gate, echo, serving
+from tests.raw_client import PATIENCE_SECONDS, raw_client, until
+from tests.transport.serving import ECHO, WAIT, Gate, echo, pool_of, serving
 
 if TYPE_CHECKING:
     from orbitmq.transport.connection import Connection
@@ -134,6 +136,42 @@ async def test_a_peer_that_stops_reading_is_closed_after_the_idle_time_though_by
         await until(lambda: not server.connections, what="the end of the connection")
     assert len(caplog.records) == 1
     assert "bytes unread" in caplog.text
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux leaves a peer that takes nothing")
+
+
+@on_linux
+async def test_a_peer_that_takes_none_of_our_bytes_is_left_though_we_have_more_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one whose machine is gone: here its buffers are full."""
+    monkeypatch.setattr("orbitmq.transport.network._UNACKNOWLEDGED_MS", 300)
+    answers = BigAnswers()
+    async with serving({ECHO: answers.handle}, limits=LIMITS) as (server, address), raw_client(address) as client:
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(b"".join(client.request(ECHO) for _ in range(3000)))
+        await until(lambda: answers.served > 0)
+        await until(lambda: not server.connections, what="the end of the connection")
+
+
+@on_linux
+async def test_who_is_asked_and_takes_none_of_our_bytes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orbitmq.transport.network._UNACKNOWLEDGED_MS", 300)
+
+    def take_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        accepted.append(writer)
+
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(take_nothing, "127.0.0.1", 0)
+    async with pool_of() as pool:
+        connection = await pool.connection(Address(*server.sockets[0].getsockname()[:2]))
+        with pytest.raises(ConnectionLost):
+            await connection.call(Command(ECHO, body=bytes(15 << 20)), PATIENCE_SECONDS)
+    for writer in accepted:
+        writer.transport.abort()
+    server.close()
 
 
 async def test_a_peer_that_says_nothing_is_closed_quietly(caplog: pytest.LogCaptureFixture) -> None:

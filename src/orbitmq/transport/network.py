@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Protocol
+import sys
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
     from orbitmq.transport.address import Address
+
+# A peer that takes none of our bytes for so long is gone, or as good as gone; one that is silent is left after the same time. The
+# system alone tries for a quarter of an hour, and calls made meanwhile time out though a new connection would work.
+_UNACKNOWLEDGED_MS: Final = 120_000
 
 
 class Listener(Protocol):
@@ -32,6 +37,8 @@ class Network(Protocol):
 class _TcpListener:
     def __init__(self, server: asyncio.Server) -> None:
         self._server = server
+        for one in server.sockets:
+            _leave_the_dead(one)  # what it accepts has it from there
 
     def addresses(self) -> list[tuple[str, int]]:
         return [one.getsockname()[:2] for one in self._server.sockets]
@@ -45,6 +52,18 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
+def _leave_the_dead(one: socket.socket) -> None:
+    if sys.platform == "linux":  # others have no such option
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+
+
+async def _connect(protocol: Callable[[], asyncio.Protocol], address: Address, tls: ssl.SSLContext | None) -> None:
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(protocol, address.host, address.port, ssl=tls)
+    if not transport.is_closing():
+        _leave_the_dead(transport.get_extra_info("socket"))
+
+
 class TcpNetwork:
     async def listen(
         self, accept: Callable[[], asyncio.Protocol], host: str | None, port: int, backlog: int
@@ -53,7 +72,7 @@ class TcpNetwork:
         return _TcpListener(await loop.create_server(accept, host, port, backlog=backlog))
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol], address: Address) -> None:
-        await asyncio.get_running_loop().create_connection(protocol, address.host, address.port)
+        await _connect(protocol, address, None)
 
 
 class TlsNetwork:
@@ -69,4 +88,4 @@ class TlsNetwork:
         return _TcpListener(await loop.create_server(accept, host, port, backlog=backlog, ssl=self._context))
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol], address: Address) -> None:
-        await asyncio.get_running_loop().create_connection(protocol, address.host, address.port, ssl=self._context)
+        await _connect(protocol, address, self._context)
