@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import functools
 import logging
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,21 +33,9 @@ from orbitmq.protocol.headers.groups import ConsumeDirectly, ConsumerRunningInfo
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PullMessage
 from orbitmq.protocol.headers.send import SendBack, SendMessageV2, SendReceipt
 from orbitmq.transport.connection import Connection
-from tests.client.scripted import ScriptedCluster, eventually, hang_up, refuse, scripted_cluster
+from tests.client.scripted import ScriptedCluster, eventually, hang_up, refuse
 
 PULL, SEND_BACK = RequestCode.PULL_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[ScriptedCluster]:
-    async with scripted_cluster(topics={"T": 2}) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-async def client(cluster: ScriptedCluster) -> AsyncIterator[Client]:
-    async with connect(cluster.address) as client:
-        yield client
 
 
 class Collected:

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,6 @@ from orbitmq.transport.tls import TlsMode, TlsSettings
 from tests.client.scripted import ScriptedCluster, eventually, never_answer, scripted_cluster
 
 SEND, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[ScriptedCluster]:
-    async with scripted_cluster(topics={"T": 2}) as cluster:
-        yield cluster
 
 
 async def reset_mid_frame(command: Command, connection: Connection) -> None:

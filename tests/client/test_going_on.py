@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -21,18 +21,6 @@ from orbitmq.transport.connection import Connection
 from orbitmq.transport.network import TcpNetwork
 from tests.client.scripted import ScriptedCluster, eventually, never_answer, refuse, scripted_cluster
 from tests.raw_client import PATIENCE_SECONDS
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[ScriptedCluster]:
-    async with scripted_cluster(topics={"T": 2}) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-async def client(cluster: ScriptedCluster) -> AsyncIterator[Client]:
-    async with connect(cluster.address) as client:
-        yield client
 
 
 def client_of(cluster: ScriptedCluster, **changes: object) -> Client:

@@ -1,29 +1,16 @@
 """Pull consumers against a scripted cluster: any offset by fetch, a share of a group by poll."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
 
-from orbitmq import Client, QueueRef, connect
+from orbitmq import Client, QueueRef
 from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed
 from orbitmq.protocol.codes import RequestCode, ResponseCode
-from tests.client.scripted import ScriptedCluster, eventually, refuse, scripted_cluster
+from tests.client.scripted import ScriptedCluster, eventually, refuse
 
 FIRST, SECOND = QueueRef("T", "broker-a", 0), QueueRef("T", "broker-a", 1)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[ScriptedCluster]:
-    async with scripted_cluster(topics={"T": 2}) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-async def client(cluster: ScriptedCluster) -> AsyncIterator[Client]:
-    async with connect(cluster.address) as client:
-        yield client
 
 
 async def test_fetch_reads_any_queue_at_any_offset(cluster: ScriptedCluster, client: Client) -> None:

@@ -27,12 +27,6 @@ async def cluster() -> AsyncIterator[ScriptedCluster]:
         yield cluster
 
 
-@pytest.fixture
-async def client(cluster: ScriptedCluster) -> AsyncIterator[Client]:
-    async with connect(cluster.address) as client:
-        yield client
-
-
 def records(cluster: ScriptedCluster) -> list[list[str]]:
     messages = cluster.broker.queues[TRACE_TOPIC, 0]
     texts = [record for message in messages for record in message.body.decode().split("\x02") if record]

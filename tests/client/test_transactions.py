@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from orbitmq import Client, ReceivedMessage, SendHook, Transaction, connect
+from orbitmq import Client, ReceivedMessage, SendHook, Transaction
 from orbitmq.client.hooks import TransactionEnd
 from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed
 from orbitmq.message.record import encode_stored
@@ -26,12 +26,6 @@ END = RequestCode.END_TRANSACTION
 async def cluster() -> AsyncIterator[ScriptedCluster]:
     async with scripted_cluster(topics={"T": 1}) as cluster:
         yield cluster
-
-
-@pytest.fixture
-async def client(cluster: ScriptedCluster) -> AsyncIterator[Client]:
-    async with connect(cluster.address) as client:
-        yield client
 
 
 async def never_asked(message: ReceivedMessage) -> bool | None:

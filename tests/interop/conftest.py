@@ -48,18 +48,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OrbitCluster]:
     """Our name server and our broker, whose delay levels are a second each, for all tests of Apache's clients on them."""
-    folder = tmp_path_factory.mktemp("orbit-cluster")
-    with ExitStack() as stack:
-        name_server = orbit.start_name_server(folder / "nameserver")
-        stack.callback(name_server.process.kill)
-        settings: dict[str, str | int] = {
-            "messageDelayLevel": " ".join(["1s"] * 18),
-            "transactionTimeOut": 500,
-            "transactionCheckInterval": 500,
-            "enablePropertyFilter": "true",
-        }
-        broker = orbit.start_broker(folder / "broker", name_server.address, settings=settings)
-        stack.callback(broker.process.kill)
+    settings: dict[str, str | int] = {
+        "messageDelayLevel": " ".join(["1s"] * 18),
+        "transactionTimeOut": 500,
+        "transactionCheckInterval": 500,
+        "enablePropertyFilter": "true",
+    }
+    with orbit.running(tmp_path_factory.mktemp("orbit-cluster"), settings) as (name_server, broker):
         yield OrbitCluster(name_server, broker)
 
 

@@ -1,7 +1,8 @@
 """Our own servers as child processes, started the way a user starts them."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -63,3 +64,17 @@ def start_broker(
     with killed_on_failure(process):
         address = process.wait_for_line(" ready on ").split(" ready on ", 1)[1].strip()
     return Broker(name=name, cluster="orbit-cluster", address=address, process=process, folder=folder)
+
+
+@contextmanager
+def running(folder: Path, settings: Mapping[str, str | int]) -> Iterator[tuple[NameServer, Broker]]:
+    """A name server, and a broker with these settings."""
+    name_server = start_name_server(folder / "nameserver")
+    try:
+        broker = start_broker(folder / "broker", name_server.address, settings=settings)
+        try:
+            yield name_server, broker
+        finally:
+            broker.process.kill()
+    finally:
+        name_server.process.kill()

@@ -23,16 +23,8 @@ _SETTINGS: dict[str, str | int] = {
 
 @pytest.fixture(scope="module")
 def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer]:
-    folder = tmp_path_factory.mktemp("transactions")
-    server = orbit.start_name_server(folder / "nameserver")
-    try:
-        broker = orbit.start_broker(folder / "broker", server.address, settings=_SETTINGS)
-        try:
-            yield server
-        finally:
-            broker.process.kill()
-    finally:
-        server.process.kill()
+    with orbit.running(tmp_path_factory.mktemp("transactions"), _SETTINGS) as (name_server, _):
+        yield name_server
 
 
 def test_only_what_the_producer_commits_is_consumed(

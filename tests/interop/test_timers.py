@@ -24,16 +24,8 @@ LATE_MS: Final = 20_000  # on a machine that has other work; early is never allo
 
 @pytest.fixture(scope="module")
 def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServer]:
-    folder = tmp_path_factory.mktemp("timers")
-    server = orbit.start_name_server(folder / "nameserver")
-    try:
-        broker = orbit.start_broker(folder / "broker", server.address, settings=SETTINGS)
-        try:
-            yield server
-        finally:
-            broker.process.kill()
-    finally:
-        server.process.kill()
+    with orbit.running(tmp_path_factory.mktemp("timers"), SETTINGS) as (name_server, _):
+        yield name_server
 
 
 def test_every_way_to_ask_for_a_delay_is_kept(

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from orbitmq.broker.broker import Broker
-from tests.broker.kit import PATIENCE_SECONDS, configuration
+from tests.broker.kit import PATIENCE_SECONDS, Wire, configuration
 from tests.nameserver.running import running as running_name_server
 
 if TYPE_CHECKING:
@@ -59,6 +59,12 @@ async def group_of_brokers(directory: Path) -> AsyncIterator[Group]:
             yield group
         finally:
             await group.stop_all()
+
+
+def wire(broker: Broker) -> Wire:
+    """To be closed by whoever asks for it, before the broker stops."""
+    assert broker.address is not None
+    return Wire(broker.address)
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:

@@ -34,7 +34,7 @@ from tests.broker.kit import (
 )
 from tests.broker.lease_kit import LeaseClient
 from tests.nameserver.running import running as running_name_server
-from tests.replication.kit import Group, copied, until
+from tests.replication.kit import Group, copied, until, wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -95,11 +95,6 @@ async def master_dies(group: Group, master: Broker, slave: Broker) -> None:
     assert slave.state.acting is not None
     acting = slave.state.acting
     await until(lambda: acting.is_acting, "the slave acts")
-
-
-def wire(broker: Broker) -> Wire:
-    assert broker.address is not None
-    return Wire(broker.address)
 
 
 def messages_in(broker: Broker, topic: str) -> int:

@@ -16,23 +16,16 @@ from orbitmq.storage.replica import Replica
 from orbitmq.transport.network import TcpNetwork
 from orbitmq.transport.pool import Pool
 from orbitmq.transport.server import Server
-from tests.broker.kit import PATIENCE_SECONDS, Wire
-from tests.replication.kit import copied, group_of_brokers, log_bytes, until
+from tests.broker.kit import PATIENCE_SECONDS
+from tests.replication.kit import copied, log_bytes, until, wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
     from orbitmq.protocol.command import Command
     from orbitmq.transport.connection import Connection
     from tests.replication.kit import Group
-
-
-@pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[Group]:
-    async with group_of_brokers(tmp_path) as brokers:
-        yield brokers
 
 
 async def send(broker: Broker, *bodies: bytes, topic: str = "T") -> None:
@@ -48,11 +41,6 @@ async def served(broker: Broker, topic: str = "T") -> list[bytes]:
     bodies = await client.bodies(topic)
     await client.close()
     return bodies
-
-
-def wire(broker: Broker) -> Wire:
-    assert broker.address is not None
-    return Wire(broker.address)
 
 
 async def test_a_slave_has_the_same_bytes_and_serves_the_same_messages(group: Group) -> None:

@@ -7,22 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.protocol.codes import RequestCode
-from tests.broker.kit import Wire
-from tests.replication.kit import copied, group_of_brokers, until
+from tests.replication.kit import copied, group_of_brokers, until, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
+    from tests.broker.kit import Wire
 
 OLD = [b"old %d" % number for number in range(10)]
 NEW = [b"new %d" % number for number in range(3)]
-
-
-def wire(broker: Broker) -> Wire:
-    assert broker.address is not None
-    return Wire(broker.address)
 
 
 async def send(client: Wire, bodies: list[bytes]) -> list[int]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import pytest
-
 import orbitmq as mq
 from orbitmq.broker.consumer_offsets import ConsumerOffsets
 from orbitmq.broker.replication import metadata
@@ -18,11 +16,12 @@ from orbitmq.storage.replica import Replica
 from orbitmq.storage.store import Store
 from orbitmq.transport.address import Address
 from tests.broker.kit import MAX_OFFSET, QUERY_MESSAGE, QUERY_OFFSET, UPDATE_OFFSET, Wire, messages_of
-from tests.replication.kit import Group, copied, group_of_brokers, until
+from tests.replication.kit import Group, copied, until, wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
+
+    import pytest
 
     from orbitmq.broker.broker import Broker
     from orbitmq.broker.replication.metadata import MasterTables
@@ -62,17 +61,6 @@ HELD_BACK: Final = (
 )
 # What operators choose a master by.
 ALWAYS_ANSWERED: Final = (RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_HA_STATUS)
-
-
-@pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[Group]:
-    async with group_of_brokers(tmp_path) as running:
-        yield running
-
-
-def wire(broker: Broker) -> Wire:
-    assert broker.address is not None
-    return Wire(broker.address)
 
 
 class Pair(NamedTuple):
