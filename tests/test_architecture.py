@@ -140,6 +140,16 @@ def test_state_never_imports_handlers(room: str) -> None:
         assert found == [], relative
 
 
+def test_no_function_is_longer_than_the_rules_allow() -> None:
+    found = re.search(r"No function over (\d+) lines", (ROOT / "CONTRIBUTING.md").read_text())
+    assert found is not None
+    for path in FILES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                assert node.end_lineno - node.lineno < int(found[1]), f"{path.relative_to(ROOT)}: {node.name}"
+
+
 def test_storage_waits_for_nothing() -> None:
     for path in (SOURCE / "storage").rglob("*.py"):
         tree = tree_of(path)
