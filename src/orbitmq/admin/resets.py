@@ -55,6 +55,7 @@ async def plan_reset(
 ) -> list[ResetStep]:
     """What a reset would do. Without `topic`: in every topic the group has read, its retries excepted."""
     places = await find_brokers(session)
+    masters = {place.broker: place for place in places}
     if group not in await group_tables(session, places):
         raise missing_group(group)
     topics = [topic] if topic is not None else await _topics_read(session, group, places)
@@ -62,12 +63,12 @@ async def plan_reset(
         raise RequestFailed(
             ResponseCode.QUERY_NOT_FOUND, f"group {group!r} has read nothing yet", hint="name the topic with --topic"
         )
-    steps = []
-    for name in topics:
-        for row in await topic_queues(session, name):
-            if queue is None or queue == (row.broker, row.queue):
-                place = next(place for place in places if place.broker == row.broker)
-                steps.append((place, row))
+    steps = [
+        (_still_there(masters, row.broker), row)
+        for name in topics
+        for row in await topic_queues(session, name)
+        if queue is None or queue == (row.broker, row.queue)
+    ]
     if not steps:
         raise ConfigError(f"topic {topic!r} has no queue {queue}", hint="`orbitmq topic describe` lists its queues")
     ways = {place: await _way(session, group, goal, place) for place in {place for place, _ in steps}}
@@ -80,8 +81,8 @@ async def apply_reset(session: Session, steps: list[ResetStep], goal: Goal) -> N
     """Do what was planned. Queues reset before a failure stay reset."""
     masters = {place.broker: place for place in await find_brokers(session)}
     told: set[tuple[str, str]] = set()
-    for step in steps:
-        place = masters[step.broker]
+    # All of them before the first is moved: half a reset is worse than none.
+    for place, step in [(_still_there(masters, step.broker), step) for step in steps]:
         if step.way == "broker":
             await _reset_on_broker(session, place, step)
         elif step.way == "commit":
@@ -89,6 +90,16 @@ async def apply_reset(session: Session, steps: list[ResetStep], goal: Goal) -> N
         elif (step.topic, step.broker) not in told:
             told.add((step.topic, step.broker))
             await _tell_members(session, place, step, goal)
+
+
+def _still_there(masters: dict[str, BrokerPlace], broker: str) -> BrokerPlace:
+    if broker not in masters:
+        raise RequestFailed(
+            ResponseCode.BROKER_NOT_EXIST,
+            f"broker {broker!r} has left since the reset was begun",
+            hint="nothing was moved; plan it again, or wait until the broker is back",
+        )
+    return masters[broker]
 
 
 async def _topics_read(session: Session, group: str, places: list[BrokerPlace]) -> list[str]:
