@@ -297,6 +297,8 @@ class TopicReader:
         offset, end = await self.range(queue, window.begin_ms, window.end_ms)
         while offset < end:
             fetched = await self.fetch(queue, offset, min(_FETCH, end - offset), window.filter)
+            if fetched.next_offset <= offset:
+                return  # the topic was made anew meanwhile: what was to be read is gone
             offset = fetched.next_offset
             for message in fetched.messages:
                 stored_ms = message.stored.stored_at_ms
