@@ -211,6 +211,18 @@ def test_a_broker_that_comes_back_under_another_name_leaves_no_ghost(world: Worl
     assert set(world.registry.cluster_info().broker_addr_table) == {"new"}
 
 
+def test_a_broker_that_comes_back_in_another_cluster_does_not_leave_with_its_former_entry(world: World) -> None:
+    world.register("b", A, cluster="former", channel="lost with the power")
+    world.clock.advance(ms=60_000)
+    world.register("b", A, cluster="later")
+    assert world.registry.cluster_info().cluster_addr_table == {"later": ["b"]}
+    world.clock.advance(ms=90_000)
+    world.registry.unregister([world.registry.departure(key) for key, _ in world.registry.silent_brokers()])
+    world.registry.unregister(world.registry.departures_with("lost with the power"))
+    assert world.addresses() == {"b": {0: A}}
+    assert world.route().broker_datas[0].cluster == "later"
+
+
 def test_replicas_that_name_different_clusters_leave_no_ghost(world: World) -> None:
     world.register("b", A, cluster="c1")
     world.register("b", B, broker_id=1, cluster="c2", topics=topic_table())

@@ -143,7 +143,7 @@ class RouteRegistry:
         if broker.broker_id not in addresses and len(broker.topics.topic_config_table) == 1:
             logger.warning("refused %s of %s: its first registration has one topic only", broker.address, broker.name)
             return None
-        self._forget_former_name(broker)
+        self._forget_former_self(broker)
         data, is_new = self._update_broker(broker)
         if self._may_name_topics(broker, data):
             self._take_topics(broker, data, is_new)
@@ -175,12 +175,17 @@ class RouteRegistry:
         )
         return True
 
-    def _forget_former_name(self, broker: BrokerAnnouncement) -> None:
-        """A process that comes back under another name takes its address with it; nobody else will ever take it away."""
+    def _forget_former_self(self, broker: BrokerAnnouncement) -> None:
+        """A process that comes back under another name takes its address with it; nobody else will ever take it away. One that
+        comes back in another cluster would lose the address when its former entry falls silent.
+        """
         key = BrokerKey(broker.cluster, broker.address)
         former = self._live.get(key)
         if former is not None and former.broker_name != broker.name:
             self.unregister([self.departure(key)])
+        if former is None:
+            moved = [k for k, live in self._live.items() if (k.address, live.broker_name) == (key.address, broker.name)]
+            self.unregister([self.departure(one) for one in moved])
 
     def _update_broker(self, broker: BrokerAnnouncement) -> tuple[BrokerData, bool]:
         """The broker's entry, and whether this id is new in it."""
