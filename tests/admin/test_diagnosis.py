@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbitmq.admin import group_checks
 from orbitmq.admin.brokers import BrokerPlace, broker_row, up_seconds
 from orbitmq.admin.diagnosis import Finding, clock_finding, diagnose, disk_finding, releases_finding
+from orbitmq.admin.groups import consumer_connections
 from orbitmq.admin.session import open_session
+from orbitmq.errors import CallTimeout
 from orbitmq.sync import connect
-from orbitmq.testing import Server
+from orbitmq.testing import Cluster, Server
 from orbitmq.transport.address import Address
 
 if TYPE_CHECKING:
@@ -89,6 +92,39 @@ async def test_members_that_disagree_are_named(server: Server) -> None:
             assert "Red [*]" in members.found
             assert "Blue [*]" in members.found
             assert "messages get lost" in members.cure
+
+
+async def test_members_that_were_not_asked_are_not_said_to_agree(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody_answers(*arguments: object, **options: object) -> dict[str, Any]:
+        raise CallTimeout("no answer in time")
+
+    with connect(server.address) as client:
+        client.producer(group="P").send("Red", b"x")
+        with client.consumer("Red", group="Alone", handler=lambda message: None):
+            assert (await findings(server.address, "Red", "Alone"))["group Alone, members"].verdict == "ok"
+            monkeypatch.setattr(group_checks, "running_info", nobody_answers)
+            members = (await findings(server.address, "Red", "Alone"))["group Alone, members"]
+            assert (members.verdict, "1 of 1 did not say what they subscribe to" in members.found) == ("warning", True)
+            assert "no answer in time" in members.found
+
+
+async def test_a_member_is_asked_by_way_of_a_broker_that_is_there() -> None:
+    with Cluster(masters=2) as cluster:
+        cluster.create_topic("Red", queues=1)
+        with (
+            connect(cluster.address) as client,
+            client.consumer("Red", group="Readers", handler=lambda message: None),
+        ):
+            async with open_session(cluster.address, timeout=2.0) as session:
+                cluster["a"].pause()
+                try:
+                    (member,) = await consumer_connections(session, "Readers")
+                    info = await group_checks.running_info(session, "Readers", member.client_id)
+                finally:
+                    cluster["a"].resume()
+    assert ("Red", "*") in group_checks.subscriptions_of(info)
 
 
 async def test_more_members_than_queues_and_a_topic_not_subscribed(server: Server) -> None:

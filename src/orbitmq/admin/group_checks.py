@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from orbitmq import fastjson
-from orbitmq.admin.brokers import find_brokers
+from orbitmq.admin.brokers import reachable_brokers
 from orbitmq.admin.groups import ConnectionRow, describe_group
 from orbitmq.admin.topics import topic_queues, topic_route
 from orbitmq.client.names import DLQ_PREFIX
-from orbitmq.errors import OrbitError, RequestFailed
+from orbitmq.errors import OrbitError, RequestFailed, TransportError
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.headers.groups import ConsumerRunningInfo
 
@@ -26,12 +26,12 @@ Step = tuple[str, Literal["ok", "warning", "failed"], str, str]
 
 async def running_info(session: Session, group: str, client_id: str, *, with_stacks: bool = False) -> dict[str, Any]:
     """What a member says about itself: properties, subscriptions, queues, stacks. By way of a broker that sees it."""
-    failure: RequestFailed | None = None
-    for place in await find_brokers(session):
+    failure: OrbitError | None = None
+    for place in await reachable_brokers(session):
         header = ConsumerRunningInfo(consumer_group=group, client_id=client_id, jstack_enable=with_stacks)
         try:
             answer = await session.ask(place.address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
-        except RequestFailed as error:
+        except (RequestFailed, TransportError) as error:
             failure = error
             continue
         info = fastjson.loads(answer.body, max_tokens=fastjson.MAX_TOKENS_ASKED_FOR)
@@ -49,17 +49,24 @@ def subscriptions_of(info: dict[str, Any]) -> frozenset[tuple[str, str]]:
     )
 
 
-async def disagreement(
-    session: Session, group: str, members: list[ConnectionRow]
-) -> dict[str, frozenset[tuple[str, str]]]:
-    """Member -> what it subscribes to, when not all subscribe to the same; empty when they do."""
+async def _members_step(session: Session, step: str, group: str, members: list[ConnectionRow]) -> Step:
+    """Whether all subscribe to the same, of those who say what they subscribe to."""
     said: dict[str, frozenset[tuple[str, str]]] = {}
+    mute: dict[str, OrbitError] = {}
     for member in members:
         try:
             said[member.client_id] = subscriptions_of(await running_info(session, group, member.client_id))
-        except OrbitError:
-            continue  # one that does not answer proves nothing
-    return said if len(set(said.values())) > 1 else {}
+        except OrbitError as error:
+            mute[member.client_id] = error
+    if len(set(said.values())) > 1:
+        texts = "; ".join(f"{client}: {_text(subscriptions)}" for client, subscriptions in said.items())
+        cure = "give all members of a group the same topics and filters, or a group of their own: messages get lost"
+        return step, "failed", f"they subscribe to different things: {texts}", cure
+    if mute:
+        texts = "; ".join(f"{client}: {error.message}" for client, error in mute.items())
+        found = f"{len(mute)} of {len(members)} did not say what they subscribe to: {texts}"
+        return step, "warning", found, "ask again; if it stays so, are these members still alive?"
+    return step, "ok", "they subscribe to the same", ""
 
 
 async def check_group(session: Session, group: str, topic: str | None) -> AsyncIterator[Step]:
@@ -86,13 +93,7 @@ async def check_group(session: Session, group: str, topic: str | None) -> AsyncI
             f"{len(found.members)} members, {found.lag} messages and {found.lag_seconds:,.0f} s behind",
             "",
         )
-        said = await disagreement(session, group, found.members)
-        if said:
-            texts = "; ".join(f"{client}: {_text(subscriptions)}" for client, subscriptions in said.items())
-            cure = "give all members of a group the same topics and filters, or a group of their own: messages get lost"
-            yield f"{step}, members", "failed", f"they subscribe to different things: {texts}", cure
-        else:
-            yield f"{step}, members", "ok", "they subscribe to the same", ""
+        yield await _members_step(session, f"{step}, members", group, found.members)
     if topic is not None and found.online:
         async for one in _topic_steps(
             session, step, topic, [sub.topic for sub in found.subscriptions], len(found.members)
