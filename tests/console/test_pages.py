@@ -13,7 +13,7 @@ from orbitmq.admin.topics import TopicRow
 from orbitmq.sync import connect
 from orbitmq.transport.address import parse_address
 from tests.broker.kit import Wire
-from tests.cli.kit import wait_until
+from tests.cli.kit import Command, wait_until
 from tests.console.visitor import give_up, read
 
 if TYPE_CHECKING:
@@ -40,6 +40,20 @@ def test_the_overview_shows_the_broker_and_its_figures(visitor: Visitor, server:
     assert broker["broker"] in page.words
     assert broker["address"] in page.words
     assert 'data-live="2"' in page.text
+
+
+def test_the_overview_is_there_though_the_names_of_topics_are_shielded(visitor: Visitor, server: Server) -> None:
+    orbitmq = Command(server.address)
+    orbitmq.ok("mqadmin", "updateNamesrvConfig", "-k", "enableTopicList", "-v", "false")
+    try:
+        assert visitor.json("/")["clusters"][0]["topics"] is None
+        assert "- topics" in visitor.get("/").words
+        assert orbitmq.ok("cluster", "-o", "json").json[0]["topics"] is None
+        assert orbitmq.ok("cluster").out
+    finally:
+        orbitmq.ok("mqadmin", "updateNamesrvConfig", "-k", "enableTopicList", "-v", "true")
+    (cluster,) = visitor.json("/")["clusters"]
+    assert f"{cluster['topics']} topics" in visitor.get("/").words
 
 
 def test_a_broker_tells_everything_it_tells(visitor: Visitor) -> None:
