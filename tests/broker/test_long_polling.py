@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import tracemalloc
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,9 @@ import pytest
 from orbitmq.broker.long_poll import LONGEST_HOLD_SECONDS, HeldPull, HeldPulls
 from orbitmq.errors import StorageError
 from orbitmq.protocol import command as commands
+from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command
-from orbitmq.protocol.frame import CODEC_JSON
+from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from tests.broker.kit import PULL, Wire, messages_of, pull_header, running, wire
 from tests.raw_client import until
@@ -304,3 +306,45 @@ async def test_a_client_that_never_reads_is_closed_before_all_its_held_pulls_are
             await held(broker, 0)
             assert 0 < broker.state.statistics.counter("GROUP_GET_NUMS", "T@G").value < count
             await until(lambda: len(broker._servers[0].connections) == 1, what="the end of the connection")
+
+
+POLL = {"consumerGroup": "G", "topic": "T", "queueId": 0, "pollTime": 60_000, "bornTime": 0}
+POP_FIELDS = {**POLL, "maxMsgNums": 1, "invisibleTime": 60_000, "initMode": 0}
+LONG = "x" * 500_000
+
+
+@pytest.mark.parametrize(
+    ("code", "codec", "text", "body_bytes"),
+    [
+        (PULL, CODEC_JSON, "bname", 0),
+        (PULL, CODEC_BINARY, "proxyFrowardClientId", 4 << 20),
+        (RequestCode.POP_MESSAGE, CODEC_JSON, "attemptId", 4 << 20),
+        (RequestCode.NOTIFICATION, CODEC_JSON, "more", 4 << 20),
+    ],
+)
+async def test_what_was_sent_with_a_request_does_not_wait_with_it(
+    client: Wire, broker: Broker, code: int, codec: int, text: str, body_bytes: int
+) -> None:
+    count = 10
+    await client.send("T", b"makes the topic", 1)
+    await client.heartbeat("member", "G", {"T": "*"})
+    pull = pull_header("T", 0, 0, {"sys_flag": PULL_SUBSCRIPTION | PULL_SUSPEND, "suspend_timeout_millis": 60_000})
+    usual = pull.to_fields() if code == PULL else {key: str(value) for key, value in POP_FIELDS.items()}
+    assert broker.address is not None
+    _, writer = await asyncio.open_connection(*broker.address)
+    leases = broker.state.pops
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            request = Command(code, opaque=number, fields={**usual, text: LONG}, body=bytes(body_bytes))
+            writer.write(commands.encode(request, codec))
+            await writer.drain()
+        everywhere = (broker.state.pulling.held, leases.pops, leases.notifications)
+        await until(lambda: sum(map(len, everywhere)) == count, what="all of them held")
+        del request
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        writer.close()
+
+    assert kept < count * len(LONG) / 2

@@ -122,7 +122,7 @@ class Pulling:
         if moved is not None:
             return moved
         result = self._read(header, header.queue_offset, wishes)
-        if self.hold(result, header, wishes, request, connection):
+        if self.hold(result, header, wishes, request.to_be_answered(), connection):
             return None
         return self._answer(header, result, topic, group)
 
@@ -167,6 +167,8 @@ class Pulling:
         """Keep a pull that may wait, and for which there is nothing yet; False if its client has too many of them."""
         if not self.held.has_room(connection):
             return False
+        # What it wants is in `wishes`; these texts can be long, and as many may wait.
+        header.subscription = header.expression_type = header.proxy_froward_client_id = header.bname = None
         settings = self._configuration.settings
         wait_ms = header.suspend_timeout_millis if settings.long_polling_enable else settings.short_polling_time_mills
         self.held.hold(HeldPull(request, connection, header, wishes), wait_ms / 1000)

@@ -129,6 +129,12 @@ class Command:
             self._fields = decode_binary_fields(self._raw) if self._raw_codec else text_fields(self._raw)
         return self._fields
 
+    def to_be_answered(self) -> Command:
+        """What whoever answers this request later needs of it. The rest may be as large as a frame, and need not wait."""
+        kept = Command(self.code, flag=self.flag, opaque=self.opaque, language=self.language, version=self.version)
+        kept.arrived = self.arrived
+        return kept
+
     def add_fields(self, **texts: str) -> None:
         self._fields = {**self.fields, **texts}
         self._raw = b""

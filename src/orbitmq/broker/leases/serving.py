@@ -93,7 +93,10 @@ class Serving:
             if popped.rest:
                 self.wake_others(header.topic, header.consumer_group, header.queue_id)
             return _found(header, popped)
-        code = self._hold(self.pops, Waiting(request, connection, header, wishes))
+        header.exp = header.exp_type = None  # it is in `wishes`, and can be long
+        if not header.order:
+            header.attempt_id = None
+        code = self._hold(self.pops, Waiting(request.to_be_answered(), connection, header, wishes))
         return _nothing(header, popped, code) if code is not None else None
 
     def wake_others(self, topic: str, group: str, queue_id: int) -> None:
@@ -150,7 +153,7 @@ class Serving:
         header.born_time = header.born_time or self._clock.now_ms()
         if self._has_message(header):
             return ok(NotificationResult(has_msg=True))
-        code = self._hold(self.notifications, Waiting(request, connection, header, _EVERYTHING))
+        code = self._hold(self.notifications, Waiting(request.to_be_answered(), connection, header, _EVERYTHING))
         if code is None:
             return None
         return ok(NotificationResult(polling_full=code == ResponseCode.POLLING_FULL))
