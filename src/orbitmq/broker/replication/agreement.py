@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from orbitmq.errors import RequestFailed
+from orbitmq.errors import BodyError, RequestFailed
 from orbitmq.protocol.bodies.route import KvTable
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
@@ -49,12 +49,15 @@ class MasterLog(NamedTuple):
 
 
 async def master_log(pool: Pool, master: Address) -> MasterLog:
-    """Where the master's log begins and ends. TransportError, RequestFailed as above."""
+    """Where the master's log begins and ends. TransportError, RequestFailed as above; BodyError for what is no number."""
     answer = await pool.call(master, new_request(RequestCode.GET_BROKER_RUNTIME_INFO), _CALL_SECONDS)
     if answer.code != ResponseCode.SUCCESS:
         raise RequestFailed(answer.code, f"master {master} does not say where its log begins: {answer.remark}")
     table = KvTable.from_json(answer.body).table
-    return MasterLog(int(table.get("commitLogMinOffset", "-1")), int(table.get("commitLogMaxOffset", "0")))
+    try:
+        return MasterLog(int(table.get("commitLogMinOffset", "-1")), int(table.get("commitLogMaxOffset", "0")))
+    except ValueError as error:
+        raise BodyError(f"master {master} does not say in numbers where its log is: {error}") from None
 
 
 class Agreement(NamedTuple):

@@ -137,9 +137,10 @@ class Copying:
                 continue
             try:
                 await self._copy(self.ha_address)
-            except (OrbitError, OSError) as error:
+            except Exception as error:  # whatever it is: a slave that gave up would lag for ever
+                unforeseen = None if isinstance(error, OrbitError | OSError) else error
                 if str(error) != self._failure:  # not each second anew
-                    logger.warning("cannot copy the log of %s: %s", self.ha_address, error)
+                    logger.warning("cannot copy the log of %s: %s", self.ha_address, error, exc_info=unforeseen)
                 self._failure = str(error)
             self.on_lost()
             await set_within(self._changed, _AGAIN_SECONDS)
@@ -166,6 +167,8 @@ class Copying:
             raise ConnectFailed(
                 f"{ha_address} does not answer", hint="is the master there, and haListenPort open?"
             ) from None
+        except ValueError as error:
+            raise ConnectFailed(f"no host can have the name {ha_address.host}: {error}", hint="see brokerIP2") from None
         if self._changed.is_set():
             stream.abort()
             return
