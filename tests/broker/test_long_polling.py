@@ -339,8 +339,8 @@ async def test_what_was_sent_with_a_request_does_not_wait_with_it(
             request = Command(code, opaque=number, fields={**usual, text: LONG}, body=bytes(body_bytes))
             writer.write(commands.encode(request, codec))
             await writer.drain()
-        everywhere = (broker.state.pulling.held, leases.pops, leases.notifications)
-        await until(lambda: sum(map(len, everywhere)) == count, what="all of them held")
+        pulls = broker.state.pulling.held
+        await until(lambda: len(pulls) + len(leases.pops) + len(leases.notifications) == count, what="all of them held")
         del request
         kept, _ = tracemalloc.get_traced_memory()
     finally:
