@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbitmq.broker import half_messages
 from orbitmq.clock import ManualClock
 from orbitmq.message.record import decode_record
 from orbitmq.protocol.command import Command
@@ -310,3 +311,31 @@ async def test_thousands_of_questions_starve_neither_sends_nor_a_slow_producer(t
         assert most_unsent < 4 << 20  # of six megabytes of questions
         assert len(set(asked)) == 3000
         await pool.close()
+
+
+async def test_a_producer_that_reads_nothing_keeps_no_other_from_being_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(half_messages, "_LONGEST_ROUND_SECONDS", 0.1)
+    clock = ManualClock()
+    async with running(tmp_path, clock=clock) as broker, wire(broker) as client, wire(broker) as deaf:
+        beat = {"clientID": "deaf", "consumerDataSet": [], "producerDataSet": [{"groupName": "Deaf"}]}
+        assert (await deaf.ask(HEART_BEAT, None, json.dumps(beat).encode())).code == 0
+        (registered,) = broker.state.clients.producers("Deaf")
+        registered.connection.pause_writing()
+        for number in range(30):
+            await _begin(client, body=f"deaf-{number}".encode(), PGROUP="Deaf")
+        await _begin(client)
+        producer = _Asked(broker)
+        await producer.join()
+        clock.advance(seconds=7)
+
+        await broker.state.half_messages.check_round()
+
+        question = await asyncio.wait_for(producer.questions.get(), PATIENCE_SECONDS)
+        assert question.fields["transactionId"] == "half"
+        assert [half.checks for half in broker.state.half_messages.undecided.values()] == [0] * 30 + [1]
+        registered.connection.resume_writing()
+        await broker.state.half_messages.check_round()
+        assert [half.checks for half in broker.state.half_messages.undecided.values()] == [1] * 30 + [2]
+        await producer.close()

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import sys
 from collections import Counter as Tally
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -264,18 +265,31 @@ class HalfMessages:
     async def check_round(self) -> None:
         """Ask about every message that is undecided for too long; give up on those asked about too often.
 
-        Gives way to other work all the time, and waits for producers that do not keep up: there may be 100,000 of them.
+        Gives way to other work all the time, and waits for producers that do not keep up: there may be 100,000 of them. Nobody else
+        waits for those: one may never read again.
         """
-        deadline = asyncio.get_running_loop().time() + _LONGEST_ROUND_SECONDS
+        behind: defaultdict[tuple[str | None, str], deque[int]] = defaultdict(deque)  # by group and topic
         for number, (queue_offset, half) in enumerate(list(self.undecided.items()), 1):
-            while queue_offset in self.undecided and not self._check(queue_offset, half):
-                await asyncio.sleep(_PRODUCER_IS_BEHIND_SECONDS)
-                if asyncio.get_running_loop().time() > deadline:
-                    self.save_progress()
-                    return
+            if (half.group, half.topic) in behind or not self._is_done_with(queue_offset):
+                behind[half.group, half.topic].append(queue_offset)
             if number % _CHECKS_PER_TURN == 0:
                 await asyncio.sleep(0)
+        deadline = asyncio.get_running_loop().time() + _LONGEST_ROUND_SECONDS
+        waiting = list(behind.values())
+        while waiting and asyncio.get_running_loop().time() <= deadline:
+            await asyncio.sleep(_PRODUCER_IS_BEHIND_SECONDS)
+            for queue_offsets in waiting:
+                while queue_offsets and self._is_done_with(queue_offsets[0]):
+                    queue_offsets.popleft()
+                    if len(queue_offsets) % _CHECKS_PER_TURN == 0:
+                        await asyncio.sleep(0)
+            waiting = [queue_offsets for queue_offsets in waiting if queue_offsets]
         self.save_progress()
+
+    def _is_done_with(self, queue_offset: int) -> bool:
+        """For this round."""
+        half = self.undecided.get(queue_offset)
+        return half is None or self._check(queue_offset, half)
 
     def _check(self, queue_offset: int, half: HalfMessage) -> bool:
         """False: its producer has enough to read for now."""
@@ -366,11 +380,14 @@ class HalfMessages:
         """One after the other. Anyone can say to be of a group, and a question has the message in it."""
         producers = self._clients.producers(group)
         self._next_producer += 1
+        found = None
         for number in range(len(producers)):
             producer = producers[(self._next_producer + number) % len(producers)]
             if self.may_see(producer, topic):
-                return producer
-        return None
+                found = producer
+                if not producer.connection.is_behind:
+                    break
+        return found
 
     def _ask(self, producer: Client, message: StoredMessage) -> None:
         unique_key = message.properties.get(keys.UNIQUE_KEY)
