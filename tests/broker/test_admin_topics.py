@@ -186,6 +186,30 @@ async def test_a_deleted_topic_takes_its_queues_offsets_figures_and_retries_with
     assert reads.value == 1
 
 
+@pytest.mark.parametrize(
+    ("code", "gone"),
+    [
+        (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G", "cleanOffset": "true"}),
+    ],
+)
+async def test_a_reset_that_nobody_has_taken_up_does_not_outlive_its_topic_or_group(
+    broker: Broker, client: Wire, code: int, gone: dict[str, str]
+) -> None:
+    await make(client, "T")
+    broker.state.groups.find("G")
+    offsets = broker.state.offsets
+    for queue_id in (0, 1):
+        offsets.reset("G", "T", queue_id, 3)
+        offsets.reset("H", "U", queue_id, 3)
+    offsets.note_pull("G", "T", 0, 3)
+    assert (await client.ask(code, gone)).code == 0
+    assert (
+        offsets.pending_reset("G", "T", 0) is offsets.pending_reset("G", "T", 1) is offsets.pulled("G", "T", 0) is None
+    )
+    assert offsets.pending_reset("H", "U", 1) == 3
+
+
 async def test_a_deletion_that_the_disk_refuses_leaves_everything_as_it_is(
     broker: Broker, client: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

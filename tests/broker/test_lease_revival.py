@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
@@ -270,6 +271,37 @@ async def test_leases_of_what_is_gone_are_dropped(
     clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
     await settled(broker)
     assert broker.state.topics.get("%RETRY%LG_Leases") is None
+
+
+async def test_a_lease_of_a_deleted_topic_gives_out_nothing_of_one_that_was_made_again(
+    broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock
+) -> None:
+    await send(client, b"old", b"old")
+    await pop_some(consumer)
+    clock.advance(ms=1)
+    assert (await client.ask(215, {"topic": T})).code == 0
+    await send(client, b"settled", b"open")
+    settled_one, _ = await pop_some(consumer)
+    assert (await consumer.ack(settled_one)).code == 0
+    clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+    await settled(broker)
+    assert bodies(await consumer.pop(T)) == [b"open"]
+    assert await consumer.pop(T) == []
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["positions saved before", "positions only in the log"])
+async def test_after_a_kill_a_topic_that_was_made_again_is_read_from_its_beginning(tmp_path: Path, saved: bool) -> None:
+    async with running(tmp_path / "store") as broker, wire(broker) as client:
+        await send(client, b"old", b"old")
+        await broker.state.offsets.save()
+        await pop_some(LeaseClient(client))
+        if saved:
+            await broker.state.offsets.save()
+        assert (await client.ask(215, {"topic": T})).code == 0
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    async with running(tmp_path / "killed") as broker, wire(broker) as client:
+        await send(client, b"1", b"2", b"3")
+        assert bodies(await LeaseClient(client).pop(T)) == [b"1", b"2", b"3"]
 
 
 async def test_a_message_that_claims_the_most_attempts_comes_back(

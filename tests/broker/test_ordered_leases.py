@@ -151,6 +151,17 @@ async def test_what_is_out_survives_a_restart_in_javas_form(tmp_path: Path, cloc
         assert bodies(await consumer.pop()) == [b"3"]
 
 
+@pytest.mark.parametrize(("code", "gone"), [(215, {"topic": T}), (207, {"groupName": "LG", "cleanOffset": "true"})])
+async def test_what_is_out_of_what_is_deleted_blocks_nothing_that_is_made_again(
+    consumer: OrderedClient, code: int, gone: dict[str, str]
+) -> None:
+    assert bodies(await consumer.pop()) == [b"1", b"2"]
+    assert (await consumer.wire.ask(code, gone)).code == 0
+    for text in (b"1", b"2"):
+        assert (await consumer.wire.send(T, text, 0, header=ONE_QUEUE)).code == 0
+    assert bodies(await consumer.pop()) == [b"1", b"2"]
+
+
 async def test_extensions_without_end_leave_nothing_behind_and_the_last_of_them_counts(
     broker: Broker, consumer: OrderedClient, clock: MovableClock
 ) -> None:

@@ -146,10 +146,18 @@ class ConsumerOffsets:
     def forget_topic(self, topic: str) -> None:
         for key in [key for key in self._offsets if _parts(key)[0] == topic]:
             del self._offsets[key]
+        self._forget_passing(lambda key: key[0] == topic)
 
     def forget_group(self, group: str) -> None:
         for table in (self._offsets, self._light):
             for key in [key for key in table if _parts(key)[1] == group]:
+                del table[key]
+        self._forget_passing(lambda key: key[1] == group)
+
+    def _forget_passing(self, is_gone: Callable[[tuple[str, str, int]], bool]) -> None:
+        """A reset that nobody has taken up would send whoever comes under that name later past messages."""
+        for table in (self.resets, self.pulled_to):
+            for key in [key for key in table if is_gone(key)]:
                 del table[key]
 
     def minimum(self, topic: str, filtered_groups: set[str]) -> dict[int, int]:

@@ -289,6 +289,7 @@ def _topics_groups_and_clients(state: State) -> dict[int, Handler]:
             s.timers,
             s.compacted,
             s.open_leases,
+            s.ordered_leases,
             s.statistics,
             s.configuration,
         ),
@@ -306,7 +307,7 @@ def _topics_groups_and_clients(state: State) -> dict[int, Handler]:
             admin_groups.update_groups, s.groups, s.statistics, s.clock
         ),
         RequestCode.DELETE_SUBSCRIPTIONGROUP: partial(
-            admin_groups.delete_group, s.groups, s.offsets, s.pulling, s.open_leases, s.statistics
+            admin_groups.delete_group, s.groups, s.offsets, s.pulling, s.open_leases, s.ordered_leases, s.statistics
         ),
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: partial(admin_groups.all_groups, s.groups),
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: partial(admin_groups.group_config, s.groups),

@@ -46,7 +46,7 @@ from orbitmq.storage.sending_on import SendingOn
 from orbitmq.storage.threads import OwnThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from orbitmq.clock import Clock
@@ -434,6 +434,10 @@ class Store:
         """Of the oldest message in the log."""
         record = self.record_at(self.log.start)
         return None if record is None else stored_at_ms(record)
+
+    def deletions(self) -> Mapping[str, int]:
+        """Of topics that were deleted: where the log ended then. Some may have been made again since."""
+        return self._deletions.log_offsets
 
     def delete_topic(self, topic: str) -> int:
         """Forget a topic's queues, for good; how many there were. Its records stay in the log until their files expire.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.leases.open_leases import OpenLeases
+    from orbitmq.broker.leases.ordered import OrderedLeases
     from orbitmq.broker.pulling import Pulling
     from orbitmq.broker.registration import Registration
     from orbitmq.broker.statistics import Statistics
@@ -74,6 +75,7 @@ async def delete_group(
     offsets: ConsumerOffsets,
     pulling: Pulling,
     open_leases: OpenLeases,
+    ordered_leases: OrderedLeases,
     stats: Statistics,
     request: Command,
     connection: Connection,
@@ -87,6 +89,7 @@ async def delete_group(
         offsets.forget_group(header.group_name)
     pulling.forget(header.group_name)
     open_leases.forget_group(header.group_name)
+    ordered_leases.forget_group(header.group_name)
     stats.forget(header.group_name)
     return ok()
 

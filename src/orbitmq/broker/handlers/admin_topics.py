@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.leases.open_leases import OpenLeases
+    from orbitmq.broker.leases.ordered import OrderedLeases
     from orbitmq.broker.pulling import Pulling
     from orbitmq.broker.registration import Registration
     from orbitmq.broker.sending import Sending
@@ -164,6 +165,7 @@ async def delete_topic(
     timers: Timers | None,
     compacted: CompactedTopics | None,
     open_leases: OpenLeases,
+    ordered_leases: OrderedLeases,
     stats: Statistics,
     configuration: BrokerConfiguration,
     request: Command,
@@ -189,6 +191,7 @@ async def delete_topic(
         sending.forget_topic(name)
         pulling.forget(name)
         open_leases.forget_topic(name)
+        ordered_leases.forget_topic(name)
         stats.forget(name)
         if timers is not None:
             timers.counts.forget(name)

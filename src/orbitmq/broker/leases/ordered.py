@@ -116,6 +116,19 @@ class OrderedLeases:
         """The group was sent elsewhere: what is out does not count any more."""
         self._table.get(f"{topic}{_AT}{group}", {}).pop(queue_id, None)
 
+    def forget_topic(self, topic: str) -> None:
+        self._forget(lambda of, by: of == topic)
+
+    def forget_group(self, group: str) -> None:
+        self._forget(lambda of, by: by == group)
+
+    def _forget(self, is_gone: Callable[[str, str], bool]) -> None:
+        """What is out of a topic, or to a group, that is gone blocks no other of the same name."""
+        for key in list(self._table):
+            topic, _, group = key.partition(_AT)
+            if is_gone(topic, group):
+                del self._table[key]
+
     # ---- care
 
     def free_due(self) -> None:

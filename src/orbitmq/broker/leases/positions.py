@@ -32,7 +32,14 @@ _ENTRIES_AT_ONCE: Final = 1000
 
 def restore_positions(store: Store, lease_log: LeaseLog, offsets: ConsumerOffsets, revive_queues: int) -> None:
     known_to = offsets.saved_log_end
-    if known_to is None or known_to >= store.log.end:
+    if known_to is None:
+        return
+    for topic, deleted_at in store.deletions().items():
+        if (
+            known_to <= deleted_at
+        ):  # saved before the deletion: the topic may have been made again, and begins with number 0
+            offsets.forget_topic(topic)
+    if known_to >= store.log.end:
         return
     queues = [(names.TIMER_TOPIC, 0), *((lease_log.topic, queue_id) for queue_id in range(revive_queues))]
     found = [physical for queue in queues for physical in _checkpoints_from(store, *queue, known_to)]
@@ -50,7 +57,7 @@ def restore_positions(store: Store, lease_log: LeaseLog, offsets: ConsumerOffset
         except (MessageError, BodyError) as error:
             logger.error("skipped a checkpoint at %d: %s", physical, error)
             continue
-        if checkpoint is not None:
+        if checkpoint is not None and physical >= store.deletions().get(checkpoint.topic, 0):
             offsets.commit(checkpoint.group, checkpoint.topic, checkpoint.queue_id, next_offset)
             moved.add((checkpoint.topic, checkpoint.group, checkpoint.queue_id))
     if moved:

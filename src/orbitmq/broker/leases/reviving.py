@@ -39,6 +39,7 @@ from orbitmq.errors import BodyError, MessageError, RequestFailed, StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from orbitmq.message.record import decode_raw, decode_record
+from orbitmq.message.record import stored_at_ms as record_stored_at_ms
 from orbitmq.protocol.lease_texts import normal_topic, retry_topic_v1, retry_topic_v2
 
 if TYPE_CHECKING:
@@ -285,6 +286,8 @@ class Reviving:
                 continue  # its file has expired
             try:
                 message = decode_record(found.buffers[0])
+                if not self._was_leased(checkpoint, message.stored_at_ms):
+                    continue
                 if 0 <= config.retry_max_times <= message.reconsume_times:
                     self._put_to_dead_letters(checkpoint, message)
                 else:
@@ -304,9 +307,22 @@ class Reviving:
             found = self._store.read(checkpoint.topic, checkpoint.queue_id, offset, 1)
             if found.count and found.queue_offsets[0] == offset:
                 try:
-                    yield decode_raw(found.buffers[0])
+                    message = decode_raw(found.buffers[0])
+                    if self._was_leased(checkpoint, message.stored_at_ms):
+                        yield message
                 except MessageError as error:
                     logger.error("gave up a message of %s that cannot be read: %s", checkpoint.topic, error)
+
+    def _was_leased(self, checkpoint: Checkpoint, stored_at_ms: int) -> bool:
+        """Not where the topic was deleted since and made again: then another message has its number.
+
+        A clock that was set back would say so of many, hence the look at when the deletion was: at the first record behind it.
+        """
+        deleted_at = self._store.deletions().get(checkpoint.topic)
+        if deleted_at is None or stored_at_ms <= checkpoint.pop_time_ms:
+            return True
+        next_record = self._store.record_at(deleted_at)
+        return next_record is None or record_stored_at_ms(next_record) <= checkpoint.pop_time_ms
 
     def topic_again(self, checkpoint: Checkpoint, reconsume_times: int) -> str:
         """Where a message is handed out the next time: the group's retry topic, or its dead letters."""
