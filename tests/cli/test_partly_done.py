@@ -46,6 +46,23 @@ def test_a_user_is_shut_out_wherever_that_can_be_done(cluster: Cluster, root: Co
     assert {row.user: row.status for row in rows}["mallory"] == "disable"
 
 
+def test_policies_and_users_are_taken_away_wherever_that_can_be_done(cluster: Cluster, root: Command) -> None:
+    root.ok("acl", "user", "create", "trudy", "--password", "trudys-secret")
+    root.ok("acl", "grant", "trudy", "Topic:orders", "--action", "Pub")
+    elsewhere = ("-s", cluster["b"].address, "-o", "json")
+    cluster["a"].pause()
+    try:
+        for taken_away in (("acl", "revoke", "trudy"), ("acl", "user", "rm", "trudy")):
+            failed = root(*taken_away, "--yes", "--timeout", "2")  # `failure` wants one line: here is a preview, too
+            assert failed.code == 3
+            assert f"done at {cluster['b'].address}" in failed.err
+            assert failed.err.count(f"what broker {cluster['a'].address} has is missing here") == 1
+    finally:
+        cluster["a"].resume()
+    assert root.ok("acl", "ls", "trudy", *elsewhere).json == []
+    assert "trudy" not in [row.user for row in root.ok("acl", "user", "ls", *elsewhere).rows(UserRow)]
+
+
 def test_a_verb_says_what_it_did_before_it_failed(cluster: Cluster, root: Command) -> None:
     change = ("mqadmin", "updateBrokerConfig", "-c", "DefaultCluster", "-k", "fileReservedTime", "-v", "70")
     cluster["b"].pause()

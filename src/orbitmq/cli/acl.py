@@ -10,7 +10,7 @@ from orbitmq.cli.asking import destructive_options, may_go_on
 from orbitmq.cli.choosing import fields_of
 from orbitmq.cli.lazy import HelpfulGroup
 from orbitmq.cli.options import document_options, target_options, view_options
-from orbitmq.cli.view import View, rows_text, show_document, show_rows
+from orbitmq.cli.view import View, rows_text, show_document, show_rows, tell_missing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -106,11 +106,12 @@ def revoke(
     from orbitmq.admin.access import PolicyRow, delete_acl
 
     subject = subject_of(user)
-    rows = [
-        row
-        for row in _policies(target, cluster, server, subject)
-        if resource is None or row.resource.lower() == resource.lower()
-    ]
+
+    async def look(session: Session) -> list[PolicyRow]:
+        rows = await _policies(session, await _answering_servers(session, cluster, server), subject)
+        return [row for row in rows if resource is None or row.resource.lower() == resource.lower()]
+
+    rows = target.run(look)
     if not rows:
         about = f" about {resource}" if resource is not None else ""
         raise _nothing_there(f"{subject} has no policy{about}", f"`orbitmq acl ls {user}` shows what there is")
@@ -254,16 +255,16 @@ def user_update(
 @target_options
 def user_remove(target: Target, name: str, cluster: str | None, server: str | None, yes: bool, dry_run: bool) -> None:
     """Delete a user."""
-    from orbitmq.admin.access import access_servers, delete_user, list_users
+    from orbitmq.admin.access import delete_user, list_users
 
-    async def look(session: Session) -> list[UserRow]:
-        rows = await list_users(session, await access_servers(session, cluster=cluster, server=server))
-        return [row for row in rows if row.user == name]
+    async def look(session: Session) -> tuple[list[UserRow], list[PolicyRow]]:
+        servers = await _answering_servers(session, cluster, server)
+        rows = [row for row in await list_users(session, servers) if row.user == name]
+        return rows, await _policies(session, servers, subject_of(name))
 
-    found = target.run(look)
+    found, policies = target.run(look)
     if not found:
         raise _nothing_there(f"there is no user {name!r}", "`orbitmq acl user ls` shows who there is")
-    policies = _policies(target, cluster, server, subject_of(name))
     what = ", ".join(f"{row.type}, {row.status}, at {', '.join(row.servers)}" for row in found)
     preview = f"user {name}: {what}, with {len(policies)} policies"
     if may_go_on(preview, "Delete it?", yes=yes, dry_run=dry_run):
@@ -275,15 +276,22 @@ def subject_of(user: str) -> str:
     return user if ":" in user else f"User:{user}"
 
 
-def _policies(target: Target, cluster: str | None, server: str | None, subject: str) -> list[PolicyRow]:
+async def _answering_servers(session: Session, cluster: str | None, server: str | None) -> list[Address]:
+    """Where something can be looked at before it is taken away; those that are missing are named."""
+    from orbitmq.admin.access import access_servers
+    from orbitmq.admin.brokers import answering_addresses
+
+    servers = await access_servers(session, cluster=cluster, server=server)
+    answering = await answering_addresses(session, servers)
+    tell_missing(session)
+    return [address for address in servers if address in answering]
+
+
+async def _policies(session: Session, servers: list[Address], subject: str) -> list[PolicyRow]:
     """Of this subject alone: servers take a subject for a part of one."""
-    from orbitmq.admin.access import access_servers, list_policies
+    from orbitmq.admin.access import list_policies
 
-    async def look(session: Session) -> list[PolicyRow]:
-        servers = await access_servers(session, cluster=cluster, server=server)
-        return [row for row in await list_policies(session, servers, subject=subject) if row.subject == subject]
-
-    return target.run(look)
+    return [row for row in await list_policies(session, servers, subject=subject) if row.subject == subject]
 
 
 def _nothing_there(what: str, hint: str) -> RequestFailed:
