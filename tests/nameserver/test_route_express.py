@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbitmq.nameserver.route_answers import RouteAnswers
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command
@@ -95,6 +96,19 @@ async def test_however_the_question_is_written_its_own_id_comes_back(client: Raw
         assert (answer.code, answer.opaque) == (0, 5)
         assert b"TopicA" not in answer.body
         assert b"broker-a" in answer.body
+
+
+async def test_however_many_zones_are_asked_for_an_answer_is_kept_once(server: NameServer, client: RawClient) -> None:
+    await register(client, __ZONE_NAME="near")
+    answers = RouteAnswers(server.registry, server.kv_config, server.configuration)
+    bodies = [answers.body_in_zone("TopicA", f"nowhere {number}", standard=True) for number in range(100)]
+    assert len(set(map(id, bodies))) == 1
+    near = [answers.body_in_zone("TopicA", zone, standard=True) for zone in ("near", "Near", "NEAR")]
+    assert len(set(map(id, near))) == 1
+    assert b"broker-a" in near[0]
+    assert b"broker-a" not in bodies[0]
+    await client.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
+    assert answers.body_in_zone("TopicA", "near", standard=True) != near[0]
 
 
 async def test_a_question_without_an_id_or_with_a_broken_one_is_not_answered_from_memory(client: RawClient) -> None:

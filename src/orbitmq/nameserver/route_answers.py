@@ -22,6 +22,9 @@ class RouteAnswers:
         self._kv_config = kv_config
         self._configuration = configuration
         self._encoded: dict[tuple[str, bool], bytes] = {}
+        self._in_zones: dict[
+            bytes, bytes
+        ] = {}  # each body once: askers can name zones without end, and answers are few
         self._generation = -1
 
     @property
@@ -32,16 +35,22 @@ class RouteAnswers:
 
     def body(self, topic: str, *, standard: bool) -> bytes:
         """The answer's body. RequestFailed when the topic has no route."""
-        if self.generation != self._generation:
-            self._encoded.clear()
-            self._generation = self.generation
+        self._forget_if_changed()
         body = self._encoded.get((topic, standard))
         if body is None:
             body = self._encoded[topic, standard] = self.route(topic).to_json(standard=standard)
         return body
 
     def body_in_zone(self, topic: str, zone: str, *, standard: bool) -> bytes:
-        return keep_zone(self.route(topic), zone).to_json(standard=standard)
+        self._forget_if_changed()
+        body = keep_zone(self.route(topic), zone).to_json(standard=standard)
+        return self._in_zones.setdefault(body, body)
+
+    def _forget_if_changed(self) -> None:
+        if self.generation != self._generation:
+            self._encoded.clear()
+            self._in_zones.clear()
+            self._generation = self.generation
 
     def route(self, topic: str) -> TopicRoute:
         settings = self._configuration.settings
