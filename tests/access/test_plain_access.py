@@ -155,6 +155,7 @@ def change(file: Path, text: str) -> None:
     "text",
     [
         "just words", "accounts: [1]", "accounts: [{accessKey: short, secretKey: short}]", "{",
+        "accounts: 5", "globalWhiteRemoteAddresses: 5", "accounts: [{accessKey: longenough, secretKey: longenough, groupPerms: 5}]",
         "globalWhiteRemoteAddresses: [nowhere]", "accounts: [{accessKey: longenough, secretKey: longenough, topicPerms: [x]}]",
     ],
 )  # fmt: skip

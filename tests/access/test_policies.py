@@ -98,6 +98,8 @@ def test_deleting_the_last_entry_deletes_the_policies() -> None:
         ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::1"),
         ("2001:db8::*", "2001:db8::7", "2001:db8:1::7"),
         ("10.1.2.3", "::ffff:10.1.2.3", "::ffff:10.1.2.4"),
+        ("fe80::/10", "fe80::7%eth0", "fec0::7%eth0"),
+        ("fe80::*", "fe80::7%eth0", "fe80:1::7%2"),
     ],
 )
 def test_addresses(pattern: str, inside: str, outside: str) -> None:

@@ -36,7 +36,7 @@ class AddressPattern:
         if self._everywhere:
             return True
         try:
-            ip = ipaddress.ip_address(address)
+            ip = ipaddress.ip_address(address.partition("%")[0])  # a zone says by which of our interfaces it came
         except ValueError:
             return False
         if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:

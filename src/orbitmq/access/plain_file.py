@@ -79,11 +79,11 @@ def read_access_files(paths: list[Path]) -> PlainAccess:
 
 
 def white_addresses(content: dict[str, Any]) -> list[AddressPattern]:
-    return [AddressPattern(str(text)) for text in content.get("globalWhiteRemoteAddresses") or []]
+    return [AddressPattern(str(text)) for text in _listed(content, "globalWhiteRemoteAddresses")]
 
 
 def read_accounts(content: dict[str, Any]) -> dict[str, Account]:
-    accounts = [_account(item) for item in content.get("accounts") or []]
+    accounts = [_account(item) for item in _listed(content, "accounts")]
     return {account.access_key: account for account in accounts}
 
 
@@ -120,14 +120,21 @@ def _account(item: Any) -> Account:
         item.get("admin") is True,
         read_permission(item.get("defaultTopicPerm")),
         read_permission(item.get("defaultGroupPerm")),
-        _permissions(item.get("topicPerms")),
-        _permissions(item.get("groupPerms")),
+        _permissions(_listed(item, "topicPerms")),
+        _permissions(_listed(item, "groupPerms")),
     )
 
 
-def _permissions(items: Any) -> dict[str, Permission]:
+def _listed(content: dict[str, Any], key: str) -> list[Any]:
+    items = content.get(key) or []
+    if not isinstance(items, list):
+        raise ConfigError(f"{key} is no list", hint="each in a line of its own, behind a dash")
+    return items
+
+
+def _permissions(items: list[Any]) -> dict[str, Permission]:
     found = {}
-    for item in items or []:
+    for item in items:
         name, separator, permission = str(item).partition("=")
         if not separator or not name.strip():
             raise ConfigError(f"{item!r} is no permission", hint="such as orders=PUB|SUB")
