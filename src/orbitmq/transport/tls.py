@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -131,18 +131,23 @@ def _modified(path: Path) -> float:
 
 
 class SteadyContext:
-    """One context for a whole port: a new certificate is read into it, for connections from then on."""
+    """One context for a whole port that is TLS alone, whatever the mode of others.
+
+    Each connection is given the newest one when it says hello, so that an authority that was taken out counts no longer, either.
+    """
 
     def __init__(self, settings: TlsSettings) -> None:
+        self._files = ServerTls(replace(settings, mode=TlsMode.PERMISSIVE))
         self.context = server_context(settings)
-        self._settings = settings
-        self._files = ServerTls(settings)
+        self.context.num_tickets = 0  # with one, who was trusted once would not be asked again
+        self.context.sni_callback = self._give_newest  # called for every hello, with a name or without
 
     def reload_if_changed(self) -> None:
-        before = self._files.context
-        self._files.reload_if_changed()  # which says if it cannot be used
-        if self._files.context is not before:
-            _load_own(self.context, self._settings.certificate, self._settings.key, self._settings.key_password)
+        self._files.reload_if_changed()
+
+    def _give_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        if self._files.context is not None:
+            connection.context = self._files.context
 
 
 def client_context(settings: ClientTlsSettings) -> ssl.SSLContext:

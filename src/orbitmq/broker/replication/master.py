@@ -214,6 +214,7 @@ class _Slave(asyncio.Protocol):
     ) -> None:
         self._new_handshake = new_handshake
         self._handshake: Handshake | None = None  # while it is not done
+        self._proof: Handshake | None = None  # from then on
         self._deadline: asyncio.TimerHandle | None = None  # of the handshake
         self.acked: int | None = None  # None: it has not said yet what it has
         self._slaves = slaves
@@ -339,6 +340,8 @@ class _Slave(asyncio.Protocol):
         self._sent_last_second, self._sent_this_second = self._sent_this_second, 0
         if now - self._heard > patience_seconds:
             self._end(f"nothing heard from it for {now - self._heard:.0f} seconds")
+        elif self._proof is not None and not self._proof.still_counts:
+            self._end("who it is may copy the log no longer, or has another key")
         elif self.acked is not None:
             self.push()
             if now - self._told > heartbeat_seconds and not self._is_full:
@@ -353,7 +356,7 @@ class _Slave(asyncio.Protocol):
 
     def _end_handshake(self) -> bool:
         """Whether there is room for it."""
-        self._handshake = None
+        self._proof, self._handshake = self._handshake, None
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

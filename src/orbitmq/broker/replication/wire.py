@@ -53,8 +53,15 @@ class Handshake:
         self.is_done = False
         self._key_of = key_of
         self._challenge = challenge
+        self._name = ""
         self._key: SigningKey | None = None
         self._received = b""
+
+    @property
+    def still_counts(self) -> bool:
+        """Whether who proved itself may copy now, and with that key: users and rights change, and a connection lasts for months."""
+        key = self._key_of(self._name)
+        return key is not None and self._key is not None and key.first_blocks == self._key.first_blocks
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         """What to answer, and once it is done, the bytes behind it."""
@@ -67,10 +74,10 @@ class Handshake:
             if len(self._received) < name_at or len(self._received) < name_at + self._received[name_at - 1]:
                 return b"", b""
             end = name_at + self._received[name_at - 1]
-            name = self._received[name_at:end].decode("utf-8", "replace")
-            self._key = self._key_of(name)
+            self._name = self._received[name_at:end].decode("utf-8", "replace")
+            self._key = self._key_of(self._name)
             if self._key is None:
-                raise FrameError(f"{name!r} is no user that may copy the log")
+                raise FrameError(f"{self._name!r} is no user that may copy the log")
             self._received = self._received[end:]
             answer = self._challenge
         if len(self._received) < SIGNATURE_BYTES:
