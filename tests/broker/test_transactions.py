@@ -10,6 +10,7 @@ import pytest
 
 from orbitmq.broker import half_messages
 from orbitmq.clock import ManualClock
+from orbitmq.errors import StoreFull
 from orbitmq.message.record import decode_record
 from orbitmq.protocol.command import Command
 from orbitmq.transport.pool import Pool
@@ -88,6 +89,28 @@ async def test_decisions_of_one_turn_share_an_op_message(client: Wire) -> None:
     ops = await client.messages(OP_TOPIC)
     assert sorted(int(o) for op in ops for o in op.body.decode().rstrip(",").split(",")) == [0, 1, 2, 3, 4]
     assert {op.tags for op in ops} == {"d"}
+
+
+async def test_a_decision_that_could_not_be_recorded_is_recorded_as_soon_as_there_is_room(
+    client: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipts = [await _begin(client, body=b"%d" % number) for number in range(3)]
+    store = broker.state.store
+    append = store.append
+
+    def full(topic: str, *arguments: Any) -> Any:
+        if topic == OP_TOPIC:
+            raise StoreFull("no room")
+        return append(topic, *arguments)
+
+    monkeypatch.setattr(store, "append", full)
+    for receipt in receipts[:2]:
+        await _end(client, receipt, COMMIT)
+    monkeypatch.undo()
+    await until(lambda: store.queue_range(OP_TOPIC, 0).max_offset == 1, what="the record of both")
+    await _end(client, receipts[2], COMMIT)
+    await until(lambda: store.queue_range(OP_TOPIC, 0).max_offset == 2, what="the record of the third")
+    assert [op.body for op in await client.messages(OP_TOPIC)] == [b"0,1,", b"2,"]
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,7 @@ class Broker:
         if state.copying is not None:
             await state.copying.close()
         else:
-            state.half_messages.record_decisions()
-            state.half_messages.save_progress()
+            state.half_messages.stop()
         for part in (state.topics, state.groups, state.offsets, state.filters, state.ordered_leases, state.delayed):
             await part.save()
         state.delayed.close()

@@ -68,6 +68,7 @@ _READ_AT_ONCE: Final = 32
 _CHECKS_PER_TURN: Final = 20  # then the event loop serves others
 _PRODUCER_IS_BEHIND_SECONDS: Final = 0.02
 _LONGEST_ROUND_SECONDS: Final = 60.0  # Java's too; the next round goes on
+_AFTER_FAILURE_SECONDS: Final = 1.0
 
 
 class HalfMessage(msgspec.Struct, gc=False):
@@ -106,6 +107,7 @@ class HalfMessages:
         self._store_host = store_host
         self.undecided: dict[int, HalfMessage] = {}  # by offset in the half queue, oldest first
         self._to_record: list[int] = []
+        self._recording: asyncio.Handle | None = None  # what will record them
         self._next_producer = 0
         self.may_see: Callable[[Client, str], bool] = lambda producer, topic: True  # a message of that topic
         self._rebuild()
@@ -235,12 +237,13 @@ class HalfMessages:
         self._to_be_recorded([queue_offset])
 
     def _to_be_recorded(self, queue_offsets: list[int]) -> None:
-        if not self._to_record:
-            asyncio.get_running_loop().call_soon(self.record_decisions)
+        if self._recording is None:
+            self._recording = asyncio.get_running_loop().call_soon(self.record_decisions)
         self._to_record += queue_offsets
 
     def record_decisions(self) -> None:
         """One op message for all decisions of this turn of the loop."""
+        self._do_not_record_later()
         if not self._to_record:
             return
         decided, self._to_record = self._to_record, []
@@ -250,9 +253,22 @@ class HalfMessages:
         try:
             self._store.append(names.HALF_OP_TOPIC, _QUEUE, body, tag, now_ms, self._store_host)
         except StorageError as error:
-            # Kept for the next turn. Lost with a crash, it costs one more question to the producer.
+            # Kept, and tried again soon: lost with a crash, what was committed is undecided again and may be published twice.
             logger.error("cannot record %d decided transactions yet: %s", len(decided), error)
             self._to_record = decided + self._to_record
+            loop = asyncio.get_running_loop()
+            self._recording = loop.call_later(_AFTER_FAILURE_SECONDS, self.record_decisions)
+
+    def _do_not_record_later(self) -> None:
+        if self._recording is not None:
+            self._recording.cancel()
+            self._recording = None
+
+    def stop(self) -> None:
+        """The store is closed after this, so what cannot be recorded now is not."""
+        self.record_decisions()
+        self._do_not_record_later()
+        self.save_progress()
 
     # ---- or is not, and the producer is asked
 
