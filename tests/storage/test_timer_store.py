@@ -142,6 +142,21 @@ def test_a_long_way_is_gone_in_turns_none_of_which_is_too_short(tmp_path: Path, 
     assert (unit.kind & ROLL, unit.delay_ms) == (ROLL, first_stop * 1000)
 
 
+@pytest.mark.parametrize("set_by_days", [-30, 30])
+def test_a_clock_that_is_set_by_more_than_a_unit_can_tell_keeps_no_message_from_the_wheel(
+    tmp_path: Path, set_by_days: int
+) -> None:
+    timers = opened(tmp_path)
+    put(timers, 1, 5)
+    timers.put_many([Timer(NOW_MS + 7000, 2, RECORD_BYTES, 0)], NOW_MS + set_by_days * 86_400_000)
+    timers.close()
+    (tmp_path / "timerwheel").unlink()  # built again from the log, where units tell when they fire
+
+    timers = opened(tmp_path)
+
+    assert sorted(fire(timers, NOW_MS + 30 * 86_400_000)) == [1, 2]
+
+
 # ---- after a kill, and after a power cut
 
 

@@ -49,6 +49,7 @@ SPANS_SECONDS: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 
 _LONGEST_SLEEP_SECONDS: Final = 0.1  # while something waits: an injected clock may jump
 _AFTER_FAILURE_SECONDS: Final = 0.1
+_AFTER_SURPRISE_SECONDS: Final = 1.0
 # What comes so soon after others waits for more. It is on the wheel before its slot fires all the same.
 _TOGETHER_SECONDS: Final = 0.01
 PUT_PER_TURN: Final = 256
@@ -198,6 +199,9 @@ class Timers:
         except StorageError as error:
             logger.warning("timer messages wait, the store cannot take them now: %s", error)
             return _AFTER_FAILURE_SECONDS
+        except Exception:  # leases live by this loop, and other messages: it goes on, whatever one of them does to it
+            logger.exception("timer messages wait, one cannot be handled")
+            return _AFTER_SURPRISE_SECONDS
         return _LONGEST_SLEEP_SECONDS if self.wheel.is_waiting else None
 
     async def save(self) -> None:

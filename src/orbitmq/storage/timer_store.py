@@ -55,6 +55,7 @@ _PROGRESS_MAGIC: Final = 0x4F524254
 _MAY_BE_LATE_MS: Final = 30_000  # how long after its time a slot may fire on a busy broker
 _SPARE_SLOTS: Final = 60  # of a turn of the wheel, kept free before its end
 _TURN: Final = SLOTS // 2
+_LONGEST_DELAY_MS: Final = 2**31 - 1  # that a unit can tell
 
 
 class Timer(NamedTuple):
@@ -155,7 +156,7 @@ class TimerStore:
             for timer in timers:
                 self._put(slots, timer, now_ms // self.precision_ms)
                 done += 1
-        except StorageError:
+        except Exception:  # whatever it is: those before it are put, and must not be once more
             if not done:
                 raise
         finally:
@@ -211,7 +212,10 @@ class TimerStore:
             )
             tick = max(tick, self._closed_to)
         slot = slots.get(tick) or self.wheel.slot(tick)
-        put_ms, delay_ms = now * self.precision_ms, (tick - now) * self.precision_ms
+        # A clock that was set by weeks is further away than a unit can tell. When it fires must be right, not when it was put.
+        most = _LONGEST_DELAY_MS // self.precision_ms
+        put = max(tick - most, min(now, tick + most))
+        put_ms, delay_ms = put * self.precision_ms, (tick - put) * self.precision_ms
         unit = TimerUnit(slot.last, kind, put_ms, delay_ms, timer.commit_log_offset, timer.size, timer.topic_hash)
         slots[tick] = self._chained(slot, self.log.append(unit), kind)
 
