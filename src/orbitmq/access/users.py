@@ -76,15 +76,16 @@ class Users:
             entries[username] = found
         return found
 
-    # ---- changes
+    # ---- changes; `asker`: the user who wants it, None for the server itself
 
-    def create(self, user: User, policies: list[Policy] | None = None) -> None:
+    def create(self, user: User, policies: list[Policy] | None = None, *, asker: str | None = None) -> None:
         """With these policies and no others, and those first: if the disk fails between, there is no user yet to lack them."""
         subject = f"User:{user.username}"
         acl = Acl(subject=subject, policies=policies or [])
         if policies:
             _check(acl)
         with self._changing:
+            self._check_super(asker, user)
             if user.username in self._users:
                 raise _refused("The user is existed")
             checked = _checked(user, User(user_type=NORMAL, user_status=ENABLED))
@@ -93,13 +94,15 @@ class Users:
                 self._write_acls({**others, subject: merged(Acl(subject=subject), acl)} if policies else others)
             self._put(checked)
 
-    def update(self, user: User) -> None:
+    def update(self, user: User, *, asker: str | None = None) -> None:
         with self._changing:
+            self._check_super(asker, user, self._users.get(user.username))
             self._put(_checked(user, self._require(user.username)))
 
-    def delete(self, username: str) -> None:
+    def delete(self, username: str, *, asker: str | None = None) -> None:
         """With its policies, and those first: a new user of that name starts without any, even if the disk fails between."""
         with self._changing:
+            self._check_super(asker, self._users.get(username))
             self._write_acls({subject: acl for subject, acl in self._acls.items() if subject != f"User:{username}"})
             self._write_users({name: user for name, user in self._users.items() if name != username})
 
@@ -120,6 +123,14 @@ class Users:
             left = without(acl, policy_type, resource)
             others = {name: other for name, other in self._acls.items() if name != subject}
             self._write_acls(others if left is None else {**others, subject: left})
+
+    def _check_super(self, asker: str | None, *touched: User | None) -> None:
+        """Only a super user touches one. Asked while nothing else can change: either may have become another before."""
+        if asker is None or not any(user is not None and user.is_super for user in touched):
+            return
+        asking = self._users.get(asker)
+        if asking is None or not asking.is_super:
+            raise _refused("only a super user may make, change or delete a super user")
 
     def _require(self, username: str, otherwise: str = "The user is not exist") -> User:
         user = self._users.get(username)
