@@ -211,6 +211,21 @@ async def test_leases_and_acks_survive_a_restart(tmp_path: Path, clock: MovableC
         assert await LeaseClient(client).pop(T) == []
 
 
+async def test_acks_of_a_batch_from_before_a_restart_count_also_in_a_store_without_keys(
+    tmp_path: Path, clock: MovableClock
+) -> None:
+    without_keys: dict[str, Any] = {"messageIndexEnable": "false", **QUICK}
+    async with running(tmp_path, clock=clock, **without_keys) as broker, wire(broker) as client:
+        await send(client, b"acked", b"open", b"acked, too")
+        leased = await pop_some(LeaseClient(client))
+    async with running(tmp_path, clock=clock, **without_keys) as broker, wire(broker) as client:
+        consumer = LeaseClient(client)
+        assert (await consumer.ack_batch([leased[0], leased[2]])).code == 0
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        await settled(broker)
+        assert bodies(await consumer.pop(T)) == [b"open"]
+
+
 async def test_an_ack_that_comes_out_of_the_timer_before_its_checkpoint_counts(
     broker: Broker, client: Wire, clock: MovableClock
 ) -> None:

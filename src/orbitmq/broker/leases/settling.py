@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orbitmq.broker import statistics
-from orbitmq.broker.leases.checkpoints import LONGEST_LEASE_MS, Ack, Checkpoint, LeaseKey
+from orbitmq.broker.leases.checkpoints import LONGEST_LEASE_MS, MOST_MESSAGES, Ack, Checkpoint, LeaseKey
 from orbitmq.errors import OrbitError, RequestFailed
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.headers.leases import ChangedInvisibleTime
@@ -141,7 +141,7 @@ class Settling:
             return 0
         self._check_writable(ack.revive_queue, ack.invisible_ms)
         key = (topic, ack.group, ack.queue_id, ack.start_offset, ack.pop_time_ms, name)
-        lease = self._genuine(key, [])
+        lease = self._open_leases.get(key) or self._lease_log.find(key, _asked(ack.start_offset, bits))
         if lease is None:
             raise _unknown(key)
         offsets = [offset for offset in lease.offsets if bits >> (offset - ack.start_offset) & 1]
@@ -291,6 +291,16 @@ class Settling:
                 f"group {group} does not have message {offset} of {topic}, queue {queue_id}, by this handle",
                 hint="its time may be over, and the message leased to another",
             )
+
+
+def _asked(start_offset: int, bits: int) -> list[int]:
+    """What a batch ack speaks of, as far as one lease can hold it."""
+    offsets: list[int] = []
+    while bits and len(offsets) < MOST_MESSAGES:
+        lowest = bits & -bits
+        offsets.append(start_offset + lowest.bit_length() - 1)
+        bits ^= lowest
+    return offsets
 
 
 def _unknown(key: LeaseKey) -> RequestFailed:
