@@ -116,6 +116,22 @@ async def test_a_lease_that_was_kept_beyond_the_longest_is_settled_by_its_handle
     assert bodies(await consumer.pop()) == [b"3", b"4"]
 
 
+async def test_a_batch_that_is_out_for_days_is_not_forgotten_and_one_that_is_not_is(
+    broker: Broker, consumer: OrderedClient, clock: MovableClock
+) -> None:
+    first, second = await consumer.pop(invisibleTime=3_600_000)
+    assert (await consumer.ack(second)).code == 0
+    for _ in range(30):
+        clock.advance(hours=0.9)
+        first = await consumer.extended(first, 3_600_000)
+    await broker.state.ordered_leases.save()
+    assert await consumer.pop() == []
+
+    clock.advance(hours=26)
+    await broker.state.ordered_leases.save()
+    assert broker.state.ordered_leases.offsets(T, "LG", 0) == []
+
+
 async def test_a_repeated_attempt_gets_the_same_batch_at_once(consumer: OrderedClient) -> None:
     assert bodies(await consumer.pop(attemptId="a")) == [b"1", b"2"]
     assert await consumer.pop(attemptId="b") == []

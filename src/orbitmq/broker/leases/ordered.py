@@ -172,7 +172,7 @@ class OrderedLeases:
             kept = {
                 queue_id: info
                 for queue_id, info in queues.items()
-                if topic is not None and queue_id < topic.read_queue_nums and info.last_consumed_ms >= oldest_ms
+                if topic is not None and queue_id < topic.read_queue_nums and _in_use_ms(info) >= oldest_ms
             }
             if kept and self._groups.get(group) is not None:
                 self._table[key] = kept
@@ -213,6 +213,11 @@ def _free_ms(info: OrderInfo) -> int:
     over_ms = info.pop_time + (info.invisible_ms or 0)
     extended = info.next_visible_ms or {}
     return max((extended.get(offset, over_ms) for offset in _open(info)), default=0)
+
+
+def _in_use_ms(info: OrderInfo) -> int:
+    """Until when it was popped or is out. A batch that is renewed may be out for days."""
+    return max(info.last_consumed_ms, _free_ms(info) if info.offsets else 0)
 
 
 def _counts(before: OrderInfo, now: OrderInfo) -> dict[int, int]:
