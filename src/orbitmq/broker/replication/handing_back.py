@@ -42,6 +42,10 @@ _AGAIN_SECONDS: Final = 0.5
 T = TypeVar("T", bound=JavaObject)
 
 
+class _DoesNotStepDown(RequestFailed):
+    pass
+
+
 class HandingBack:
     def __init__(
         self,
@@ -64,7 +68,8 @@ class HandingBack:
     async def take_back(self, own: Address, ha_address: Address) -> None:
         """From the slave with the smallest id, which is who acted. For one that cannot be asked a master waits half a minute.
 
-        It is told first that its master is back, so that what it says does not change afterwards.
+        It is told first that its master is back, so that what it says does not change afterwards. If it has not stepped down by the
+        end of that time, what it says is taken all the same: only what it does from there on is done again, without it everything.
         """
         here = HaAddresses(
             master_ha_address=str(ha_address), master_flush_offset=self._store.flushed_offset, master_address=str(own)
@@ -76,29 +81,47 @@ class HandingBack:
         address = alive[slaves[0]]
         give_up_at = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
         log_end: int | None = None
+        has_refused = False
         while True:
+            is_late = asyncio.get_running_loop().time() > give_up_at
             try:
                 if log_end is None:  # asked once, and first: told of its master, a slave cuts off and copies
                     log_end = (await master_log(self._pool, address)).end
-                await self._take_back_from(address, here, log_end)
+                if has_refused and is_late:
+                    logger.error("%s goes on in this master's place, some of it may be done again", address)
+                else:
+                    await self._have_it_step_down(address, here)
+                    has_refused = False
+                await self._take_back_from(address, log_end)
                 return
             except OrbitError as error:
                 failure = error
-            is_late = asyncio.get_running_loop().time() > give_up_at
-            if (
-                is_late
-                or not isinstance(failure, TransportError)
-                or address not in (await self._members.alive()).values()
-            ):
+            if isinstance(failure, _DoesNotStepDown):
+                if not has_refused:
+                    logger.warning("%s; it is asked again for %d seconds", failure, _PATIENCE_SECONDS)
+                has_refused = True
+            elif is_late or not isinstance(failure, TransportError):
+                break
+            if address not in (await self._members.alive()).values():
                 break
             await asyncio.sleep(_AGAIN_SECONDS)
         logger.error(
             "cannot ask %s what it did in this master's place, some of it may be done again: %s", address, failure
         )
 
-    async def _take_back_from(self, address: Address, here: HaAddresses, log_end: int) -> None:
+    async def _have_it_step_down(self, address: Address, here: HaAddresses) -> None:
+        answer = await self._pool.call(address, new_request(RequestCode.EXCHANGE_BROKER_HA_INFO, here), _CALL_SECONDS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _DoesNotStepDown(
+                answer.code,
+                f"slave {address} does not step down for its master: {answer.remark}",
+                hint="the user of innerClientAuthenticationCredentials has to be allowed to change the cluster"
+                if answer.code == ResponseCode.NO_PERMISSION
+                else "",
+            )
+
+    async def _take_back_from(self, address: Address, log_end: int) -> None:
         """Its log ended there. OrbitError: nothing was taken."""
-        await self._pool.call(address, new_request(RequestCode.EXCHANGE_BROKER_HA_INFO, here), _CALL_SECONDS)
         offsets = await self._fetch(address, RequestCode.GET_ALL_CONSUMER_OFFSET, tables.OffsetTable)
         delays = await self._fetch(address, RequestCode.GET_ALL_DELAY_OFFSET, tables.DelayTable)
         answer = await self._pool.call(address, new_request(RequestCode.GET_TIMER_CHECK_POINT), _CALL_SECONDS)
