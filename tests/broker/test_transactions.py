@@ -234,6 +234,36 @@ async def test_a_message_says_how_long_it_is_left_alone(
         await producer.close()
 
 
+async def test_what_nobody_decides_is_forgotten_when_its_file_has_expired(client: Wire, broker: Broker) -> None:
+    halves, log = broker.state.half_messages, broker.state.store.log
+    await _begin(client)
+    await halves.check_round()  # now its group is known, of which nobody is there
+    while len(log.files.segments) < 2:
+        assert (await client.send("T", b"x" * 250_000)).code == 0
+    last = await _begin(client, body=b"last")
+    log.files.delete_oldest()
+
+    await halves.check_round()
+
+    assert list(halves.undecided) == [1]
+    assert broker.state.offsets.get(half_messages.GROUP, HALF_TOPIC, 0) == 1
+    assert (await _end(client, last, COMMIT)).code == 0
+    assert await client.bodies("Pay") == [b"last"]
+
+
+async def test_what_is_in_the_write_pool_still_is_not_taken_for_expired(tmp_path: Path) -> None:
+    pool: dict[str, Any] = {
+        "transientStorePoolEnable": "true",
+        "transientStorePoolSize": 2,
+        "commitIntervalCommitLog": 3_600_000,
+    }
+    async with running(tmp_path, **pool) as broker, wire(broker) as client:
+        await _begin(client)
+        assert broker.state.store.log.readable_end == 0
+        await broker.state.half_messages.check_round()
+        assert len(broker.state.half_messages) == 1
+
+
 @pytest.mark.parametrize("checks", ["\N{SUPERSCRIPT TWO}", "9" * 5000], ids=["no number", "too large"])
 async def test_a_count_of_checks_that_is_none_keeps_no_broker_from_starting(tmp_path: Path, checks: str) -> None:
     async with running(tmp_path) as broker, wire(broker) as client:

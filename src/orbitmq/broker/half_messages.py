@@ -309,6 +309,9 @@ class HalfMessages:
 
     def _check(self, queue_offset: int, half: HalfMessage) -> bool:
         """False: its producer has enough to read for now."""
+        if half.commit_log_offset < self._store.log.start:
+            del self.undecided[queue_offset]  # its file has expired, whether or not there is somebody to ask
+            return True
         message = self._look_at(queue_offset, half) if half.group is None else None
         if half.group is None:
             return True
@@ -334,11 +337,10 @@ class HalfMessages:
         return True
 
     def _look_at(self, queue_offset: int, half: HalfMessage) -> StoredMessage | None:
-        """None when it is not there any more; then it is undecided no more."""
+        """None when it cannot be read: not yet, or never; then it is undecided no more."""
         record = self._store.record_at(half.commit_log_offset)
         if record is None:
-            del self.undecided[queue_offset]  # its file has expired
-            return None
+            return None  # in the write pool still
         try:
             message = decode_record(record)
         except MessageError as error:
