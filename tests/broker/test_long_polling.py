@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.broker.long_poll import LONGEST_HOLD_SECONDS, HeldPull, HeldPulls
+from orbitmq.broker.subscriptions import Wanted
 from orbitmq.errors import StorageError
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.codes import RequestCode
@@ -205,7 +206,7 @@ class Answers:
         self.held = HeldPulls(lambda: self.now, lambda pull: True, self.timed_out.append)
 
     def hold(self, seconds: float, queue_id: int = 0) -> HeldPull:
-        pull = HeldPull(Command(11), _Open(), pull_header("T", queue_id, 0), None)  # type: ignore[arg-type]
+        pull = HeldPull(Command(11), _Open(), pull_header("T", queue_id, 0), Wanted())  # type: ignore[arg-type]
         self.held.hold(pull, seconds)
         return pull
 
@@ -271,6 +272,49 @@ async def test_one_client_cannot_hold_any_number_of_pulls(
     await client.send("T")
     assert {(await answer).code for answer in answers[:10]} == {0}
     assert len(broker.state.pulling.held) == 0
+
+
+def many_tags(count: int, prefix: str = "") -> str:
+    return "||".join(f"{prefix}{number}" for number in range(count))
+
+
+async def test_long_lists_of_tags_are_kept_once_for_all_pulls_that_wait_for_the_same(
+    client: Wire, broker: Broker
+) -> None:
+    await client.send("T")
+    answers = [await client.hold("T", 0, 1, subscription=many_tags(10_000)) for _ in range(30)]
+    await held(broker, 30)
+    pulls = broker.state.pulling.held._by_queue["T", 0]
+    assert len({id(pull.wishes.tag_codes) for pull in pulls}) == 1
+
+    await client.send("T", TAGS="77")
+    assert {(await answer).code for answer in answers} == {0}
+
+
+async def test_one_client_cannot_wait_for_any_number_of_tags(
+    client: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbitmq.broker.held_tags.MOST_PER_CONNECTION", 100)
+    await client.send("T")
+    waiting = [await client.hold("T", 0, 1, subscription=many_tags(50, prefix)) for prefix in "abac"]
+    assert (await asyncio.wait_for(waiting[3], 5)).code == 19  # told at once that there is nothing
+    waiting[3] = await client.hold("T", 0, 1, subscription=many_tags(5, "c"))  # so few are no matter
+    await held(broker, 4)
+    async with wire(broker) as other:
+        await other.hold("T", 0, 1, subscription=many_tags(50, "c"))
+        await held(broker, 5)
+
+    await client.send("T", TAGS="b7")
+    assert (await waiting[1]).code == 0
+    again = await client.hold("T", 0, 2, subscription=many_tags(50, "d"))  # there is room again
+    await client.send("T", TAGS="d7")
+    assert (await again).code == 0
+    await client.send("T", TAGS="a7")
+    assert {(await answer).code for answer in (waiting[0], waiting[2])} == {0}
+    await client.send("T", TAGS="c4")
+    assert (await waiting[3]).code == 0
+    await held(broker, 0)
+    assert broker.state.pulling.held.tags.is_empty
 
 
 def test_a_woken_pull_does_not_time_out_as_well() -> None:

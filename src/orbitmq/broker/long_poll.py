@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.broker.held_tags import HeldTags
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -48,18 +50,23 @@ class HeldPulls:
         self._by_queue: dict[tuple[str, int], dict[HeldPull, None]] = {}  # in order of coming
         self._by_deadline: defaultdict[int, dict[HeldPull, None]] = defaultdict(dict)
         self._by_connection: defaultdict[Connection, int] = defaultdict(int)
+        self.tags = HeldTags()
         self._next_bucket = int(now() / BUCKET_SECONDS)
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def has_room(self, connection: Connection) -> bool:
+    def has_room(self, connection: Connection, wishes: Wanted) -> bool:
         """Whether one more pull of this client may wait; its number would else be bounded by nothing."""
-        return self._by_connection.get(connection, 0) < MOST_PER_CONNECTION
+        return self._by_connection.get(connection, 0) < MOST_PER_CONNECTION and self.tags.has_room(
+            connection, wishes.tag_codes
+        )
 
     def hold(self, pull: HeldPull, seconds: float) -> None:
-        header = pull.header
+        header, tags = pull.header, pull.wishes.tag_codes
+        if tags is not None and (shared := self.tags.keep(pull.connection, tags)) is not tags:
+            pull.wishes = pull.wishes._replace(tag_codes=shared)
         self._by_queue.setdefault((header.topic, header.queue_id), {})[pull] = None
         due = self._now() + min(seconds, LONGEST_HOLD_SECONDS)
         pull.bucket = max(int(due / BUCKET_SECONDS), self._next_bucket)
@@ -103,6 +110,9 @@ class HeldPulls:
     def _finish(self, pull: HeldPull) -> None:
         """Forget all of it at once: thousands are answered a second, long before their time is up."""
         self._count -= 1
+        tags = pull.wishes.tag_codes
+        if tags is not None:
+            self.tags.drop(pull.connection, tags)
         due = self._by_deadline.get(pull.bucket)
         if due is not None:
             due.pop(pull, None)

@@ -165,7 +165,7 @@ class Pulling:
 
     def wait(self, header: PullMessage, wishes: Wanted, request: Command, connection: Connection) -> bool:
         """Keep a pull that may wait, and for which there is nothing yet; False if its client has too many of them."""
-        if not self.held.has_room(connection):
+        if not self.held.has_room(connection, wishes):
             return False
         # What it wants is in `wishes`; these texts can be long, and as many may wait.
         header.subscription = header.expression_type = header.proxy_froward_client_id = header.bname = None
