@@ -35,9 +35,7 @@ def restore_positions(store: Store, lease_log: LeaseLog, offsets: ConsumerOffset
     if known_to is None:
         return
     for topic, deleted_at in store.deletions().items():
-        if (
-            known_to <= deleted_at
-        ):  # saved before the deletion: the topic may have been made again, and begins with number 0
+        if known_to <= deleted_at:  # made again since, perhaps, and then its numbers begin with 0
             offsets.forget_topic(topic)
     if known_to >= store.log.end:
         return
