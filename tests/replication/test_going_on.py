@@ -61,7 +61,7 @@ async def test_whatever_goes_wrong_the_copying_begins_again(
         changed.setattr(copying, "_copy", stumbles)
         copying.disconnect()
         await until(lambda: "it was there a moment ago" in caplog.text, "the slave stumbles")
-    assert "Traceback" in caplog.text
+    assert any(record.exc_info for record in caplog.records)
     master.state.store.append("T", 0, b"one", b"", 0, bytes(8), 0, 0, 0)
     await copied(master, slave)
 
