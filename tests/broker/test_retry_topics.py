@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orbitmq.message.properties import encode_properties
+from orbitmq.protocol.codes import ResponseCode
 from orbitmq.testing.clock import MovableClock
-from tests.broker.kit import PATIENCE_SECONDS, Wire, messages_of, running
+from tests.broker.kit import PATIENCE_SECONDS, Wire, messages_of, running, wire
 from tests.broker.lease_kit import PEEK, LeaseClient
 from tests.raw_client import until
 
@@ -160,3 +161,14 @@ async def test_what_another_master_sends_makes_no_group_and_counts_for_that_of_t
     assert broker.state.groups.get("a_b_c") is None
     await send(client, b"of a group", "%RETRY%a_b_c")
     assert broker.state.groups.get("a_b_c") is not None
+
+
+@pytest.mark.parametrize("automatic", ["true", "false"])
+async def test_a_send_for_a_group_that_is_not_there_leaves_no_topic_behind(tmp_path: Path, automatic: str) -> None:
+    settings: dict[str, Any] = {"autoCreateTopicEnable": automatic, "autoCreateSubscriptionGroup": "false"}
+    async with running(tmp_path, **settings) as broker, wire(broker) as client:
+        before = set(broker.state.topics.all())
+        for number in range(5):
+            answer = await client.send(f"%RETRY%nobody{number}", b"x")
+            assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert set(broker.state.topics.all()) == before

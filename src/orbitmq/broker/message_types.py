@@ -16,8 +16,9 @@ from orbitmq.message.properties import decode_properties
 from orbitmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from orbitmq.message.batch import BatchMember
     from orbitmq.storage.tables import TopicConfig
 
 ATTRIBUTE: Final = "message.type"
@@ -39,13 +40,23 @@ def message_type(properties: Mapping[str, str]) -> str:
 
 def check_message_type(topic: TopicConfig, properties: str) -> None:
     """RequestFailed when the topic is for another kind of message."""
-    wanted = topic.attributes.get(ATTRIBUTE, "")
-    if wanted in _TAKES_ALL:
-        return
-    kind = message_type(decode_properties(properties))
+    if topic.attributes.get(ATTRIBUTE, "") not in _TAKES_ALL:
+        _check_kind(topic, message_type(decode_properties(properties)), "this one is")
+
+
+def check_batch_type(topic: TopicConfig, members: Iterable[BatchMember]) -> None:
+    """The same for a batch, whose members neither wait nor belong to a transaction, whatever they say."""
+    if topic.attributes.get(ATTRIBUTE, "") not in _TAKES_ALL:
+        kinds = {FIFO if keys.SHARDING_KEY in decode_properties(each.properties) else NORMAL for each in members}
+        for kind in kinds:
+            _check_kind(topic, kind, "this batch has")
+
+
+def _check_kind(topic: TopicConfig, kind: str, what: str) -> None:
+    wanted = topic.attributes[ATTRIBUTE]
     if kind != wanted and not (wanted == FIFO and kind == NORMAL):
         raise RequestFailed(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"topic {topic.topic_name} takes {wanted} messages, this one is {kind}",
+            f"topic {topic.topic_name} takes {wanted} messages, {what} {kind}",
             hint=f"send it elsewhere, or give the topic +{ATTRIBUTE}=MIXED",
         )

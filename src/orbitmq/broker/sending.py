@@ -203,6 +203,8 @@ class Sending:
         names.check_topic_name(topic)
         if names.is_closed(topic):
             raise RequestFailed(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        if topic.startswith(names.RETRY_PREFIX):  # of a group that is not there none is left behind
+            self._groups.require(retry_topics.group_of(self._groups, self._topics, topic, header.properties))
         config = self._topics.create_for_send(topic, header.default_topic, header.default_topic_queue_nums)
         if config is None and topic.startswith(names.RETRY_PREFIX):
             config = self._topics.create_internal(topic, 1)

@@ -6,6 +6,8 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.broker.compaction import check_key
+from orbitmq.broker.message_types import check_message_type
 from orbitmq.broker.sending import packed_host
 from orbitmq.errors import RequestFailed, StorageError, TransportError
 from orbitmq.message import properties as keys
@@ -45,6 +47,9 @@ async def send_reply(
         sending.check_open()
         topic = sending.topic_for(header)
         queue_id = sending.queue_for(header, topic)
+        if topic.attributes:
+            check_message_type(topic, header.properties)
+            check_key(topic, header.properties)
         offset = queue_offset = 0
         if configuration.settings.store_reply_message_enable:
             with contextlib.suppress(StorageError):  # who waits needs no copy of it; the log says what ails the store

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names, retry_topics, statistics, timer_requests
 from orbitmq.broker.compaction import check_key
-from orbitmq.broker.message_types import check_message_type
+from orbitmq.broker.message_types import check_batch_type, check_message_type
 from orbitmq.broker.sending import Sending, attempt_after, packed_host, wants_to_wait, without_handle, without_wishes
 from orbitmq.errors import MessageError, RequestFailed
 from orbitmq.message import properties as keys
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from orbitmq.broker.topics import Topics
     from orbitmq.message.message import StoredMessage
     from orbitmq.storage.store import Store
+    from orbitmq.storage.tables import TopicConfig
     from orbitmq.transport.connection import Connection
 
 SendHeader = SendMessage | SendMessageV2
@@ -60,7 +61,7 @@ async def send_message(
         topic = sending.topic_for(header)
         queue_id = sending.queue_for(header, topic)
         if header.batch:
-            receipt = await _send_batch(sending, durability, receipts, header, queue_id, request, connection)
+            receipt = await _send_batch(sending, durability, receipts, header, topic, queue_id, request, connection)
             await registration.until_told(header.topic)
             return receipt
         if not request.body:
@@ -100,6 +101,7 @@ async def _send_batch(
     durability: Durability,
     receipts: Receipts,
     header: SendHeader,
+    topic: TopicConfig,
     queue_id: int,
     request: Command,
     connection: Connection,
@@ -125,6 +127,8 @@ async def _send_batch(
     members = decode_batch(request.body)
     if header.sys_flag & (TRANSACTION_MASK | INNER_BATCH) or any(map(_is_inner_batch, members)):
         raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, "the members of a batch are plain messages")
+    if topic.attributes:
+        _check_members(topic, members, header.properties)
     body = request.body
     if any(_HANDLE in each.properties for each in members):
         members = [_without_handle(each) for each in members]
@@ -136,6 +140,13 @@ async def _send_batch(
     if not durability.is_immediate and wants_to_wait(header.properties):
         receipt.code = await durability.wait(end)
     return receipt
+
+
+def _check_members(topic: TopicConfig, members: list[BatchMember], outer: str) -> None:
+    """What is asked of a message that is sent alone is asked of each. What the request says is said of all."""
+    check_batch_type(topic, members)
+    for each in members:
+        check_key(topic, f"{each.properties.decode('utf-8', 'replace')}\x02{outer}")
 
 
 def _is_inner_batch(member: BatchMember) -> bool:
