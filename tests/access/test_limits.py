@@ -184,6 +184,24 @@ async def test_a_send_that_the_short_way_could_not_store_is_paid_for_once(tmp_pa
         await pool.close()
 
 
+async def test_properties_are_bytes_that_a_user_pays_for_as_bodies_are(tmp_path: Path) -> None:
+    async with served("broker", tmp_path, **{"orbitmq.bytesPerSecondPerUser": 10_000}) as server:
+        pool = Pool()
+
+        async def send(size: int) -> int:
+            header = send_header("T", properties={"UNIQ_KEY": "U", "p": "x" * size})
+            request = Command(SEND_V2, fields=header.to_fields(), body=b"1")
+            sign(request, ROOT)
+            return (await pool.call(server.address, request, PATIENCE_SECONDS)).code
+
+        assert [await send(1), await send(30_000), await send(1)] == [0, 0, BUSY]
+        server.clock.advance(seconds=2)
+        assert await send(1) == BUSY, "it is not paid for yet"
+        server.clock.advance(seconds=2)
+        assert await send(1) == 0
+        await pool.close()
+
+
 @BOTH
 async def test_headers_and_frames_too_large_end_the_connection(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture

@@ -41,7 +41,7 @@ class ExpressDoor:
         if not hmac.compare_digest(wanted, send.signature.encode("utf-8", "replace")):
             return False
         if self._rates is not None and self._rates.are_limited:
-            self._rates.take(send.access_key, len(body))
+            self._rates.take(send.access_key, len(send.properties) + len(body))
         return True
 
     # ---- for the compiled loop of sends, which keeps keys of its own and checks signatures itself
@@ -64,7 +64,7 @@ class ExpressDoor:
     def give_back(self, send: SignedSendV2, body: bytes) -> None:
         """It was admitted and goes the ordinary way after all, whose gate counts it."""
         if self._rates is not None and self._rates.are_limited:
-            self._rates.give_back(send.access_key, len(body))
+            self._rates.give_back(send.access_key, len(send.properties) + len(body))
 
     def _learn(self, code: int, send: SignedSendV2, source: str) -> SigningKey | None:
         key = self._gate.key_of(code, send.access_key, topic_need(send.topic, _SEND), source)

@@ -213,7 +213,7 @@ async def _noted(handler: Handler, request: Command, connection: Connection) -> 
 def charge(rates: Rates | None, who: str, request: Command) -> None:
     """Count a request whose sender is known. RequestFailed when it is one too many."""
     if rates is not None and rates.are_limited:
-        rates.take(who, len(request.body))
+        rates.take(who, len(request.body) + sum(map(len, request.fields.values())))  # properties stand in a field
 
 
 def _refusal(message: str) -> RequestFailed:
