@@ -12,6 +12,7 @@ from orbitmq.transport.pool import Pool
 from orbitmq.transport.server import Server
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator
 
     from orbitmq.protocol.command import Command
@@ -60,8 +61,8 @@ async def serving(
 
 
 @asynccontextmanager
-async def pool_of(**options: Any) -> AsyncIterator[Pool]:
-    pool = Pool(**options)
+async def pool_of(tls: ssl.SSLContext | None = None, **options: Any) -> AsyncIterator[Pool]:
+    pool = Pool(tls=None if tls is None else lambda: tls, **options)
     try:
         yield pool
     finally:

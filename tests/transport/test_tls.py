@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives import serialization
 from orbitmq.errors import ConfigError, ConnectionLost, TransportError
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.command import Command
-from orbitmq.transport.tls import ClientAuth, TlsLayer, TlsMode, TlsSettings
+from orbitmq.transport.pool import Pool
+from orbitmq.transport.tls import ClientAuth, ClientTls, ClientTlsSettings, TlsLayer, TlsMode, TlsSettings
 from tests.raw_client import PATIENCE_SECONDS, RawClient, raw_client, until
 from tests.transport.serving import ECHO, echo, pool_of, serving
 
@@ -227,9 +228,42 @@ async def test_a_broken_new_certificate_is_reported_once_and_the_old_one_kept(
     assert len(reports) == 2
 
 
+async def test_a_server_connects_to_others_with_the_certificate_and_the_authority_of_now(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = Certificates(tmp_path)
+    settings = ours.settings(TlsMode.ENFORCING, ClientAuth.REQUIRE)
+    outgoing = ClientTls(
+        ClientTlsSettings(enabled=True, certificate=ours.certificate, key=ours.key, trusted=ours.trusted)
+    )
+
+    async def is_let_in() -> bool:
+        pool = Pool(tls=outgoing.newest)  # a connection of its own
+        try:
+            return (await pool.call(address, Command(ECHO, body=b"x"), PATIENCE_SECONDS)).body == b"x"
+        except ConnectionLost:
+            return False
+        finally:
+            await pool.close()
+
+    async with serving({ECHO: echo}, tls=settings) as (_, address):
+        assert await is_let_in()
+        ours.authority = trustme.CA()
+        ours.issue()
+        ours.authority.cert_pem.write_to_path(str(ours.trusted))
+        touch(ours, 1)
+        assert await is_let_in()
+        kept = outgoing.newest()
+        ours.trusted.write_text("half an auth")
+        touch(ours, 2)
+        assert outgoing.newest() is outgoing.newest() is kept
+    reports = [record for record in caplog.records if "connections to other servers" in record.getMessage()]
+    assert [record.levelname for record in reports if record.levelname == "ERROR"] == ["ERROR"]
+
+
 def touch(certificates: Certificates, seconds: int) -> None:
     """Move the files' times, which may be too coarse to show a change made at once."""
-    for path in (certificates.certificate, certificates.key):
+    for path in (certificates.certificate, certificates.key, certificates.trusted):
         stamp = path.stat().st_mtime + seconds
         os.utime(path, (stamp, stamp))
 

@@ -75,7 +75,7 @@ from orbitmq.transport.load_limits import Refusals
 from orbitmq.transport.pool import Pool
 from orbitmq.transport.rates import Rates
 from orbitmq.transport.request_times import RequestTimes
-from orbitmq.transport.tls import client_context
+from orbitmq.transport.tls import ClientTls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -144,7 +144,7 @@ class Opener:
         self._random = randomness or random.Random()
         self._unguessable = secrets.token_bytes if randomness is None else randomness.randbytes
         outgoing = configuration.tls.outgoing
-        self._tls = client_context(outgoing) if outgoing.enabled else None
+        self._tls = ClientTls(outgoing).newest if outgoing.enabled else None
         self._threads = threads
 
     def open(self, address: Address, name_servers: NameServers, start_task: StartTask) -> State:

@@ -54,8 +54,13 @@ class Cluster:
         self.name_servers = NameServers(
             config.name_servers, config.lookup_url, config.randomness, self.call, resolve_names=config.tls is None
         )
+        tls = config.tls
         self._pool = Pool(
-            answers, tls=config.tls, randomness=config.randomness, network=config.network, on_open=on_open
+            answers,
+            tls=None if tls is None else lambda: tls,
+            randomness=config.randomness,
+            network=config.network,
+            on_open=on_open,
         )
         self._routes: dict[str, Route] = {}
         self._fetching: dict[str, asyncio.Task[Route | None]] = {}

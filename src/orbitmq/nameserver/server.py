@@ -32,7 +32,7 @@ from orbitmq.transport.load_limits import Refusals
 from orbitmq.transport.pool import Pool
 from orbitmq.transport.rates import Rates
 from orbitmq.transport.server import Server
-from orbitmq.transport.tls import client_context
+from orbitmq.transport.tls import ClientTls
 
 if TYPE_CHECKING:
     from orbitmq.nameserver.settings import NameServerConfiguration
@@ -68,7 +68,7 @@ class NameServer:
             idle_seconds=settings.server_channel_max_idle_time_seconds, backlog=settings.server_socket_backlog
         )
         outgoing = configuration.tls.outgoing
-        tls = client_context(outgoing) if outgoing.enabled else None
+        tls = ClientTls(outgoing).newest if outgoing.enabled else None
         self._pool = Pool(limits=limits, network=network, tls=tls, sign=own_signature(settings))
         folder = Path(settings.kv_config_path).parent / "auth"
         self.users = open_users(settings, folder, Path(settings.rocketmq_home) / "conf" / "plain_acl.yml")

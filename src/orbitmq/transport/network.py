@@ -78,14 +78,15 @@ class TcpNetwork:
 class TlsNetwork:
     """All of it encrypted. Ports that take both kinds of clients do it by themselves (tls.py)."""
 
-    def __init__(self, context: ssl.SSLContext) -> None:
+    def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
+        """`context` is asked when a port is opened, and for each connection to others."""
         self._context = context
 
     async def listen(
         self, accept: Callable[[], asyncio.Protocol], host: str | None, port: int, backlog: int
     ) -> Listener:
         loop = asyncio.get_running_loop()
-        return _TcpListener(await loop.create_server(accept, host, port, backlog=backlog, ssl=self._context))
+        return _TcpListener(await loop.create_server(accept, host, port, backlog=backlog, ssl=self._context()))
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol], address: Address) -> None:
-        await _connect(protocol, address, self._context)
+        await _connect(protocol, address, self._context())

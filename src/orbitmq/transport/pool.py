@@ -40,14 +40,14 @@ class Pool:
         routes: Routes | None = None,
         *,
         limits: Limits = DEFAULT_LIMITS,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         randomness: random.Random | None = None,
         network: Network | None = None,
         on_open: Callable[[Address, Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         sign: Callable[[Command], None] | None = None,
     ) -> None:
-        """`sign` proves to the other side who sends a request; it may only add fields."""
+        """`sign` proves to the other side who sends a request; it may only add fields. `tls` is asked for each connection."""
         self._sign = sign
         self._service = Service(routes=routes or {}, on_close=on_close, leaves_silent_peers=True)
         self._limits = limits
@@ -122,7 +122,7 @@ class Pool:
         self._slots.clear()
 
     async def _connect(self, address: Address, slot: _Slot) -> Connection:
-        client_tls = TlsLayer(self._tls, server_name=address.host) if self._tls is not None else None
+        client_tls = TlsLayer(self._tls(), server_name=address.host) if self._tls is not None else None
         connection = Connection(self._service, limits=self._limits, client_tls=client_tls)
         try:
             async with asyncio.timeout(self._limits.connect_seconds):

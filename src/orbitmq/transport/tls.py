@@ -81,7 +81,7 @@ class ServerTls:
         self._stamps: tuple[float, ...] = ()
         self._context: ssl.SSLContext | None = None
         if settings.mode is not TlsMode.DISABLED and settings.certificate is not None:
-            self._stamps = self._read_stamps()
+            self._stamps = _stamps(settings)
             self._context = server_context(settings)
 
     @property
@@ -107,7 +107,7 @@ class ServerTls:
         """Called now and then. A broken new certificate is reported and the working one kept."""
         if self._context is None:
             return
-        stamps = self._read_stamps()
+        stamps = _stamps(self._settings)
         if stamps == self._stamps:
             return
         self._stamps = stamps
@@ -118,9 +118,32 @@ class ServerTls:
         else:
             logger.info("reloaded the TLS certificate %s", self._settings.certificate)
 
-    def _read_stamps(self) -> tuple[float, ...]:
-        paths = (self._settings.certificate, self._settings.key, self._settings.trusted)
-        return tuple(_modified(path) for path in paths if path is not None)
+
+class ClientTls:
+    """Of a server that connects to others, for months: each connection is made with what the files say then."""
+
+    def __init__(self, settings: ClientTlsSettings) -> None:
+        self._settings = settings
+        self._stamps = _stamps(settings)
+        self._context = client_context(settings)
+
+    def newest(self) -> ssl.SSLContext:
+        """Files that are broken, or half written, are reported, and what worked is kept."""
+        stamps = _stamps(self._settings)
+        if stamps != self._stamps:
+            self._stamps = stamps
+            try:
+                self._context = client_context(self._settings)
+            except ConfigError as error:
+                logger.error("kept the old TLS certificate for connections to other servers: %s", error)
+            else:
+                logger.info("reloaded the TLS certificate for connections to other servers")
+        return self._context
+
+
+def _stamps(settings: TlsSettings | ClientTlsSettings) -> tuple[float, ...]:
+    paths = (settings.certificate, settings.key, settings.trusted)
+    return tuple(_modified(path) for path in paths if path is not None)
 
 
 def _modified(path: Path) -> float:

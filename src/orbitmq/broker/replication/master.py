@@ -74,11 +74,11 @@ class Slaves:
     ) -> None:
         """`handshake`: for a slave at that address, if slaves have to say who they are."""
         self._handshake = handshake
-        self._tls = SteadyContext(configuration.tls) if configuration.settings.ha_tls else None
+        steady = self._tls = SteadyContext(configuration.tls) if configuration.settings.ha_tls else None
         self._store = store
         self._configuration = configuration
         self._copies = configuration.settings.copies_awaited  # a change counts from the next start on
-        self._network = TlsNetwork(self._tls.context) if self._tls is not None else network or TcpNetwork()
+        self._network = TlsNetwork(lambda: steady.context) if steady is not None else network or TcpNetwork()
         self._listener: Listener | None = None
         self._connections: dict[_Slave, None] = {}  # in the order they came
         self._strangers: dict[_Slave, None] = {}  # the same; they take no slave's place

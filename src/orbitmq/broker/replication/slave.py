@@ -20,7 +20,7 @@ from orbitmq.protocol.signing import SigningKey
 from orbitmq.storage.written_here import is_written_here, mark_a_copy
 from orbitmq.tasks import set_within
 from orbitmq.transport.network import TcpNetwork, TlsNetwork
-from orbitmq.transport.tls import client_context
+from orbitmq.transport.tls import ClientTls
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -64,7 +64,7 @@ class Copying:
         self._pool = pool
         self._network = network or TcpNetwork()
         if configuration.settings.ha_tls:
-            self._network = TlsNetwork(client_context(configuration.tls.outgoing))
+            self._network = TlsNetwork(ClientTls(configuration.tls.outgoing).newest)
         self._changed = asyncio.Event()
         self._stream: _Stream | None = None
         self._failure = ""
