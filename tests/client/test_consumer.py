@@ -638,6 +638,43 @@ async def test_pause_resume_and_seek(cluster: ScriptedCluster, client: Client) -
         assert seen.messages[-1].body == b"5"
 
 
+@pytest.mark.parametrize("given_up", [False, True])
+async def test_an_orderly_queue_has_one_handler_at_a_time_also_while_it_is_sought(
+    cluster: ScriptedCluster, client: Client, given_up: bool
+) -> None:
+    queue, entered, release = QueueRef("T", "broker-a", 0), asyncio.Event(), asyncio.Event()
+    handled: list[bytes] = []
+    running = 0
+
+    async def handler(message: ReceivedMessage) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        handled.append(message.body)
+        entered.set()
+        await release.wait()
+        await asyncio.sleep(0.001)
+        running -= 1
+
+    for number in range(5):
+        cluster.broker.put("T", 0, b"%d" % number)
+    async with client.consumer("T", group="G", orderly=True, start="earliest", handler=handler) as consumer:
+        await entered.wait()
+        await eventually(lambda: any(one.read(PullMessage).queue_offset == 5 for one in cluster.broker.received(PULL)))
+        seeking = asyncio.create_task(consumer.seek(queue, 2))
+        await asyncio.sleep(0.01)
+        for number in range(5, 8):
+            cluster.broker.put("T", 0, b"%d" % number)
+        await asyncio.sleep(0.05)
+        if given_up:
+            seeking.cancel()
+        release.set()
+        await asyncio.wait([seeking])
+        assert seeking.cancelled() == given_up
+        await eventually(lambda: consumer.stats.acked == 7)
+    assert handled == [b"0", b"2", b"3", b"4", b"5", b"6", b"7"]
+
+
 async def test_topics_can_be_added_and_taken_away_while_it_runs(cluster: ScriptedCluster, client: Client) -> None:
     cluster.topics["U"] = 1
     seen = Collected()

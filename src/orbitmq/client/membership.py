@@ -24,11 +24,11 @@ from orbitmq.client.process_queue import ProcessQueue
 from orbitmq.client.pulling import Puller
 from orbitmq.client.queue_locks import RENEW_SECONDS, TRUSTED_SECONDS, QueueLocks
 from orbitmq.client.starting_points import first_offset
-from orbitmq.errors import OrbitError, RequestFailed
+from orbitmq.errors import AlreadyClosed, OrbitError, RequestFailed
 from orbitmq.message import QueueRef
 from orbitmq.protocol.bodies.groups import ConsumerData
 from orbitmq.protocol.codes import ResponseCode
-from orbitmq.tasks import Tasks, every, is_cancelled
+from orbitmq.tasks import Tasks, every, is_cancelled, shared
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -189,21 +189,32 @@ class Membership:
     async def restart(self, queue: QueueRef, offset: int) -> None:
         """Go on at `offset`, wherever that is. What was pulled and not handled is forgotten, what is being handled does not
         count any more.
+
+        Who is cancelled meanwhile leaves it going on: halfway the queue is read by nobody.
         """
+        name = f"moving {queue.topic}/{queue.queue_id}"
+        moving = self._tasks.start(self._restart(queue, offset), name)
+        if moving is not None:
+            await shared(moving, lambda: AlreadyClosed(f"{queue} was given up while it moved", hint="close it later"))
+
+    async def _restart(self, queue: QueueRef, offset: int) -> None:
         held = self.queues.get(queue)
         if held is None:
             return
+        self._end_pull(queue)  # first: what it brought while a handler ends would be handled out of order
         if self.options.orderly and held.busy:
             held.pending.clear()
             await self._until_idle(held)
         held.drop()
-        pull = self._pulls.pop(queue, None)
-        if pull is not None and pull is not asyncio.current_task():  # else it ends by itself, its queue being dropped
-            pull.cancel()
         self._offsets.set(queue, offset)
         await self._offsets.save([queue])
         if self.queues.get(queue) is held:
             self._begin(queue, offset, held.locked_at)
+
+    def _end_pull(self, queue: QueueRef) -> None:
+        pull = self._pulls.pop(queue, None)
+        if pull is not None:
+            pull.cancel()
 
     # ---- rebalancing
 
@@ -356,9 +367,7 @@ class Membership:
             return
         logger.info("group %s gives up %d queues", self.group, len(going))
         for held in going:
-            pull = self._pulls.pop(held.queue, None)
-            if pull is not None:
-                pull.cancel()
+            self._end_pull(held.queue)
         if self.options.orderly:
             for held in going:
                 self._leaving.add(held.queue)
