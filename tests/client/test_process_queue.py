@@ -108,6 +108,17 @@ async def test_the_same_offset_pulled_again_waits_for_both() -> None:
     assert held.commit_offset == 1
 
 
+async def test_a_message_whose_body_was_changed_frees_what_it_took() -> None:
+    held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits(bytes=10))
+    stored = [message(number, held, b"x" * 6).stored for number in range(2)]
+    messages = [ReceivedMessage(one, "T", one.body, QUEUE, held) for one in stored]
+    held.add(messages)
+    assert not held.has_room()
+    messages[0].body, messages[1].body = b"", b"decrypted, inflated"
+    held.remove(messages)
+    assert (held.bytes, held.has_room()) == (0, True)
+
+
 async def test_a_dropped_queue_lets_its_puller_go() -> None:
     held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits(messages=0))
     held.add([message(0, held)])

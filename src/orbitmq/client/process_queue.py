@@ -114,18 +114,16 @@ class ProcessQueue:
 
     def add(self, messages: list[ReceivedMessage]) -> None:
         """Messages that name this queue as their holder."""
-        held, place = self._held, self._next_place
+        held, place, added = self._held, self._next_place, 0
         for message in messages:
             message.place = place
             held[place] = message
             place += 1
+            size = len(message.body) if message.__class__ is ReceivedMessage else len(message.stored.body)
+            message.held_bytes = size  # a handler may put another body into it
+            added += size
         self._next_place = place
-        self.bytes += sum(
-            [
-                len(message.body) if message.__class__ is ReceivedMessage else len(message.stored.body)
-                for message in messages
-            ]
-        )
+        self.bytes += added
         if messages:
             self._last_held = messages[-1].queue_offset
             self.last_offset = max(self.last_offset, self._last_held)
@@ -142,7 +140,7 @@ class ProcessQueue:
         for message in messages:
             if message.holder is self and message.place in held:
                 del held[message.place]
-                freed += len(message.body) if message.__class__ is ReceivedMessage else len(message.stored.body)
+                freed += message.held_bytes
         self.bytes -= freed
         first, end = self._first_place, self._next_place
         while first < end and first not in held:

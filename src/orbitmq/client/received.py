@@ -43,6 +43,7 @@ class ReceivedMessage(Message):
         "_raw_properties",
         "_stored",
         "attempt",
+        "held_bytes",
         "holder",
         "place",
         "queue",
@@ -61,6 +62,7 @@ class ReceivedMessage(Message):
         self.attempt = stored.reconsume_times + 1
         self.holder = holder
         self.place = -1  # among those its holder has: see there
+        self.held_bytes = 0  # what its holder counts it for
         self.taken_at = 0.0  # by the event loop's clock; 0: still waiting
         self._stored: StoredMessage | None = stored
         self._properties: dict[str, str] | None = stored.properties
@@ -180,6 +182,7 @@ def received_briefly(
         message.attempt = reconsume_times + 1
         message.holder = holder
         message.place = -1
+        message.held_bytes = 0
         message.taken_at = 0.0
         message._stored = None
         message._properties = None
