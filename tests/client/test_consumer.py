@@ -55,6 +55,16 @@ class Collected:
         await eventually(lambda: len(self.messages) >= count)
 
 
+async def reset(cluster: ScriptedCluster, topic: str, offset: int) -> None:
+    """As a tool does; until the members have committed that they are there."""
+    del cluster.broker.offsets["G", topic, 0]
+    connection = next(iter(cluster.broker.members["G"].values()))
+    body = QueueOffsets({QueueKey(broker_name="broker-a", queue_id=0, topic=topic): offset}).to_json()
+    header = ResetOffset(topic=topic, group="G", timestamp=-1)
+    connection.notify(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body))
+    await eventually(lambda: ("G", topic, 0) in cluster.broker.offsets)
+
+
 # ---- the everyday
 
 
@@ -623,8 +633,6 @@ async def test_pause_resume_and_seek(cluster: ScriptedCluster, client: Client) -
         cluster.broker.put("T", 0, str(number).encode())
     async with client.consumer("T", group="G", start="earliest", handler=seen) as consumer:
         await seen.wait(5)
-        consumer.pause()
-        await asyncio.sleep(0)
         await consumer.seek(queue, 3)
         await seen.wait(7)
         assert [message.body for message in seen.messages[5:]] == [b"3", b"4"]
@@ -636,6 +644,32 @@ async def test_pause_resume_and_seek(cluster: ScriptedCluster, client: Client) -
         cluster.broker.put("T", 0, b"5")
         await seen.wait(13)
         assert seen.messages[-1].body == b"5"
+
+
+async def test_what_is_paused_stays_paused_wherever_it_is_sent_and_whatever_comes(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    seen, queue = Collected(), QueueRef("T", "broker-a", 0)
+    async with client.consumer("T", group="G", start="earliest", handler=seen) as consumer:
+        await eventually(lambda: len(consumer.assigned) == 2)
+        consumer.pause()
+        cluster.topics["U"] = 1
+        for topic in "TU":
+            cluster.broker.put(topic, 0, topic.encode())
+        await consumer.subscribe("U")
+        await eventually(lambda: len(consumer.assigned) == 3)
+        await seen.wait(1)  # the pull that waited when its queue was paused
+        await consumer.seek(queue, 1)
+        await reset(cluster, "T", 0)
+        await asyncio.sleep(0.05)
+        assert len(seen.messages) == 1
+        consumer.resume([queue])
+        await seen.wait(2)
+        await consumer.seek(queue, 0)
+        await seen.wait(3)
+        assert {message.topic for message in seen.messages} == {"T"}
+        consumer.resume()
+        await seen.wait(4)
 
 
 @pytest.mark.parametrize("given_up", [False, True])
@@ -729,10 +763,7 @@ async def test_a_tool_can_move_the_group_elsewhere(cluster: ScriptedCluster, cli
         cluster.broker.put("T", 0, str(number).encode())
     async with client.consumer("T", group="G", start="earliest", handler=seen):
         await seen.wait(4)
-        connection = next(iter(cluster.broker.members["G"].values()))
-        body = QueueOffsets({QueueKey(broker_name="broker-a", queue_id=0, topic="T"): 2}).to_json()
-        header = ResetOffset(topic="T", group="G", timestamp=-1)
-        connection.notify(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body))
+        await reset(cluster, "T", 2)
         await seen.wait(6)
         assert [message.body for message in seen.messages[4:]] == [b"2", b"3"]
 

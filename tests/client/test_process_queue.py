@@ -122,7 +122,7 @@ async def test_a_message_whose_body_was_changed_frees_what_it_took() -> None:
 async def test_a_dropped_queue_lets_its_puller_go() -> None:
     held = ProcessQueue(QUEUE, QUEUE, 0, CacheLimits(messages=0))
     held.add([message(0, held)])
-    held.active.clear()
+    held.pause()
     held.drop()
     await held.wait_for_room()
     await held.active.wait()

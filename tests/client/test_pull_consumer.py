@@ -137,6 +137,18 @@ async def test_assigned_queues_are_read_whoever_else_reads_them(cluster: Scripte
     assert cluster.broker.offsets["G", "T", 1] == 1
 
 
+async def test_a_queue_that_is_paused_stays_paused_when_it_is_sought(cluster: ScriptedCluster, client: Client) -> None:
+    async with client.pull_consumer("G") as reader:
+        await reader.assign([FIRST])
+        await eventually(lambda: reader.assigned == [FIRST])
+        reader.pause([FIRST])
+        await reader.seek(FIRST, 0)
+        cluster.broker.put("T", 0, b"x")
+        assert not await reader.poll(timeout=0.05)
+        reader.resume([FIRST])
+        assert [message.body for message in await reader.poll()] == [b"x"]
+
+
 async def test_readers_of_one_group_share_its_queues(cluster: ScriptedCluster, client: Client) -> None:
     async with client.pull_consumer("G") as one, client.pull_consumer("G") as other:
         await one.subscribe("T")

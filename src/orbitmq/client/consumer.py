@@ -226,14 +226,21 @@ class Consumer:
         await member.subscriptions_changed()
 
     def pause(self, queues: Iterable[QueueRef] | None = None) -> None:
-        """Pull no more from these queues, or from all; what is here already is still handled."""
+        """Pull no more from these queues, or from all and those that come; what is here already is still handled.
+
+        It holds until `resume`, whatever offset the queues are sent to meanwhile.
+        """
+        if queues is None:
+            self._running().paused = True
         for held in self._held(queues):
-            held.active.clear()
+            held.pause()
 
     def resume(self, queues: Iterable[QueueRef] | None = None) -> None:
         """Pull again."""
+        if queues is None:
+            self._running().paused = False
         for held in self._held(queues):
-            held.active.set()
+            held.resume()
 
     async def seek(self, queue: QueueRef, to: int | Start) -> None:
         """Go on at this offset of a queue that is ours, or at `earliest`, `latest` or a point in time."""

@@ -78,6 +78,7 @@ class Membership:
         self._fixed = fixed
         self.incoming = Incoming(instance.config.namespace, retry_topic(group))
         self.queues: dict[QueueRef, ProcessQueue] = {}
+        self.paused = False  # all of them, and those that come
         self.figures = Figures(asyncio.get_running_loop().time())
         self.subscriptions: dict[str, Subscription] = {}
         self._instance = instance
@@ -209,7 +210,7 @@ class Membership:
         self._offsets.set(queue, offset)
         await self._offsets.save([queue])
         if self.queues.get(queue) is held:
-            self._begin(queue, offset, held.locked_at)
+            self._begin(queue, offset, held.locked_at, paused=held.paused)
 
     def _end_pull(self, queue: QueueRef) -> None:
         pull = self._pulls.pop(queue, None)
@@ -324,16 +325,18 @@ class Membership:
         except OrbitError as error:
             logger.warning("the first offset of %s is not known yet: %s", queue, error)
             return False
-        self._begin(queue, offset, locked_at)
+        self._begin(queue, offset, locked_at, paused=self.paused)
         return True
 
-    def _begin(self, queue: QueueRef, offset: int, locked_at: float | None) -> None:
+    def _begin(self, queue: QueueRef, offset: int, locked_at: float | None, *, paused: bool) -> None:
         first = self.subscriptions.get(queue.topic)  # holds on until the queue of a topic no longer wanted is given up
         if first is None:
             return
         public = QueueRef(unwrapped(self._instance.config.namespace, queue.topic), queue.broker_name, queue.queue_id)
         held = ProcessQueue(queue, public, offset, self.options.cache, self.figures.of(queue.topic))
         held.locked_at = locked_at
+        if paused:
+            held.pause()
         self.queues[queue] = held
         # Committed even if nothing comes: a group that began at the end must not begin at a later end next time.
         self._offsets.advance(queue, offset)

@@ -52,6 +52,7 @@ class ProcessQueue:
         "last_offset",
         "locked_at",
         "next_offset",
+        "paused",
         "pending",
         "public_queue",
         "pull_from",
@@ -76,7 +77,8 @@ class ProcessQueue:
         self.last_offset = next_offset - 1  # the highest that was pulled
         self.bytes = 0
         self.dropped = False
-        self.active = asyncio.Event()  # cleared while the program has paused the queue
+        self.paused = False  # by the program
+        self.active = asyncio.Event()  # set while it may be pulled
         self.active.set()
         self.pull_from = 0  # the replica that the broker suggests
         self.pulled_at = 0.0
@@ -169,7 +171,17 @@ class ProcessQueue:
             and self.bytes + size <= limits.bytes
         )
 
+    def pause(self) -> None:
+        self.paused = True
+        if not self.dropped:
+            self.active.clear()
+
+    def resume(self) -> None:
+        self.paused = False
+        self.active.set()
+
     def drop(self) -> None:
+        """Whoever waits to pull it is let go; that it was paused stays known."""
         self.dropped = True
         self.pending.clear()
         self.active.set()

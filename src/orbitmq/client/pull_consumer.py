@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from orbitmq.client.config import ClientConfig
     from orbitmq.client.consumer_options import ConsumerOptions
     from orbitmq.client.instance import Instance
+    from orbitmq.client.process_queue import ProcessQueue
     from orbitmq.client.received import ReceivedMessage
 
 _ACTIVELY = "CONSUME_ACTIVELY"
@@ -217,12 +218,14 @@ class PullConsumer:
         await member.restart(self._wire(queue), offset)
 
     def pause(self, queues: Sequence[QueueRef]) -> None:
-        """Pull no more from these queues; what is here already can still be polled."""
-        self._set_active(queues, active=False)
+        """Pull no more from these queues until `resume`, wherever they are sought; what is here already can still be polled."""
+        for held in self._held(queues):
+            held.pause()
 
     def resume(self, queues: Sequence[QueueRef]) -> None:
         """Pull again."""
-        self._set_active(queues, active=True)
+        for held in self._held(queues):
+            held.resume()
 
     @property
     def assigned(self) -> list[QueueRef]:
@@ -286,11 +289,6 @@ class PullConsumer:
         self.stats.acked += len(self._polled)
         self._polled.clear()
 
-    def _set_active(self, queues: Iterable[QueueRef], *, active: bool) -> None:
+    def _held(self, queues: Iterable[QueueRef]) -> list[ProcessQueue]:
         wanted = set(queues)
-        for held in self._reading().queues.values():
-            if held.public_queue in wanted:
-                if active:
-                    held.active.set()
-                else:
-                    held.active.clear()
+        return [held for held in self._reading().queues.values() if held.public_queue in wanted]
