@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -11,6 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from orbitmq import Client, Message, OpenTelemetry, Receipt, ReceivedMessage, RetryLater, Tracer, connect
+from orbitmq.client.producer import Producer
 from orbitmq.errors import ConfigError, RequestFailed
 from orbitmq.message.record import encode_stored
 from orbitmq.protocol.codes import RequestCode, ResponseCode
@@ -134,6 +136,32 @@ async def test_a_trace_that_is_on_its_way_when_its_tracer_closes_arrives(
     goes_on.set()
     await closing
     assert [record[0] for record in records(cluster)] == ["Pub"]
+
+
+async def test_a_key_that_is_not_quite_text_is_traced_as_it_is_sent(cluster: ScriptedCluster, client: Client) -> None:
+    async with Tracer(client) as tracer, client.producer("P", hooks=[tracer]) as producer:
+        await producer.send("T", b"x", keys="caf\udce9.txt")  # a file name that is no UTF-8, by os.fsdecode
+    assert [record[7] for record in records(cluster)] == ["caf?.txt"]
+    assert cluster.broker.queues["T", 0][0].keys == ["caf?.txt"]
+    assert tracer.lost == 0
+
+
+async def test_a_batch_of_traces_that_cannot_be_sent_ends_no_tracing(
+    cluster: ScriptedCluster, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    send, failures = Producer.send_message, [ZeroDivisionError(), asyncio.CancelledError()]
+
+    async def fail_at_first(self: Producer, message: Message, **options: Any) -> Receipt:
+        if message.topic == TRACE_TOPIC and failures:
+            raise failures.pop()
+        return await send(self, message, **options)
+
+    monkeypatch.setattr(Producer, "send_message", fail_at_first)
+    async with Tracer(client, batch_size=1) as tracer, client.producer("P", hooks=[tracer]) as producer:
+        for _ in range(3):
+            await producer.send("T", b"x")
+    assert (tracer.lost, len(records(cluster))) == (2, 1)
+    assert "1 message traces are lost: ZeroDivisionError()" in caplog.text
 
 
 async def test_traces_are_lost_rather_than_waited_for(cluster: ScriptedCluster, client: Client) -> None:

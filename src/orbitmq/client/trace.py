@@ -27,6 +27,7 @@ from orbitmq.client.namespaces import unwrapped
 from orbitmq.errors import OrbitError, RetryLater
 from orbitmq.message import Message
 from orbitmq.message import properties as names
+from orbitmq.tasks import is_cancelled
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -169,6 +170,10 @@ def _record(*fields: object) -> str:
     return _FIELD_END.join(texts) + _RECORD_END
 
 
+def _encoded(trace: Trace) -> bytes:
+    return trace.text.encode("utf-8", "replace")  # a lone surrogate becomes "?", as in the message
+
+
 class Tracer(SendHook, ConsumeHook):
     """Collects traces and sends them in the background; loses some rather than slow anybody down.
 
@@ -265,19 +270,26 @@ class Tracer(SendHook, ConsumeHook):
     async def _send_all(self) -> None:
         while self._waiting:
             batch = self._next_batch()
-            keys = dict.fromkeys(key for trace in batch for key in trace.keys)
-            body = "".join(trace.text for trace in batch).encode()
-            message = Message(self._topic, body, keys=[*keys])
             try:
-                await self._producer.send_message(message)
+                await self._send(batch)
             except OrbitError as error:
                 self.lost += len(batch)
                 logger.warning("%d message traces are lost: %s", len(batch), error)
+            except (Exception, asyncio.CancelledError) as error:
+                if is_cancelled():
+                    raise
+                self.lost += len(batch)
+                logger.error("%d message traces are lost: %r", len(batch), error, exc_info=error)
+
+    async def _send(self, batch: list[Trace]) -> None:
+        keys = dict.fromkeys(key for trace in batch for key in trace.keys)
+        body = b"".join(_encoded(trace) for trace in batch)
+        await self._producer.send_message(Message(self._topic, body, keys=[*keys]))
 
     def _next_batch(self) -> list[Trace]:
         size, count = 0, 0
         for trace in self._waiting[: self._batch_size]:
-            size += len(trace.text.encode())
+            size += len(_encoded(trace))
             if count and size > _MAX_BODY_BYTES:
                 break
             count += 1
