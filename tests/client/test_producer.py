@@ -194,6 +194,29 @@ async def test_a_message_group_stays_in_one_queue_and_is_told_to_the_broker(
     assert {message.properties["__SHARDINGKEY"] for message in stored} == {"user-7"}
 
 
+async def test_message_groups_keep_to_their_queues_and_their_order_in_batches_too(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    queues = {group: (await producer.send("T", b"x", message_group=group)).queue for group in ("a", "c")}
+    assert queues["a"] != queues["c"]
+    cluster.broker.queues.clear()
+    mixed = [Message("T", b"%d" % n, properties={"__SHARDINGKEY": "aac"[n % 3]}) for n in range(9)]
+    receipts = await producer.send_batch("T", [b"any", *mixed])
+    assert [receipt.queue for receipt in receipts[1:]] == [queues["aac"[n % 3]] for n in range(9)]
+    assert len(cluster.broker.received(RequestCode.SEND_BATCH_MESSAGE)) == 3
+    for item, receipt in zip(mixed, receipts[1:], strict=True):
+        assert cluster.broker.queues["T", receipt.queue.queue_id][receipt.queue_offset].body == item.body
+    offsets = [receipt.queue_offset for receipt in receipts[1:] if receipt.queue == queues["a"]]
+    assert offsets == sorted(offsets)
+
+    alike = await producer.send_batch("T", [b"x", b"y"], properties={"__SHARDINGKEY": "c"})
+    assert {receipt.queue for receipt in alike} == {queues["c"]}
+    keyed = await producer.send_batch("T", mixed, queue=QueueRef("T", "broker-a", 3))
+    assert {receipt.queue.queue_id for receipt in keyed} == {3}
+    await producer.send_oneway("T", b"oneway", properties={"__SHARDINGKEY": "a"})
+    await eventually(lambda: cluster.broker.queues["T", queues["a"].queue_id][-1].body == b"oneway")
+
+
 async def test_a_delay_is_left_to_the_brokers_timer(cluster: ScriptedCluster, producer: Producer) -> None:
     moment = datetime(2030, 1, 2, tzinfo=UTC)
     receipts = [

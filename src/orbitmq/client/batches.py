@@ -18,6 +18,7 @@ from orbitmq.message.batch import BatchMember, encode_batch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from orbitmq.message import Message
 
 _ALONE: Final = "alone"
 _MEMBER_OVERHEAD: Final = 22  # five numbers and the length of the properties
@@ -60,6 +61,14 @@ def split(sendings: Sequence[Sending], flags: Sequence[int], max_bytes: int, max
         size += member_size
     if batch.members:
         yield batch
+
+
+def by_group(messages: Sequence[Message]) -> dict[str | None, list[int]]:
+    """Message group -> the places of its messages, which must go to one queue; None: of those that have none."""
+    groups: dict[str | None, list[int]] = {}
+    for place, message in enumerate(messages):
+        groups.setdefault(message.properties.get(names.SHARDING_KEY), []).append(place)
+    return groups
 
 
 def alike(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from orbitmq.client import instance as instances
 from orbitmq.client.accumulator import Accumulator
-from orbitmq.client.batches import Batch, alike, split
+from orbitmq.client.batches import Batch, alike, by_group, split
 from orbitmq.client.delays import check_delay, check_level, level_property, timer_property
 from orbitmq.client.delivery import ANYWHERE, Delivered, Delivery, Destination
 from orbitmq.client.hooks import Sending
@@ -226,7 +226,9 @@ class Producer:
 
         Items are bodies, which share tag, keys and properties, or `Message` objects of this topic, which have their own.
         What is too much for one request is split; delayed messages travel alone, because no broker takes them in a batch.
-        A failure in the middle leaves the earlier ones sent. `timeout` holds for each request.
+        Messages of one message group (the property `__SHARDINGKEY`) go to its queue, in their order and group after group,
+        unless `queue` or `order_key` says where all go. A failure in the middle leaves the earlier ones sent. `timeout` holds
+        for each request.
         """
         self._running()
         items, to = list(bodies), Destination(queue, order_key)
@@ -234,6 +236,7 @@ class Producer:
             shared = self.message(topic, b"", tag=tag, keys=keys, properties=properties)
             encode = self._options.codec.encode
             encoded = [item if type(item) is bytes else encode(item) for item in items]
+            to = Destination(queue, order_key, shared.properties.get(names.SHARDING_KEY))
             return await self._send_alike(shared, encoded, to, timeout)
         messages = [
             item if isinstance(item, Message) else self.message(topic, item, tag=tag, keys=keys, properties=properties)
@@ -279,7 +282,8 @@ class Producer:
         check_body(message.body, self._options.max_message_bytes)
         sending = self._prepared(message)
         header, data = await self._encoded(sending, 0)
-        await delivery.deliver_oneway(header, data, Destination(queue, order_key), self._options.timeout_seconds)
+        to = Destination(queue, order_key, message.properties.get(names.SHARDING_KEY))
+        await delivery.deliver_oneway(header, data, to, self._options.timeout_seconds)
 
     async def recall(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
         """Take a delayed message back before it is delivered: its id. `handle` is the `recall_handle` of its receipt.
@@ -520,16 +524,25 @@ class Producer:
                     f"a message for topic {message.topic!r} is in a batch for {topic!r}", hint="send a batch a topic"
                 )
             check_body(message.body, self._options.max_message_bytes)
-        receipts: list[Receipt] = []
         sendings = self._prepared_together(messages)
         for sending in sendings:
             for hook in self._hooks:
                 hook.before_send(sending)
-        flags = [message.flag for message in messages]
+        max_bytes, max_messages = self._options.max_message_bytes, self._options.max_batch_messages
+        groups = {None: [*range(len(messages))]} if to.is_fixed else by_group(messages)
+        batches: list[tuple[Destination, Batch]] = []
+        places: list[int] = []  # of the messages in the list given, in the order they are sent in
         # All are encoded before the first is sent: what cannot be sent shows while nothing is.
-        for batch in list(split(sendings, flags, self._options.max_message_bytes, self._options.max_batch_messages)):
-            receipts += await self._send_one_batch(topic, batch, to, timeout)
-        return receipts
+        for group, members in groups.items():
+            some, flags = [sendings[place] for place in members], [messages[place].flag for place in members]
+            towards = to if group is None else Destination(message_group=group)
+            batches += [(towards, batch) for batch in split(some, flags, max_bytes, max_messages)]
+            places += members
+        receipts: list[Receipt] = []
+        for towards, batch in batches:
+            receipts += await self._send_one_batch(topic, batch, towards, timeout)
+        by_place = dict(zip(places, receipts, strict=True))
+        return [by_place[place] for place in range(len(messages))]
 
     async def _send_one_batch(self, topic: str, batch: Batch, to: Destination, timeout: float | None) -> list[Receipt]:
         first, sendings = batch.sendings[0], batch.sendings
