@@ -255,3 +255,29 @@ async def test_a_lease_is_no_way_to_the_retries_of_a_group_with_a_longer_name(tm
         assert b"theirs" not in b"".join(given)
         assert "look message by offset failed" in (refused.remark or "")
         assert guarded.broker.state.store.queue_range(retries, 0).max_offset == 2, "what came back did not go there"
+
+
+@pytest.mark.parametrize("code", [RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME])
+async def test_leases_are_settled_under_no_retry_topic_but_the_own(guarded: Guarded, code: int) -> None:
+    async def needed(topic: str, group: str = "G") -> str:
+        header = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": 0,
+            "offset": 0,
+            "extraInfo": "",
+            "invisibleTime": 1,
+        }
+        answer = await guarded.ask(MEMBER, code, header)
+        return (answer.remark or "").partition("access ")[2].partition(" ")[0] if answer.code == 16 else ""
+
+    for own in (MINE, f"%RETRY%G_{MINE}", f"%RETRY%G+{MINE}", "%RETRY%G"):
+        assert await needed(own) == ""
+    assert await needed(f"%RETRY%G_{THEIRS}") == f"Topic:{THEIRS}"
+    assert await needed(f"%RETRY%G+{THEIRS}") == f"Topic:{THEIRS}"
+    assert await needed(f"%RETRY%H_{MINE}") == f"Group:H_{MINE}"
+    assert await needed(f"%RETRY%H_{MINE}", group="H") == "Group:H"
+    assert await needed(f"%RETRY%G_{MINE}", group=f"G_{MINE}") == f"Group:G_{MINE}"
+    assert await needed("%RETRY%G_%RETRY%H") == "Group:H"
+    assert await needed("%RETRY%G_") == "Group:G_"
+    assert await needed("%RETRY%G_SCHEDULE_TOPIC_XXXX") == "Cluster:DefaultCluster"

@@ -25,9 +25,11 @@ from orbitmq.access.needs import (
     reply,
     topic,
     topic_list,
+    topic_need,
 )
 from orbitmq.broker import names
 from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.lease_texts import normal_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +54,24 @@ def _messages(*actions: Action, field: str = "topic") -> NeedsOf:
     return needs
 
 
-_READ: Final = all_of(_messages(Action.SUB), group(Action.SUB))
+_MEMBER: Final = group(Action.SUB)
+_READ: Final = all_of(_messages(Action.SUB), _MEMBER)
+
+
+def _settled(request: Command, cluster_name: str) -> Sequence[Need]:
+    """What came back from a lease is settled under the retry topic of its group and topic, and takes what the lease took: by its older
+    name it is the retry topic of another group. (A handle counts for no group but the one that it was given to.)
+    """
+    name, lessee = request.fields.get("topic", ""), request.fields.get("consumerGroup", "")
+    origin = normal_topic(name, lessee) if lessee else name
+    if not origin or origin == name:
+        return _READ(request, cluster_name)
+    of_origin = (
+        _CHANGE(request, cluster_name) if names.is_waiting_place(origin) else (topic_need(origin, (Action.SUB,)),)
+    )
+    return [*of_origin, *_MEMBER(request, cluster_name)]
+
+
 _LOOK_UP: Final = _messages(Action.SUB, Action.GET)
 _LOOK_AT_TOPIC: Final = or_cluster(topic(Action.GET), Action.GET)
 _LOOK_AT_GROUP: Final = or_cluster(group(Action.GET), Action.GET)
@@ -75,9 +94,9 @@ _CLIENTS: Final[Mapping[int, NeedsOf]] = {
     RequestCode.PEEK_MESSAGE: _READ,
     RequestCode.NOTIFICATION: _READ,
     RequestCode.POLLING_INFO: all_of(topic(Action.GET), group(Action.GET)),
-    RequestCode.ACK_MESSAGE: _READ,
+    RequestCode.ACK_MESSAGE: _settled,
     RequestCode.BATCH_ACK_MESSAGE: batch_ack,
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _READ,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _settled,
     RequestCode.POP_ROLLBACK: _CHANGE,
     RequestCode.QUERY_ASSIGNMENT: assignment,
     RequestCode.SET_MESSAGE_REQUEST_MODE: _CHANGE,
