@@ -38,6 +38,19 @@ class Client:
         self.subscriptions: dict[str, str] = {}  # topic -> expression, to compare members with each other
 
 
+class Holders:
+    """The producers that say to be one client. Behind a gate anyone may say so: it is the one who said it first, as long as anybody
+    does, on its newest connection.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner  # an access key; empty for all where nobody looks at them
+        self.clients: dict[Client, None] = {}  # in the order in which they came
+
+    def newest(self) -> Client | None:
+        return next((client for client in reversed(self.clients) if client.access_key == self.owner), None)
+
+
 class ConsumerMembers:
     """The consumers of one group. What the newest heartbeat says of the group counts for all of it."""
 
@@ -91,6 +104,7 @@ class Clients:
         self.on_group_gone: Callable[[str], None] = lambda group: None  # its last member has left
         self._notify_enabled = notify_enabled
         self._producers: dict[str, dict[Connection, Client]] = {}
+        self._holders: dict[str, Holders] = {}  # of ids of producers
         self._consumers: dict[str, ConsumerMembers] = {}
 
     # ---- questions
@@ -111,11 +125,8 @@ class Clients:
         return [group for group, members in self._consumers.items() if topic in members.subscriptions]
 
     def producer_by_id(self, client_id: str) -> Client | None:
-        for clients in self._producers.values():
-            for client in clients.values():
-                if client.client_id == client_id:
-                    return client
-        return None
+        holders = self._holders.get(client_id)
+        return None if holders is None else holders.newest()
 
     # ---- coming
 
@@ -125,7 +136,11 @@ class Clients:
         clients = self._producers.setdefault(group, {})
         client = clients.get(connection)
         if client is None or (client.client_id, client.access_key) != (client_id, access_key):
-            clients[connection] = Client(connection, client_id, language, version, self._clock.now_ms(), access_key)
+            if client is not None:
+                self._let_go(client)
+            client = Client(connection, client_id, language, version, self._clock.now_ms(), access_key)
+            clients[connection] = client
+            self._holders.setdefault(client_id, Holders(access_key)).clients[client] = None
         else:
             client.last_seen_ms = self._clock.now_ms()
 
@@ -198,9 +213,15 @@ class Clients:
 
     def _drop_producer(self, group: str, connection: Connection) -> None:
         clients = self._producers[group]
-        del clients[connection]
+        self._let_go(clients.pop(connection))
         if not clients:
             del self._producers[group]
+
+    def _let_go(self, producer: Client) -> None:
+        holders = self._holders[producer.client_id]
+        del holders.clients[producer]
+        if not holders.clients:
+            del self._holders[producer.client_id]
 
     def _drop_consumer(self, members: ConsumerMembers, connection: Connection) -> None:
         del members.clients[connection]

@@ -215,7 +215,7 @@ def build_routes(state: State) -> Routes:
         ),
         RequestCode.PULL_MESSAGE: partial(pull.pull_message, s.pulling),
         RequestCode.LITE_PULL_MESSAGE: partial(pull.pull_message, s.pulling),
-        RequestCode.HEART_BEAT: partial(clients.heartbeat, s.clients, s.groups, s.topics),
+        RequestCode.HEART_BEAT: partial(clients.heartbeat, s.clients, s.groups, s.topics, s.gate is not None),
         RequestCode.UNREGISTER_CLIENT: partial(clients.unregister_client, s.clients),
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: partial(clients.consumer_ids, s.clients),
         RequestCode.CHECK_CLIENT_CONFIG: partial(clients.check_client, s.configuration),

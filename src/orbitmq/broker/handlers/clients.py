@@ -29,11 +29,11 @@ _LONGEST_NAME_IN_A_LOCK: Final = 1_000
 
 
 async def heartbeat(
-    clients: Clients, groups: Groups, topics: Topics, request: Command, connection: Connection
+    clients: Clients, groups: Groups, topics: Topics, is_guarded: bool, request: Command, connection: Connection
 ) -> Command:
     """Note who is there. A group that must not be created is passed over in silence: its pulls will say so."""
     beat = _checked(Heartbeat.from_json(request.body))
-    access_key = request.fields.get(ACCESS_KEY, "")
+    access_key = request.fields.get(ACCESS_KEY, "") if is_guarded else ""
     subscription_changed = beat.heartbeat_fingerprint == 0
     for data in beat.consumer_data_set:
         if beat.without_sub:
