@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 WIDE: Final = Credentials("wide", "wide-secret")  # every topic and group, but for one topic
 KEEPER: Final = Credentials("keeper", "keeper-secret")  # the same, and may change the cluster
+MONITOR: Final = Credentials("monitor", "monitor-secret")  # may look at the cluster
 SECRET: Final = b"of theirs"
 DELAYED: Final = (names.DELAY_TOPIC, 17)
 TIMED: Final = (names.TIMER_TOPIC, 0)
@@ -100,6 +101,24 @@ async def test_no_request_that_shows_messages_is_a_way_there(guarded: Guarded, t
     assert store.queue_range("%DLQ%G", 0).max_offset == 0
     allowed = await guarded.ask(KEEPER, RequestCode.QUERY_MESSAGE, {**of_topic, **query})
     assert (allowed.code == 0) == (record is not None)
+
+
+async def test_who_may_look_at_the_cluster_reads_nothing_there_by_its_place_in_the_log(guarded: Guarded) -> None:
+    users, store = guarded.broker.state.users, guarded.broker.state.store
+    users.create(User(username=MONITOR.access_key, password=MONITOR.secret_key))
+    look = PolicyEntry(resource="Cluster:*", actions=["Get"], decision="Allow")
+    users.create_acl(Acl(subject="User:monitor", policies=[Policy(entries=[look])]))
+
+    async def view(who: Credentials, offset: int) -> Command:
+        return await guarded.ask(who, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset})
+
+    for topic, queue_id in (DELAYED, TIMED, UNDECIDED):
+        offset = decode_record(store.read(topic, queue_id, 0, 1).buffers[0]).commit_log_offset
+        refused = await view(MONITOR, offset)
+        assert (refused.code, refused.body) == (ResponseCode.NO_PERMISSION, b""), topic
+        assert SECRET in (await view(ROOT, offset)).body
+    mine = await guarded.send(MINE, b"to look at")
+    assert b"to look at" in (await view(MONITOR, mine)).body
 
 
 async def test_what_tools_and_consumers_read_besides_topics_needs_what_it_did(guarded: Guarded) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from orbitmq.accelerated import compiled
+from orbitmq.access import needs
 from orbitmq.access.express import ExpressDoor
 from orbitmq.access.gate import guarded
 from orbitmq.access.handlers import access_routes
@@ -231,7 +232,7 @@ def build_routes(state: State) -> Routes:
         RequestCode.GET_MIN_OFFSET: partial(offsets.min_offset, s.store, s.compacted),
         RequestCode.GET_EARLIEST_MSG_STORETIME: partial(offsets.earliest_store_time, s.store),
         RequestCode.QUERY_MESSAGE: partial(lookup.query_message, s.store, s.configuration),
-        RequestCode.VIEW_MESSAGE_BY_ID: partial(lookup.view_message, s.store, s.gate is not None),
+        RequestCode.VIEW_MESSAGE_BY_ID: partial(lookup.view_message, s.store, s.gate, _need_of_all(s)),
         RequestCode.REGISTER_FILTER_SERVER: partial(
             admin_store.register_filter_server, s.filter_servers, s.configuration
         ),
@@ -243,6 +244,13 @@ def build_routes(state: State) -> Routes:
         table |= slaves.held_back(s.copying, table)
         table |= slaves.refusals(s.configuration)
     return guarded(table, NEEDS, s.gate, AUDITED)
+
+
+def _need_of_all(s: State) -> needs.Need:
+    """To read where messages of all topics wait. Access files of 4.x let every account look."""
+    settings = s.configuration.settings
+    action = needs.Action.UPDATE if settings.is_guarded else needs.Action.GET
+    return needs.Need(needs.Kind.CLUSTER, settings.broker_cluster_name, (action,))
 
 
 def _leases(state: State) -> dict[int, Handler]:

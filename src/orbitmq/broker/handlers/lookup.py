@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orbitmq.broker import names
 from orbitmq.errors import RequestFailed
 from orbitmq.message.record import decode_entry
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
 from orbitmq.protocol.headers.admin import MessagesFound, QueryMessage, ViewMessage
+from orbitmq.protocol.signing import ACCESS_KEY
 
 if TYPE_CHECKING:
+    from orbitmq.access.gate import Door
+    from orbitmq.access.needs import Need
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.storage.store import Store
     from orbitmq.transport.connection import Connection
@@ -47,8 +51,11 @@ async def query_message(
     return response
 
 
-async def view_message(store: Store, compares_topic: bool, request: Command, connection: Connection) -> Command:
-    """With access control the topic has to be the message's: leave to read one is no leave to read others.
+async def view_message(
+    store: Store, gate: Door | None, need_of_all: Need, request: Command, connection: Connection
+) -> Command:
+    """With access control the topic has to be the message's: leave to read one is no leave to read others. Without a topic, what waits
+    for its time or its decision takes `need_of_all`.
 
     As for a pull, what a power cut can still take is not there yet: an empty slave asks for its first record by this. Slaves ask
     for records of deleted topics as well, so no queue has to lead to what is shown.
@@ -58,8 +65,13 @@ async def view_message(store: Store, compares_topic: bool, request: Command, con
     record = store.record_at(offset)
     if record is not None and offset + len(record) > store.confirmed_offset:
         record = None
-    if record is None or (compares_topic and header.topic and decode_entry(record, 0, offset).topic != header.topic):
+    topic = decode_entry(record, 0, offset).topic if record is not None and gate is not None else ""
+    if record is None or (gate is not None and header.topic and topic != header.topic):
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    if gate is not None and not header.topic and names.is_waiting_place(topic):
+        who = request.fields.get(ACCESS_KEY, "")
+        if not gate.allows(request.code, who, need_of_all, connection.peer.host):
+            raise RequestFailed(ResponseCode.NO_PERMISSION, f"User:{who} may not read messages in {topic}")
     response = ok()
     response.parts = (record,)
     return response
