@@ -31,7 +31,7 @@ async def test_what_was_kept_is_there_after_a_restart(tmp_path: Path) -> None:
     again = loaded(path)
     assert again.namespace("ns") == {"k": "v", "ünï": 'quotes " and\nlines'}
     assert again.get("other", "k") == ""
-    assert again.summary().startswith("ns/k=v, ")
+    assert again.summary().startswith("ns/k, ")
 
 
 async def test_the_file_has_apaches_form_and_the_one_before_is_kept(tmp_path: Path) -> None:
@@ -169,3 +169,12 @@ async def test_a_folder_that_cannot_be_written_is_told_to_the_asker(tmp_path: Pa
         assert answer.code == 1
         assert "nothing was changed" in (answer.remark or "")
         assert (await client.ask(RequestCode.GET_KV_CONFIG, item)).code == 22
+
+
+async def test_values_are_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "orbitmq")
+    kept = loaded(tmp_path / "kvConfig.json")
+    await kept.put("ns", "token", "hunter2")
+    assert "kept token in ns" in caplog.text
+    assert kept.summary() == "ns/token"
+    assert "hunter2" not in caplog.text

@@ -65,7 +65,7 @@ class KvConfig:
     async def put(self, namespace: str, key: str, value: str) -> None:
         async with self._saving:
             await self._save({**self._table, namespace: {**self._table.get(namespace, {}), key: value}})
-        logger.info("kept %s = %r in %s", key, value, namespace)
+        logger.info("kept %s in %s", key, namespace)  # its value may be a secret
 
     async def delete(self, namespace: str, key: str) -> None:
         async with self._saving:
@@ -76,7 +76,7 @@ class KvConfig:
         logger.info("forgot %s in %s", key, namespace)
 
     def summary(self) -> str:
-        items = [f"{ns}/{key}={value}" for ns, table in self._table.items() for key, value in table.items()]
+        items = [f"{namespace}/{key}" for namespace, table in self._table.items() for key in table]
         return ", ".join(items) or "none"
 
     async def _save(self, table: Table) -> None:
