@@ -11,6 +11,7 @@ OrbitError                   what happened, to what; `.code` for programs, `.hin
 ├── MessageError             a message that cannot be encoded or decoded
 │   └── InflatedTooLarge     a compressed body that would be larger than allowed
 ├── RequestFailed            an answer other than success, given or received; `.code` is its response code
+│   └── HiddenRefusal        no permission, answered as if there were nothing; the audit log says so
 ├── TransportError           the connection, not the request
 │   ├── ConnectFailed        nobody listens there, or not what we expect
 │   ├── ConnectionLost       it closed while an answer was awaited
@@ -88,6 +89,10 @@ class RequestFailed(OrbitError):
 
     def __init__(self, code: int, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint, code=code)
+
+
+class HiddenRefusal(RequestFailed):
+    pass
 
 
 class TransportError(OrbitError):

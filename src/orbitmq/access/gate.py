@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from orbitmq.access.policies import decide
-from orbitmq.errors import ConfigError, RequestFailed
+from orbitmq.errors import ConfigError, HiddenRefusal, RequestFailed
 from orbitmq.protocol.bodies.access import DISABLED
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.signing import ACCESS_KEY, SIGNATURE, SigningKey, signature
@@ -103,7 +103,7 @@ class Gate:
                     for need in needs_of(request, self._cluster):
                         self._authorize(user, need, source)
         except RequestFailed as refusal:
-            audit.warning("refused %s from %s: %.500s", request_name(request.code), source, refusal.message)
+            tell_refusal(request, source, refusal.message)
             raise
         if user is not None:
             charge(self.rates, user.username, request)
@@ -178,10 +178,11 @@ def guarded(
         raise ConfigError(
             f"nobody has said what requests of codes {undeclared} need", hint="declare it in permissions.py"
         )
-    routes = {code: partial(_noted, handler) if code in audited else handler for code, handler in routes.items()}
+    noted = {code: partial(_noted, handler) for code, handler in routes.items() if code in audited}
     if gate is None:
-        return routes
-    return {code: partial(_ask_first, gate, needs[code], handler) for code, handler in routes.items()}
+        return {**routes, **noted}
+    watched = {code: partial(_watched, handler) for code, handler in routes.items() if code not in audited}
+    return {code: partial(_ask_first, gate, needs[code], handler) for code, handler in {**watched, **noted}.items()}
 
 
 async def _ask_first(
@@ -191,23 +192,39 @@ async def _ask_first(
     return await handler(request, connection)
 
 
+async def _watched(handler: Handler, request: Command, connection: Connection) -> Command | None:
+    """Some handlers learn only from what they find what a request is about, and refuse it then."""
+    try:
+        answer = await handler(request, connection)
+    except RequestFailed as refusal:
+        if refusal.code == ResponseCode.NO_PERMISSION or isinstance(refusal, HiddenRefusal):
+            tell_refusal(request, connection.peer[0], refusal.message)
+        raise
+    if answer is not None and answer.code == ResponseCode.NO_PERMISSION:
+        tell_refusal(request, connection.peer[0], answer.remark or "")
+    return answer
+
+
 async def _noted(handler: Handler, request: Command, connection: Connection) -> Command | None:
     """What an operator did, to what, and how it went."""
     what = {key: text[:100] for key, text in request.fields.items() if key in _TELLING_FIELDS}
-    who = f"{request.fields.get(ACCESS_KEY, 'somebody')} at {connection.peer}"
+    done = f"{request_name(request.code)} {what}"
     try:
         answer = await handler(request, connection)
     except Exception as error:
-        audit.info("%s: %s %s failed: %.300s", who, request_name(request.code), what, error)
+        tell_done(request, connection, f"{done} failed: {str(error)[:300]}")
         raise
-    audit.info(
-        "%s: %s %s%s",
-        who,
-        request_name(request.code),
-        what,
-        f" failed with {answer.code}" if answer and answer.code else "",
-    )
+    tell_done(request, connection, f"{done} failed with {answer.code}" if answer and answer.code else done)
     return answer
+
+
+def tell_done(request: Command, connection: Connection, what: str) -> None:
+    """For the audit log: what was done by whom from where."""
+    audit.info("%s at %s: %s", request.fields.get(ACCESS_KEY, "somebody"), connection.peer, what)
+
+
+def tell_refusal(request: Command, source: str, why: str) -> None:
+    audit.warning("refused %s from %s: %.500s", request_name(request.code), source, why)
 
 
 def charge(rates: Rates | None, who: str, request: Command) -> None:

@@ -8,12 +8,12 @@ Java: AdminBrokerProcessor
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from orbitmq.access.gate import tell_done
 from orbitmq.access.needs import Action, cluster
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.bodies.access import Acl, User
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from orbitmq.access.needs import NeedsOf
     from orbitmq.access.users import Users
     from orbitmq.transport.connection import Connection, Handler
-
-audit: Final = logging.getLogger("orbitmq.audit")
-
 
 _LOOK: Final = cluster(Action.GET)
 _CHANGE: Final = cluster(Action.UPDATE)
@@ -70,19 +67,19 @@ def access_routes(users: Users, *, enabled: bool) -> dict[int, Handler]:
 async def create_user(users: Users, request: Command, connection: Connection) -> Command:
     user = _user(request)
     await asyncio.to_thread(users.create, user, asker=_asker(request))
-    return _done(request, f"created user {user.username}")
+    return _done(request, connection, f"created user {user.username}")
 
 
 async def update_user(users: Users, request: Command, connection: Connection) -> Command:
     user = _user(request)
     await asyncio.to_thread(users.update, user, asker=_asker(request))
-    return _done(request, f"changed user {user.username}")
+    return _done(request, connection, f"changed user {user.username}")
 
 
 async def delete_user(users: Users, request: Command, connection: Connection) -> Command:
     username = request.read(OfUser).username
     await asyncio.to_thread(users.delete, username, asker=_asker(request))
-    return _done(request, f"deleted user {username}")
+    return _done(request, connection, f"deleted user {username}")
 
 
 async def get_user(users: Users, request: Command, connection: Connection) -> Command:
@@ -100,13 +97,13 @@ async def create_acl(users: Users, request: Command, connection: Connection) -> 
     acl = Acl.from_json(request.body)
     acl.subject = acl.subject or request.read(OfSubject).subject
     await asyncio.to_thread(users.create_acl, acl)
-    return _done(request, f"set policies of {acl.subject}")
+    return _done(request, connection, f"set policies of {acl.subject}")
 
 
 async def delete_acl(users: Users, request: Command, connection: Connection) -> Command:
     header = request.read(DeleteAcl)
     await asyncio.to_thread(users.delete_acl, header.subject, header.policy_type, header.resource)
-    return _done(request, f"deleted policies of {header.subject} for {header.resource or 'everything'}")
+    return _done(request, connection, f"deleted policies of {header.subject} for {header.resource or 'everything'}")
 
 
 async def get_acl(users: Users, request: Command, connection: Connection) -> Command:
@@ -143,6 +140,6 @@ def _asker(request: Command) -> str:
     return request.fields.get(ACCESS_KEY, "")
 
 
-def _done(request: Command, what: str) -> Command:
-    audit.info("%s %s", request.fields.get(ACCESS_KEY, "somebody"), what)
+def _done(request: Command, connection: Connection, what: str) -> Command:
+    tell_done(request, connection, what)
     return ok()

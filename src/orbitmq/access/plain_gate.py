@@ -15,7 +15,7 @@ import hmac
 import logging
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.access.gate import audit, charge, request_name
+from orbitmq.access.gate import charge, tell_refusal
 from orbitmq.access.needs import Action, Kind
 from orbitmq.access.plain_file import Permission, access_files, read_access_files
 from orbitmq.errors import ConfigError, RequestFailed
@@ -68,7 +68,7 @@ class PlainGate:
                 for need in needs_of(request, self._cluster):
                     _check_need(account, need, request.code)
         except RequestFailed as refusal:
-            audit.warning("refused %s from %s: %.500s", request_name(request.code), source, refusal.message)
+            tell_refusal(request, source, refusal.message)
             raise
         charge(self.rates, account.access_key, request)
 

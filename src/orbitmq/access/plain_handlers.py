@@ -6,12 +6,12 @@ Java: AdminBrokerProcessor of 4.x
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from orbitmq.access.gate import tell_done
 from orbitmq.access.plain_editing import PlainFiles
 from orbitmq.access.plain_file import access_files, load_content
 from orbitmq.access.plain_gate import PlainGate
@@ -19,7 +19,6 @@ from orbitmq.errors import ConfigError, RequestFailed
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import ok
 from orbitmq.protocol.headers.access import AccessFileVersions, OfAccount, PlainAccount, WhiteAddresses
-from orbitmq.protocol.signing import ACCESS_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from orbitmq.protocol.command import Command
     from orbitmq.transport.address import Address
     from orbitmq.transport.connection import Connection, Handler
-
-audit: Final = logging.getLogger("orbitmq.audit")
 
 _CODES: Final = (
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
@@ -69,7 +66,7 @@ async def put_account(
     account = request.read(PlainAccount)
     failed = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
     await _change(gate, changing, failed, partial(files.put_account, account))
-    return _done(request, f"set account {account.access_key}")
+    return _done(request, connection, f"set account {account.access_key}")
 
 
 async def delete_account(
@@ -78,7 +75,7 @@ async def delete_account(
     access_key = request.read(OfAccount).access_key
     failed = ResponseCode.DELETE_ACL_CONFIG_FAILED
     await _change(gate, changing, failed, partial(files.delete_account, access_key))
-    return _done(request, f"deleted account {access_key}")
+    return _done(request, connection, f"deleted account {access_key}")
 
 
 async def set_white_addresses(
@@ -88,7 +85,7 @@ async def set_white_addresses(
     addresses = [part.strip() for part in header.global_white_addrs.split(",") if part.strip()]
     change = partial(files.set_white_addresses, addresses, header.acl_file_full_path)
     await _change(gate, changing, ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED, change)
-    return _done(request, f"set the white addresses to {', '.join(addresses) or 'none'}")
+    return _done(request, connection, f"set the white addresses to {', '.join(addresses) or 'none'}")
 
 
 async def versions(
@@ -138,8 +135,8 @@ async def _change(gate: PlainGate, changing: asyncio.Lock, failed: ResponseCode,
         gate.look_again()
 
 
-def _done(request: Command, what: str) -> Command:
-    audit.info("%s %s", request.fields.get(ACCESS_KEY, "somebody"), what)
+def _done(request: Command, connection: Connection, what: str) -> Command:
+    tell_done(request, connection, what)
     return ok()
 
 

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
-from orbitmq.errors import CallTimeout, OrbitError, RequestFailed, TransportError
+from orbitmq.errors import CallTimeout, HiddenRefusal, OrbitError, RequestFailed, TransportError
 from orbitmq.message.ids import parse_offset_message_id
 from orbitmq.message.record import decode_entry
 from orbitmq.protocol import versions
@@ -93,7 +93,8 @@ async def consume_directly(
     if record is None or (
         compares_topic and header.topic and decode_entry(record, 0, offset).topic not in topics_of_group
     ):
-        raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        failure = HiddenRefusal if record is not None else RequestFailed
+        raise failure(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
     topic, group = topics.get(header.topic or ""), groups.get(header.consumer_group)
     request.add_fields(brokerName=configuration.settings.broker_name)
     if topic is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orbitmq.broker import names
-from orbitmq.errors import RequestFailed
+from orbitmq.errors import HiddenRefusal, RequestFailed
 from orbitmq.message.record import decode_entry
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
@@ -66,8 +66,10 @@ async def view_message(
     if record is not None and offset + len(record) > store.confirmed_offset:
         record = None
     topic = decode_entry(record, 0, offset).topic if record is not None and gate is not None else ""
-    if record is None or (gate is not None and header.topic and topic != header.topic):
-        raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+    is_anothers = gate is not None and header.topic and topic != header.topic
+    if record is None or is_anothers:
+        failure = HiddenRefusal if record is not None else RequestFailed
+        raise failure(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
     if gate is not None and not header.topic and names.is_waiting_place(topic):
         who = request.fields.get(ACCESS_KEY, "")
         if not gate.allows(request.code, who, need_of_all, connection.peer.host):

@@ -8,7 +8,7 @@ from orbitmq.broker import names, retry_topics, statistics, timer_requests
 from orbitmq.broker.compaction import check_key
 from orbitmq.broker.message_types import check_batch_type, check_message_type
 from orbitmq.broker.sending import Sending, attempt_after, packed_host, wants_to_wait, without_handle, without_wishes
-from orbitmq.errors import MessageError, RequestFailed
+from orbitmq.errors import HiddenRefusal, MessageError, RequestFailed
 from orbitmq.message import properties as keys
 from orbitmq.message.batch import BatchMember, decode_batch, encode_batch
 from orbitmq.message.properties import decode_properties, encode_properties
@@ -286,7 +286,7 @@ def _given_back(store: Store, topics: Topics, groups: Groups, header: SendBack, 
         raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
     message = decode_record(record)
     if compares_topic and not _may_be_of(message, header, topics, groups):
-        raise RequestFailed(
+        raise HiddenRefusal(
             ResponseCode.SYSTEM_ERROR,
             f"look message by offset failed, {header.offset}",
             hint="is originTopic its topic?",
