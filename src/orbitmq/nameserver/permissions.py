@@ -9,12 +9,21 @@ from orbitmq.access.needs import Action, cluster, topic
 from orbitmq.protocol.codes import RequestCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from orbitmq.access.needs import NeedsOf
+    from orbitmq.access.needs import Need, NeedsOf
+    from orbitmq.protocol.command import Command
 
+_ROUTE: Final = topic(Action.PUB, Action.SUB, Action.GET)
+_OF_REPLIES: Final = "_REPLY_TOPIC"
 _LOOK: Final = cluster(Action.GET)
 _CHANGE: Final = cluster(Action.UPDATE)
+
+
+def _route(request: Command, cluster_name: str) -> Sequence[Need]:
+    """Where replies go needs no right of brokers, so whoever answers may know where that is."""
+    return () if request.fields.get("topic", "").endswith(_OF_REPLIES) else _ROUTE(request, cluster_name)
+
 
 # What operators change. Brokers announce themselves every few seconds; that is no news.
 AUDITED: Final = frozenset(
@@ -30,7 +39,7 @@ AUDITED: Final = frozenset(
 )
 
 NEEDS: Final[Mapping[int, NeedsOf]] = {
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: topic(Action.PUB, Action.SUB, Action.GET),
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
     RequestCode.REGISTER_BROKER: _CHANGE,
     RequestCode.UNREGISTER_BROKER: _CHANGE,
     RequestCode.QUERY_DATA_VERSION: _LOOK,
