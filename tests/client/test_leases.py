@@ -14,13 +14,16 @@ from orbitmq.client.filters import subscription
 from orbitmq.client.leasing import Leasing
 from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, HeaderError, RequestFailed
 from orbitmq.message import StoredMessage
+from orbitmq.message.batch import BatchMember, encode_batch
+from orbitmq.message.properties import encode_properties
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer, request
 from orbitmq.protocol.headers.groups import ConsumerRunningInfo
 from orbitmq.protocol.headers.leases import PopResult
 from orbitmq.protocol.lease_texts import Handle
 from orbitmq.testing.server import Server
-from orbitmq.transport.address import Address
+from orbitmq.transport.address import Address, parse_address
+from tests.broker.kit import SEND_BATCH, Wire, send_header
 
 
 def on_the_clock_of(server: Server) -> Client:
@@ -217,6 +220,51 @@ async def test_an_orderly_queue_waits_for_the_acks_of_what_it_handed_out(mq_serv
     assert bodies == [b"1", b"2", b"3", b"4", b"5"]
 
 
+async def put_inner_batch(server: Server, topic: str) -> None:
+    """A batch that its topic keeps as one record, as Apache's 5.x client sends it: `m0`, `m1`, `m2`."""
+    client = Wire(parse_address(server.broker_address))
+    header = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false", "attributes": "+queue.type=BatchCQ",
+    }  # fmt: skip
+    assert (await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)).code == 0
+    members = [BatchMember(b"m%d" % number, encode_properties({"UNIQ_KEY": f"u{number}"})) for number in range(3)]
+    outer = send_header(topic, 0, {"UNIQ_KEY": "outer"}, {"batch": True})
+    assert (await client.ask(SEND_BATCH, outer, encode_batch(members))).code == 0
+    await client.close()
+
+
+async def test_a_batch_in_one_record_is_leased_message_by_message_and_acked_with_the_last(mq_server: Server) -> None:
+    await put_inner_batch(mq_server, "Whole")
+    lease = timedelta(seconds=5)
+    async with (
+        on_the_clock_of(mq_server) as client,
+        client.lease_consumer("Whole", group="g", start="earliest", lease=lease) as consumer,
+    ):
+        first, *rest = await consumer.fetch(wait=5)
+        assert [message.body for message in (first, *rest)] == [b"m0", b"m1", b"m2"]
+        await asyncio.gather(*(message.extend(lease * 2) for message in rest))
+        assert first.handle == rest[0].handle
+        await first.ack()
+        await first.ack()
+        await consumer.ack([rest[1]])
+        assert consumer.stats.acked == 2
+        again = await come_again(consumer, mq_server)
+        assert [(message.body, message.attempt) for message in again] == [(b"m0", 2), (b"m1", 2), (b"m2", 2)]
+        await consumer.ack(again[:1])
+        await consumer.ack(again[1:])
+        assert consumer.stats.acked == 5
+        mq_server.clock.advance(seconds=60)
+        assert await consumer.fetch(wait=0.5) == []
+
+
+async def come_again(consumer: LeaseConsumer, server: Server) -> list[LeasedMessage]:
+    async with asyncio.timeout(30):
+        while not (again := await consumer.fetch(wait=0.1)):
+            server.clock.advance(seconds=1)
+    return again
+
+
 async def test_filters_hold_though_brokers_compare_hashes_only(mq_session_server: Server) -> None:
     async with connect(mq_session_server.address) as client:
         await put(client, "Filtered", ["old"], tag="Aa")
@@ -239,7 +287,7 @@ async def test_mistakes_are_named(mq_session_server: Server) -> None:
         await put(client, "Mistaken", ["x"])
         async with client.lease_consumer("Mistaken", group="g", start="earliest") as consumer:
             [message] = await consumer.fetch(wait=5)
-            message.handle = message.handle._replace(offset=77)
+            message._lease.handle = message.handle._replace(offset=77)
             with pytest.raises(RequestFailed):
                 await message.ack()
         with pytest.raises(AlreadyClosed):

@@ -50,7 +50,7 @@ class Incoming:
         usual: list[BriefRecord] = []
         received: list[ReceivedMessage] = []
         tags = subscription.tags
-        batch_bytes_left = _MOST_BATCH_BYTES
+        unwrapping = Unwrapping()
         for record in decode_briefly(body, self._wire_topic(queue.topic)):
             if type(record) is tuple:
                 if not tags or _tag(record[-1]) in tags:
@@ -59,13 +59,8 @@ class Incoming:
             received += received_briefly(body, usual, queue.topic, queue, holder)
             usual = []
             assert isinstance(record, StoredMessage)
-            if record.sys_flag & _BATCH == _BATCH:
-                members = _unwrapped(record, batch_bytes_left)
-                if record.sys_flag & COMPRESSED:
-                    batch_bytes_left = max(0, batch_bytes_left - sum(len(one.body) for one in members))
-                received += [self.message(one, queue, holder) for one in members if subscription.wants(one)]
-            elif not tags or subscription.wants(record):
-                received.append(self.message(record, queue, holder))
+            members = unwrapping.messages(record)
+            received += [self.message(one, queue, holder) for one in members if not tags or subscription.wants(one)]
         return received + received_briefly(body, usual, queue.topic, queue, holder)
 
     def _wire_topic(self, topic: str) -> bytes:
@@ -85,6 +80,24 @@ class Incoming:
         if stored.sys_flag & COMPRESSED:
             return CompressedMessage(stored, topic, queue, holder)
         return ReceivedMessage(stored, topic, stored.body, queue, holder)
+
+
+class Unwrapping:
+    """Takes the batches of one answer apart that are stored as one record each."""
+
+    __slots__ = ("_bytes_left",)
+
+    def __init__(self) -> None:
+        self._bytes_left = _MOST_BATCH_BYTES
+
+    def messages(self, stored: StoredMessage) -> list[StoredMessage]:
+        """Those of a batch; of any other record itself."""
+        if stored.sys_flag & _BATCH != _BATCH:
+            return [stored]
+        members = _unwrapped(stored, self._bytes_left)
+        if stored.sys_flag & COMPRESSED:
+            self._bytes_left = max(0, self._bytes_left - sum(len(one.body) for one in members))
+        return members
 
 
 def _tag(raw_properties: bytes) -> str:

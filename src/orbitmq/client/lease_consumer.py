@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, Self
 from orbitmq.client import instance as instances
 from orbitmq.client.figures import EVERY_SECONDS
 from orbitmq.client.filters import subscription
-from orbitmq.client.incoming import Incoming
-from orbitmq.client.leased import LeasedMessage
+from orbitmq.client.incoming import Incoming, Unwrapping
+from orbitmq.client.leased import Lease, LeasedMessage
 from orbitmq.client.leaser import Leaser
 from orbitmq.client.leasing import Leasing
 from orbitmq.client.names import check_group, check_topic, retry_topic
@@ -94,9 +94,7 @@ class LeaseConsumer:
         self._instance: Instance | None = None
         self._leasing: Leasing | None = None
         self._leaser: Leaser | None = None
-        self._here: deque[tuple[float, LeasedMessage]] = (
-            deque()
-        )  # with the end of their leases, by the event loop's clock
+        self._here: deque[LeasedMessage] = deque()
         self._tasks = Tasks()
         self._ending = Once()
         self._polls: dict[str, asyncio.Task[None]] = {}  # broker name -> the one poll that it holds
@@ -134,7 +132,7 @@ class LeaseConsumer:
             return
         try:
             await self._tasks.close()
-            await self._give_back(message for _, message in self._here)
+            await self._give_back({message._lease: message for message in self._here}.values())
         finally:
             try:
                 await instance.remove_leaser(self.group)
@@ -183,9 +181,16 @@ class LeaseConsumer:
 
     async def ack(self, messages: Iterable[LeasedMessage]) -> None:
         """Ack many in one request a broker."""
-        handles = [message.handle for message in messages]
-        await self._running().ack_many(handles)
-        self._settled(handles)
+        offsets: dict[Lease, set[int]] = {}
+        for message in messages:
+            offsets.setdefault(message._lease, set()).add(message.queue_offset)
+        leasing, ended = self._running(), {lease: acked for lease, acked in offsets.items() if lease.open <= acked}
+        for lease, acked in offsets.items():
+            if lease not in ended:
+                self._settled(lease, acked)
+        await leasing.ack_many(lease.handle for lease in ended)
+        for lease, acked in ended.items():
+            self._settled(lease, acked)
 
     def __aiter__(self) -> Self:
         return self
@@ -218,15 +223,21 @@ class LeaseConsumer:
 
     async def end_lease(self, message: LeasedMessage) -> None:
         """See `LeasedMessage.ack`."""
-        await self._running().ack(message.handle)
-        self._settled([message.handle])
+        leasing, lease, acked = self._running(), message._lease, {message.queue_offset}
+        async with lease.changing:
+            if lease.open <= acked:
+                await leasing.ack(lease.handle)
+            self._settled(lease, acked)
 
     async def change_lease(self, message: LeasedMessage, duration: timedelta) -> None:
         """See `LeasedMessage.extend`."""
         _check_lease(duration)
-        message.handle = await self._running().change(message.handle, _milliseconds(duration))
+        lease = message._lease
+        async with lease.changing:
+            lease.handle = await self._running().change(lease.handle, _milliseconds(duration))
+        lease.ends_at = asyncio.get_running_loop().time() + duration.total_seconds()
         assert self._leaser is not None
-        self._leaser.leased(message.handle, asyncio.get_running_loop().time() + duration.total_seconds())
+        self._leaser.leased(lease.handle, lease.ends_at)
 
     # ---- inside
 
@@ -266,8 +277,8 @@ class LeaseConsumer:
         now = asyncio.get_running_loop().time()
         taken: list[LeasedMessage] = []
         while self._here and len(taken) < count:
-            ends_at, message = self._here.popleft()
-            if ends_at > now:  # else it is somebody else's by now
+            message = self._here.popleft()
+            if message._lease.ends_at > now:  # else it is somebody else's by now
                 taken.append(message)
         return taken
 
@@ -302,16 +313,20 @@ class LeaseConsumer:
     async def _keep(self, leased: list[tuple[StoredMessage, Handle]]) -> None:
         assert self._leaser is not None
         unwanted: list[Handle] = []
+        unwrapping = Unwrapping()
         ends_at = asyncio.get_running_loop().time() + self._lease.total_seconds()
         for stored, handle in leased:
-            if not self._subscription.wants(stored):
+            wanted = [one for one in unwrapping.messages(stored) if self._subscription.wants(one)]
+            if not wanted:
                 unwanted.append(handle)
                 continue
             queue = QueueRef(self._topic, handle.broker_name, handle.queue_id)
-            received = self._incoming.message(stored, queue, None)
+            lease = Lease(handle, ends_at, [one.queue_offset for one in wanted])
             self._leaser.leased(handle, ends_at)
-            self._here.append((ends_at, LeasedMessage(received, self._topic, handle, self)))
-            self.stats.received += 1
+            for one in wanted:
+                received = self._incoming.message(one, queue, None)
+                self._here.append(LeasedMessage(received, self._topic, lease, self))
+            self.stats.received += len(wanted)
             self.stats.received_bytes += len(stored.body)
         if unwanted:
             await self._running().ack_many(unwanted)
@@ -341,10 +356,13 @@ class LeaseConsumer:
             now=asyncio.get_running_loop().time(),
         )
 
-    def _settled(self, handles: list[Handle]) -> None:
+    def _settled(self, lease: Lease, acked: set[int]) -> None:
+        """These messages of it are done with."""
         assert self._leaser is not None
-        self.stats.acked += len(handles)
-        self._leaser.settled(handles)
+        self.stats.acked += len(lease.open & acked)
+        lease.open -= acked
+        if not lease.open:
+            self._leaser.settled([lease.handle])
 
 
 def _sample(leaser: Leaser) -> None:

@@ -1,7 +1,11 @@
-"""A message that is ours for a while. Java: MessageExt with the property POP_CK"""
+"""A message that is ours for a while. Java: MessageExt with the property POP_CK
+
+A batch that its topic keeps as one record has one lease: its messages come one by one, and the lease ends with the last ack.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
@@ -9,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from orbitmq.message import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import timedelta
     from types import TracebackType
 
@@ -17,6 +22,18 @@ if TYPE_CHECKING:
     from orbitmq.protocol.lease_texts import Handle
 
 logger = logging.getLogger(__name__)
+
+
+class Lease:
+    """What the broker knows of, and the messages it is for: nearly always one."""
+
+    __slots__ = ("changing", "ends_at", "handle", "open")
+
+    def __init__(self, handle: Handle, ends_at: float, offsets: Iterable[int]) -> None:
+        self.handle = handle  # what the broker wants to see; another one after each extension
+        self.ends_at = ends_at  # by the event loop's clock
+        self.open = set(offsets)  # in the queue, of those that are not acked
+        self.changing = asyncio.Lock()  # a request must name the handle that the one before was answered with
 
 
 class Landlord(Protocol):
@@ -30,9 +47,9 @@ class Landlord(Protocol):
 class LeasedMessage(Message):
     """A message that nobody else gets before its lease ends. Unless it is acked by then, it comes again, perhaps elsewhere."""
 
-    __slots__ = ("_landlord", "_received", "attempt", "handle", "queue", "queue_offset", "stored")
+    __slots__ = ("_landlord", "_lease", "_received", "attempt", "queue", "queue_offset", "stored")
 
-    def __init__(self, received: ReceivedMessage, topic: str, handle: Handle, landlord: Landlord) -> None:
+    def __init__(self, received: ReceivedMessage, topic: str, lease: Lease, landlord: Landlord) -> None:
         stored = received.stored
         self.topic = topic
         self.flag = stored.flag
@@ -42,8 +59,13 @@ class LeasedMessage(Message):
         self.stored: StoredMessage = stored
         self._received = received
         self.attempt = stored.reconsume_times + 1
-        self.handle = handle  # what the broker wants to see; another one after each extension
+        self._lease = lease
         self._landlord = landlord
+
+    @property
+    def handle(self) -> Handle:
+        """What the broker wants to see; another one after each extension."""
+        return self._lease.handle
 
     @property
     def body(self) -> bytes:
@@ -65,11 +87,14 @@ class LeasedMessage(Message):
         return datetime.fromtimestamp((self.handle.pop_time_ms + self.handle.invisible_ms) / 1000, UTC)
 
     async def ack(self) -> None:
-        """Done: it will not come again. Returns when the broker knows; RequestFailed when it knows of no such lease."""
+        """Done: it will not come again. Returns when the broker knows; RequestFailed when it knows of no such lease.
+
+        Of a batch that is kept as one record the broker hears with the last ack; until then all of it may come again.
+        """
         await self._landlord.end_lease(self)
 
     async def extend(self, duration: timedelta) -> None:
-        """Let the lease end so long from now, later or sooner than it would."""
+        """Let the lease end so long from now, later or sooner than it would; of a batch in one record, the lease of all."""
         await self._landlord.change_lease(self, duration)
 
     def process(self) -> LeaseProcessing:
