@@ -99,21 +99,21 @@ async def test_brokers_are_answered_over_the_connection_they_asked_on(cluster: S
         asked.append(body)
         if body == b"bug":
             raise ValueError("a bug in the check")
-        return {b"yes": True, b"no": False}.get(body)
+        return {b"yes": True, b"no": False, b"state": "ROLLED_BACK"}.get(body)  # type: ignore[return-value]
 
     async with client.transaction_producer("P", check=check, topics=["T"]):
         await eventually(lambda: "P" in cluster.broker.producers)
-        for number, body in enumerate((b"yes", b"no", b"later", b"bug")):
+        for number, body in enumerate((b"yes", b"no", b"later", b"bug", b"state")):
             half = cluster.broker.put("T", 0, body, PGROUP="P", UNIQ_KEY=f"id-{number}")
             question = CheckTransactionState(
                 tran_state_table_offset=number, commit_log_offset=100 + number, topic="HALF", transaction_id="t"
             )
             command = request(RequestCode.CHECK_TRANSACTION_STATE, question, encode_stored(half))
             cluster.broker.producers["P"].notify(command)
-        await eventually(lambda: len(cluster.broker.received(END)) == 4)
+        await eventually(lambda: len(cluster.broker.received(END)) == 5)
     ends = sorted((one.read(EndTransaction) for one in cluster.broker.received(END)), key=lambda end: end.msg_id)
-    assert [end.commit_or_rollback for end in ends] == [COMMIT, ROLLBACK, UNKNOWN, UNKNOWN]
-    assert [(end.tran_state_table_offset, end.commit_log_offset) for end in ends] == [(n, 100 + n) for n in range(4)]
+    assert [end.commit_or_rollback for end in ends] == [COMMIT, ROLLBACK, UNKNOWN, UNKNOWN, UNKNOWN]
+    assert [(end.tran_state_table_offset, end.commit_log_offset) for end in ends] == [(n, 100 + n) for n in range(5)]
     assert {(end.producer_group, end.topic, end.from_transaction_check, end.transaction_id) for end in ends} == {
         ("P", "HALF", True, "t")
     }

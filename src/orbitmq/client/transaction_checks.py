@@ -17,7 +17,7 @@ from orbitmq.client.hooks import TransactionEnd
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.names import retry_topic
 from orbitmq.client.workers import is_async
-from orbitmq.errors import TransportError
+from orbitmq.errors import ConfigError, TransportError
 from orbitmq.message import QueueRef
 from orbitmq.message import properties as names
 from orbitmq.message.record import decode_record
@@ -144,7 +144,10 @@ def decision_of(verdict: bool | None) -> int:
 
 async def _verdict(check: Check, message: ReceivedMessage) -> bool | None:
     found = check(message) if is_async(check) else await asyncio.to_thread(check, message)
-    return await found if inspect.isawaitable(found) else found
+    verdict = await found if inspect.isawaitable(found) else found
+    if verdict is not None and not isinstance(verdict, bool):
+        raise ConfigError(f"the check returned {verdict!r}", hint="True commits, False rolls back, None: not known yet")
+    return verdict
 
 
 async def transaction_asked(
