@@ -164,6 +164,9 @@ def test_values_become_bodies_and_bodies_values() -> None:
     assert codec.decode(b'{"m":1}', Model) == "validated"
     assert codec.decode("é".encode(), str) == "é"
     assert codec.encode(memoryview(b"x")) == codec.decode(b"x", bytes) == b"x"
+    for value in ("\ud800", {"half": "\ud800"}):
+        with pytest.raises(MessageError, match="cannot be sent as"):
+            codec.encode(value)
     for body, wanted in ((b"{}", Order), (b"\xff", str), (b"{}", Model)):
         with pytest.raises(MessageError, match="the body is not"):
             codec.decode(body, wanted)

@@ -29,16 +29,16 @@ class JsonCodec:
     """Bytes and text as they are; dataclasses, msgspec structs, pydantic models and plain values as JSON."""
 
     def encode(self, value: object) -> bytes:
-        """The body; MessageError when JSON has no form for the value."""
+        """The body; MessageError when the value has no form as bytes, text or JSON."""
         if isinstance(value, bytes):
             return value
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
         if isinstance(value, str):
-            return value.encode()
+            return _text(value)
         to_json = getattr(value, "model_dump_json", None)  # pydantic
         try:
-            return str(to_json()).encode() if callable(to_json) else msgspec.json.encode(value)
+            return _text(str(to_json())) if callable(to_json) else msgspec.json.encode(value)
         except (TypeError, ValueError) as error:
             raise MessageError(
                 f"a {type(value).__name__} cannot be sent as JSON: {error}",
@@ -57,6 +57,15 @@ class JsonCodec:
         except (msgspec.MsgspecError, ValueError) as error:
             name = getattr(wanted, "__name__", str(wanted))
             raise MessageError(f"the body is not a {name}: {error}", hint="what did its producer send?") from error
+
+
+def _text(value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise MessageError(
+            f"a text cannot be sent as UTF-8: {error}", hint='text.encode(errors="surrogateescape") makes bytes of it'
+        ) from error
 
 
 JSON = JsonCodec()
