@@ -292,6 +292,16 @@ async def test_a_broker_that_does_not_know_the_group_takes_no_queues_away() -> N
                 assert len(consumer.assigned) == 4
 
 
+async def test_a_broker_that_may_not_tell_who_is_in_the_group_is_quoted(
+    cluster: ScriptedCluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "orbitmq.client")
+    remark = "org.apache.rocketmq.acl.common.AclException: No default permission for G"
+    cluster.broker.inject(RequestCode.GET_CONSUMER_LIST_BY_GROUP, refuse(ResponseCode.SYSTEM_ERROR, remark), times=1000)
+    async with client.consumer("T", group="G"):
+        await eventually(lambda: remark in caplog.text)
+
+
 async def test_a_lock_that_its_broker_refuses_is_not_believed_in_any_longer(
     cluster: ScriptedCluster, client: Client
 ) -> None:

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 SECONDS: Final = 5.0
 _LOCK_SECONDS: Final = 1.0
+_NO_MEMBERS: Final = (
+    "no consumer for this group"  # under the code of every other failure. Java: ConsumerManageProcessor
+)
 
 
 def any_address(cluster: Cluster, broker_name: str) -> Address:
@@ -121,8 +124,8 @@ async def consumer_ids(cluster: Cluster, address: Address, group: str) -> list[s
     """Who is in the group, as this broker sees it."""
     command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroup(consumer_group=group))
     answer = await cluster.call(cluster.vip(address), command, SECONDS)
-    if answer.code == ResponseCode.SYSTEM_ERROR:
-        return []  # "no consumer for this group"
+    if answer.code == ResponseCode.SYSTEM_ERROR and _NO_MEMBERS in (answer.remark or ""):
+        return []
     if answer.code != ResponseCode.SUCCESS:
         raise refusal(answer)
     return ConsumerIds.from_json(answer.body).consumer_id_list
