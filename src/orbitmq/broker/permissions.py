@@ -28,7 +28,10 @@ from orbitmq.access.needs import (
     topic_need,
 )
 from orbitmq.broker import names
+from orbitmq.message.batch import decode_batch
+from orbitmq.message.properties import MULTI_DISPATCH, MULTI_DISPATCH_SEPARATOR, decode_properties
 from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
 from orbitmq.protocol.lease_texts import normal_topic
 
 if TYPE_CHECKING:
@@ -214,3 +217,35 @@ AUDITED: Final = frozenset(
 )
 
 NEEDS: Final[Mapping[int, NeedsOf]] = {**_CLIENTS, **_OPERATORS, **USER_NEEDS}
+
+
+def _light_queues(header_type: type[SendMessage] | type[SendMessageV2]) -> NeedsOf:
+    """Those that a message, or one of a batch, names to be put into as well as into its topic."""
+
+    def needs(request: Command, _cluster: str) -> Sequence[Need]:
+        header = request.read(header_type)
+        told: list[str | bytes] = [header.properties]
+        if header.batch:
+            told += [member.properties for member in decode_batch(request.body)]
+        lists = [decode_properties(properties).get(MULTI_DISPATCH, "") for properties in told]
+        queues = dict.fromkeys(name for named in lists for name in named.split(MULTI_DISPATCH_SEPARATOR) if name)
+        return [topic_need(name, (Action.PUB,)) for name in queues]
+
+    return needs
+
+
+# Where light queues are on.
+_WITH_LIGHT_QUEUES: Final[Mapping[int, NeedsOf]] = {
+    code: all_of(NEEDS[code], _light_queues(header_type))
+    for code, header_type in (
+        (RequestCode.SEND_MESSAGE, SendMessage),
+        (RequestCode.SEND_MESSAGE_V2, SendMessageV2),
+        (RequestCode.SEND_BATCH_MESSAGE, SendMessageV2),
+        (RequestCode.SEND_REPLY_MESSAGE, SendMessage),
+        (RequestCode.SEND_REPLY_MESSAGE_V2, SendMessageV2),
+    )
+}
+
+
+def needs_of_broker(*, has_light_queues: bool) -> Mapping[int, NeedsOf]:
+    return {**NEEDS, **_WITH_LIGHT_QUEUES} if has_light_queues else NEEDS

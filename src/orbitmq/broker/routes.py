@@ -36,7 +36,7 @@ from orbitmq.broker.handlers.ack_express import AckExpress
 from orbitmq.broker.handlers.end_express import EndExpress
 from orbitmq.broker.handlers.pull_express import PullExpress
 from orbitmq.broker.handlers.send_express import SendExpress
-from orbitmq.broker.permissions import AUDITED, NEEDS
+from orbitmq.broker.permissions import AUDITED, needs_of_broker
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import OK_HEADER
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON
@@ -243,7 +243,9 @@ def build_routes(state: State) -> Routes:
     if s.copying is not None:
         table |= slaves.held_back(s.copying, table)
         table |= slaves.refusals(s.configuration)
-    return guarded(table, NEEDS, s.gate, AUDITED)
+    settings = s.configuration.settings
+    needs_of = needs_of_broker(has_light_queues=settings.enable_lmq and settings.enable_multi_dispatch)
+    return guarded(table, needs_of, s.gate, AUDITED)
 
 
 def _need_of_all(s: State) -> needs.Need:

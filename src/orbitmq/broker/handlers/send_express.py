@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker.sending import is_special, packed_host, wants_to_wait
 from orbitmq.errors import OrbitError
+from orbitmq.message.properties import MULTI_DISPATCH
 from orbitmq.message.sysflags import INNER_BATCH
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.frame import frame_prefix, whole_frames
@@ -79,7 +80,9 @@ class SendExpress:
         ):
             return None
         if self._door is not None and not (
-            isinstance(fields, SignedSendV2) and self._door.admits(self._code, fields, body, connection.peer.host)
+            isinstance(fields, SignedSendV2)
+            and MULTI_DISPATCH not in properties  # light queues, which the door does not ask about
+            and self._door.admits(self._code, fields, body, connection.peer.host)
         ):
             return None
         recall_handle = ""
