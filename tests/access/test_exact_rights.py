@@ -41,7 +41,7 @@ def let_in(users: Users) -> None:
 @asynccontextmanager
 async def member_of_guarded_cluster(folder: Path, clock: MovableClock) -> AsyncIterator[mq.Client]:
     """A client that may use the topic Orders and the group workers; there is a message."""
-    async with running_name_server(folder / "names", **GUARDED) as names:
+    async with running_name_server(folder / "names", clock=None, **GUARDED) as names:
         settings = {**GUARDED, **INNER, "namesrvAddr": names.address}
         async with Broker(configuration(folder / "store", settings), clock=clock) as broker:
             let_in(names.users)
