@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.broker.kit import MIN_OFFSET, Wire, messages_of, running, wire
+from orbitmq.storage.files import LocalDisk
+from tests.broker.kit import MIN_OFFSET, PATIENCE_SECONDS, Wire, messages_of, running, wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
     from orbitmq.broker.broker import Broker
     from orbitmq.broker.compaction import CompactedTopics
+    from orbitmq.storage.open_files import MappedFile
 
 CREATE_TOPIC, DELETE_TOPIC, MESSAGE_ILLEGAL = 17, 215, 13
 SMALL: dict[str, Any] = {
@@ -132,6 +136,37 @@ async def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
         await create(client)
         await write(client, 0, 1)
         assert await client.bodies("C") == [b"0"]
+
+
+class DiskThatStalls(LocalDisk):
+    """Whoever writes compacted files waits until `go_on` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:
+        if path.parent.name == "compacting":
+            self.reached.set()
+            assert self.go_on.wait(PATIENCE_SECONDS)
+        return super().allocate(path, size, reserve=reserve)
+
+
+async def test_a_topic_made_again_while_a_thread_compacts_the_old_one_stays_the_new_one(tmp_path: Path) -> None:
+    disk = DiskThatStalls()
+    async with running(tmp_path, disk=disk, **SMALL) as broker, wire(broker) as client:
+        await create(client)
+        await write(client, 0, 35)
+        compacting = asyncio.create_task(compacted(broker).compact())
+        await asyncio.to_thread(disk.reached.wait, PATIENCE_SECONDS)
+        threading.Timer(1.0, disk.go_on.set).start()
+        await client.ask(DELETE_TOPIC, {"topic": "C"})
+        await create(client)
+        await write(client, 100, 3)
+        await compacting
+        assert await client.bodies("C") == [b"100", b"101", b"102"]
+    async with running(tmp_path, **SMALL) as broker, wire(broker) as client:
+        assert await client.bodies("C") == [b"100", b"101", b"102"]
 
 
 @pytest.mark.parametrize("files_moved", [0, 1, 2])

@@ -136,8 +136,7 @@ class CompactedTopics:
         async with self._working:
             for key, queue in list(self.queues.items()):
                 looked_to = await asyncio.to_thread(queue.compact, self._compacted_to.get(_name(*key), -1))
-                if looked_to is not None and self.queues.get(key) is queue:
-                    queue.exchange()
+                if looked_to is not None and queue.exchange():
                     self._compacted_to[_name(*key)] = looked_to
                     logger.info("compacted queue %d of %s up to offset %d", key[1], key[0], looked_to)
             await asyncio.to_thread(self._save)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
+from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -169,6 +170,8 @@ class CompactedQueue:
         self._entries_path = entries_path
         self._records_bytes = records_bytes
         self._entries_bytes = entries_bytes
+        self._compacting = Lock()  # held by the thread that does it
+        self._is_given_up = False  # what that thread does
         self._finish_exchange()
         self._pairs = self._load(records_path, entries_path)
         if power_cut and self._pairs:
@@ -244,10 +247,10 @@ class CompactedQueue:
 
     def remove(self) -> None:
         """The topic is gone."""
+        self._end_compaction()
         self.close()
         self._pairs = []
         for path in (self._records_path, self._entries_path):
-            self._remove_folder(path / _FOLDER)
             self._remove_folder(path)
 
     # ---- compaction
@@ -256,28 +259,37 @@ class CompactedQueue:
         """Write what stays of all files but the last; `exchange` then puts it in their place.
 
         `compacted_to` is the last queue offset that an earlier round looked at. The last one of this round, or None if
-        there is nothing new to look at.
+        there is nothing new to look at, or the queue was changed meanwhile.
         """
-        closed = self._pairs[:-1]
-        fresh = [pair for pair in closed if pair.last_offset > compacted_to]
-        if not fresh:
-            return None
-        latest: dict[bytes, int] = {}
-        for record in _records(fresh):
-            if record.queue_offset > compacted_to:
-                latest[record.key] = record.queue_offset
-        looked_to = fresh[-1].last_offset
-        compacting = _Writer(self)
-        for record in _records(closed):
-            if record.key and record.queue_offset >= latest.get(record.key, -1):
-                compacting.put(record)
-        names = compacting.finish()
-        ready = Exchange(old=[segment_name(pair.start) for pair in closed], new=names)
-        self._disk.replace(self._records_path / _FOLDER / _READY, msgspec.json.encode(ready))
-        return looked_to
+        with self._compacting:
+            closed = self._pairs[:-1]
+            fresh = [pair for pair in closed if pair.last_offset > compacted_to]
+            if not fresh:
+                return None
+            latest: dict[bytes, int] = {}
+            for record in self._records(fresh):
+                if record.queue_offset > compacted_to:
+                    latest[record.key] = record.queue_offset
+            looked_to = fresh[-1].last_offset
+            writer = _Writer(self)
+            for record in self._records(closed):
+                if record.key and record.queue_offset >= latest.get(record.key, -1):
+                    writer.put(record)
+            if self._is_given_up:
+                writer.close()
+                return None
+            names = writer.finish()
+            ready = Exchange(old=[segment_name(pair.start) for pair in closed], new=names)
+            self._disk.replace(self._records_path / _FOLDER / _READY, msgspec.json.encode(ready))
+            return looked_to
 
-    def exchange(self) -> None:
-        """Put the compacted files in the place of the old ones. Views that readers hold of those stay valid."""
+    def exchange(self) -> bool:
+        """Put the compacted files in the place of the old ones. Views that readers hold of those stay valid.
+
+        False if there are none: the queue was changed since.
+        """
+        if self._disk.stat(self._records_path / _FOLDER / _READY) is None:
+            return False
         last = self._pairs[-1]
         for pair in self._pairs[:-1]:
             pair.close()
@@ -285,9 +297,29 @@ class CompactedQueue:
         *compacted, again = self._load(self._records_path, self._entries_path)
         again.close()
         self._pairs = [*compacted, last]
+        return True
 
     def new_pair_in_folder(self, start: int) -> _Pair:
         return self._new_pair(self._records_path / _FOLDER, self._entries_path / _FOLDER, start)
+
+    def _end_compaction(self) -> None:
+        """Before the files change under it. What the thread made of them is thrown away, `ready` first: it must not outlive the rest."""
+        self._is_given_up = True
+        with self._compacting:
+            self._is_given_up = False
+            if self._disk.stat(self._records_path / _FOLDER) is not None:
+                self._disk.remove(self._records_path / _FOLDER / _READY)
+                self._disk.sync_directory(self._records_path / _FOLDER)
+            for path in (self._records_path, self._entries_path):
+                self._remove_folder(path / _FOLDER)
+
+    def _records(self, pairs: list[_Pair]) -> Iterator[Record]:
+        """For the thread that compacts: they end where it is to end."""
+        for pair in pairs:
+            for number in range(pair.count):
+                if self._is_given_up:
+                    return
+                yield record_of(pair.record(number))
 
     def _finish_exchange(self) -> None:
         ready = self._records_path / _FOLDER / _READY
@@ -359,14 +391,12 @@ class _Writer:
         self._pairs[-1].finish()
         for pair in self._pairs:
             pair.sync()
-            pair.close()
+        self.close()
         return [segment_name(pair.start) for pair in self._pairs]
 
-
-def _records(pairs: list[_Pair]) -> Iterator[Record]:
-    for pair in pairs:
-        for number in range(pair.count):
-            yield record_of(pair.record(number))
+    def close(self) -> None:
+        for pair in self._pairs:
+            pair.close()
 
 
 def record_of(data: memoryview) -> Record:
