@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orbitmq.storage.files import LocalDisk
+from orbitmq.storage.lock import LastExit
 from tests.broker.kit import MIN_OFFSET, PATIENCE_SECONDS, Wire, messages_of, running, wire
+from tests.storage.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,6 +28,7 @@ SMALL: dict[str, Any] = {
     "compactionMappedFileSize": 46 * 11 * 20,
     "mappedFileSizeCommitLog": 16 << 10,
 }
+UNFLUSHED: dict[str, Any] = {"flushIntervalCommitLog": 3_600_000, "flushIntervalConsumeQueue": 3_600_000}
 
 
 @pytest.fixture
@@ -138,6 +141,34 @@ async def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
         assert await client.bodies("C") == [b"0"]
 
 
+async def test_what_a_power_cut_took_from_the_log_goes_from_the_copy_and_others_get_its_numbers(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path / "store")
+    async with running(tmp_path / "store", disk=disk, **SMALL, **UNFLUSHED) as broker, wire(broker) as client:
+        await create(client)
+        await write(client, 0, 2)
+        broker.state.store.flush()
+        await write(client, 2, 20)
+        await compacted(broker).sync()
+        image = disk.power_cut_image(tmp_path / "image")
+    async with running(image, **SMALL) as broker, wire(broker) as client:
+        assert broker.state.store.last_exit is LastExit.CRASHED
+        assert await client.bodies("C") == [b"0", b"1"]
+        await write(client, 100, 3)
+        assert [message.queue_offset for message in await client.messages("C")] == [0, 1, 2, 3, 4]
+        assert await client.bodies("C") == [b"0", b"1", b"100", b"101", b"102"]
+
+
+async def test_no_value_is_dropped_for_one_that_a_power_cut_could_take(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path / "store")
+    async with running(tmp_path / "store", disk=disk, **SMALL, **UNFLUSHED) as broker, wire(broker) as client:
+        await create(client)
+        await write(client, 0, 35)
+        await compacted(broker).compact()
+        image = disk.power_cut_image(tmp_path / "image")
+    async with running(image, **SMALL) as broker, wire(broker) as client:
+        assert await client.bodies("C") == [b"27", b"28", b"29", *(b"%d" % i for i in range(30, 35))]
+
+
 class DiskThatStalls(LocalDisk):
     """Whoever writes compacted files waits until `go_on` is set."""
 
@@ -177,7 +208,7 @@ async def test_an_exchange_that_was_cut_short_is_finished(tmp_path: Path, files_
     queue = tmp_path / "compaction" / "compactionLog" / "C" / "0"
     async with running(tmp_path, **SMALL) as broker:
         (compacted_queue,) = compacted(broker).queues.values()
-        assert compacted_queue.compact(-1) == 39
+        assert compacted_queue.compact(-1, 45) == 39
         assert (queue / "compacting" / "ready").exists()
     for folder in (queue, tmp_path / "compaction" / "compactionCq" / "C" / "0")[:files_moved]:
         (folder / "compacting" / f"{0:020d}").rename(folder / f"{0:020d}")

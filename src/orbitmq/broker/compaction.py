@@ -13,6 +13,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.broker.durability import until_durable
 from orbitmq.errors import RequestFailed, StorageError
 from orbitmq.message.properties import KEYS, property_finder
 from orbitmq.protocol.codes import ResponseCode
@@ -82,6 +83,8 @@ class CompactedTopics:
         key = (topic, queue_id)
         queue = self.queues.get(key) or self._open(topic, queue_id)
         low, high = self._store.queue_range(topic, queue_id)
+        if queue.next_offset > high:
+            self._cut_back(key)
         at = max(self._followed_to.get(key, 0), queue.next_offset, low)
         while at < high:
             found = self._store.read(topic, queue_id, at, _BATCH)
@@ -91,6 +94,24 @@ class CompactedTopics:
                 break
             at = found.next_offset
         self._followed_to[key] = at
+
+    def log_was_cut(self) -> None:
+        """What a slave has copied, and its master has not, was cut off its log."""
+        for key in list(self.queues):
+            self._cut_back(key)
+            self.follow(*key)
+
+    def _cut_back(self, key: tuple[str, int]) -> None:
+        """The numbers behind the end of the queue are given to other messages."""
+        low, end = self._store.queue_range(*key)
+        queue, name = self.queues[key], _name(*key)
+        if queue.next_offset > end:
+            if self._compacted_to.get(name, -1) >= end:
+                end = low  # values were dropped for some that are gone: what the log still has is copied again
+                self._compacted_to[name] = end - 1
+                self._save()
+            queue.cut(end)
+        self._followed_to.pop(key, None)
 
     def read(
         self,
@@ -135,7 +156,10 @@ class CompactedTopics:
             return
         async with self._working:
             for key, queue in list(self.queues.items()):
-                looked_to = await asyncio.to_thread(queue.compact, self._compacted_to.get(_name(*key), -1))
+                safe_to, compacted_to = queue.next_offset, self._compacted_to.get(_name(*key), -1)
+                # A power cut must not take from the log what another is dropped for.
+                await until_durable(self._store, self._store.log.end)
+                looked_to = await asyncio.to_thread(queue.compact, compacted_to, safe_to)
                 if looked_to is not None and queue.exchange():
                     self._compacted_to[_name(*key)] = looked_to
                     logger.info("compacted queue %d of %s up to offset %d", key[1], key[0], looked_to)
@@ -174,8 +198,10 @@ class CompactedTopics:
             for queue in disk.list(path / "compactionLog" / topic.name):
                 if queue.name.isdigit():
                     self._open(topic.name, int(queue.name))
-        for topic_name, queue_id in self._store.queue_ranges():
-            self.follow(topic_name, queue_id)
+        for key in self._store.queue_ranges():
+            if key in self.queues:
+                self._cut_back(key)
+            self.follow(*key)
 
     def _open(self, topic: str, queue_id: int) -> CompactedQueue:
         config = self._store.config
@@ -188,6 +214,8 @@ class CompactedTopics:
             config.compacted_queue_bytes,
             power_cut=self._store.last_exit is LastExit.CRASHED,
         )
+        if queue.looked_to > self._compacted_to.get(_name(topic, queue_id), -1):
+            self._compacted_to[_name(topic, queue_id)] = queue.looked_to
         return queue
 
     def _sync(self) -> None:

@@ -43,8 +43,8 @@ def start_jobs(state: State, start: StartTask) -> None:
         start(state.half_messages.run(), "asking about open transactions")
         start(state.reviving.run(), "handing out again what nobody acknowledged")
     elif state.master_tables is not None:
+        state.copying.on_cut = partial(_log_was_cut, state)
         if state.timers is not None:
-            state.copying.on_cut = state.timers.log_was_cut
             _save_timers(state, start)
         state.copying.before_copying = state.master_tables.sync
         state.copying.on_lost = state.registration.again_soon
@@ -85,6 +85,13 @@ def _save_timers(state: State, start: StartTask) -> None:
     assert state.timers is not None
     seconds = state.configuration.settings.timer_flush_interval_ms / 1000
     start(every(seconds, state.timers.save, "saving timers"), "saving timers")
+
+
+def _log_was_cut(state: State, since_ms: int) -> None:
+    if state.timers is not None:
+        state.timers.log_was_cut(since_ms)
+    if state.compacted is not None:
+        state.compacted.log_was_cut()
 
 
 def _forget_timers(state: State) -> None:

@@ -27,6 +27,7 @@ from orbitmq.message.record import decode_entry, encode_blank, with_offset
 from orbitmq.message.record_check import check_record
 from orbitmq.message.tags import tag_code
 from orbitmq.storage.batch_queue_index import ENTRY, ENTRY_BYTES
+from orbitmq.storage.open_files import clear_pages
 from orbitmq.storage.reading import ReadResult, ReadStatus
 from orbitmq.storage.segmented_log import is_segment_name, segment_name
 
@@ -42,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 _BLANK_BYTES: Final = 8
 _END_ENTRY: Final = ENTRY.pack(-1, 0, 0, 0, 0, 0, -1, 0)
-_NO_ENTRY: Final = bytes(ENTRY_BYTES)
 _BASE: Final = 4  # the field of an entry that holds the queue offset
 _FOLDER: Final = "compacting"
 _READY: Final = "ready"
@@ -57,6 +57,7 @@ class Exchange(msgspec.Struct):
 
     old: list[str]
     new: list[str]
+    looked_to: int = -1  # the last queue offset in the old ones
 
 
 class Record(NamedTuple):
@@ -119,12 +120,16 @@ class _Pair:
 
     def drop_unsound(self) -> None:
         """After a power cut entries may lead to what was never written."""
-        while self.count and not self._is_sound(self.count - 1):
-            self.count -= 1
-        for at in range(self.count * ENTRY_BYTES, self.entries.size - ENTRY_BYTES + 1, ENTRY_BYTES):
-            if self.entries.memory[at : at + ENTRY_BYTES] != _NO_ENTRY:
-                self.entries.memory[at : at + ENTRY_BYTES] = _NO_ENTRY
+        sound = self.count
+        while sound and not self._is_sound(sound - 1):
+            sound -= 1
+        self.cut(sound)
+
+    def cut(self, count: int) -> None:
+        """Keep so many entries, and have nothing behind them that could be taken for one."""
+        self.count = count
         self.end = self._end()
+        clear_pages(self.entries.memory[count * ENTRY_BYTES :])
 
     def sync(self) -> None:
         self.records.sync()
@@ -172,6 +177,7 @@ class CompactedQueue:
         self._entries_bytes = entries_bytes
         self._compacting = Lock()  # held by the thread that does it
         self._is_given_up = False  # what that thread does
+        self.looked_to = -1  # by a compaction that only this opening has finished
         self._finish_exchange()
         self._pairs = self._load(records_path, entries_path)
         if power_cut and self._pairs:
@@ -245,6 +251,26 @@ class CompactedQueue:
         for pair in self._pairs:
             pair.close()
 
+    def cut(self, next_offset: int) -> None:
+        """Forget the messages from this number on. Durable on return: a power cut must not bring them back beside others with
+        their numbers.
+        """
+        self._end_compaction()
+        while self._pairs and (not self._pairs[-1].count or self._pairs[-1].base(0) >= next_offset):
+            pair = self._pairs.pop()
+            pair.close()
+            for file in (
+                pair.entries,
+                pair.records,
+            ):  # in this order: `_load` takes records without entries for nothing
+                self._disk.remove(file.path)
+        if self._pairs:
+            last = self._pairs[-1]
+            last.cut(bisect_left(range(last.count), next_offset, key=last.base))
+            last.sync()
+        for path in (self._entries_path, self._records_path):
+            self._disk.sync_directory(path)
+
     def remove(self) -> None:
         """The topic is gone."""
         self._end_compaction()
@@ -255,14 +281,14 @@ class CompactedQueue:
 
     # ---- compaction
 
-    def compact(self, compacted_to: int) -> int | None:
+    def compact(self, compacted_to: int, safe_to: int) -> int | None:
         """Write what stays of all files but the last; `exchange` then puts it in their place.
 
-        `compacted_to` is the last queue offset that an earlier round looked at. The last one of this round, or None if
-        there is nothing new to look at, or the queue was changed meanwhile.
+        `compacted_to` is the last queue offset that an earlier round looked at; those before `safe_to` will not be lost. The last
+        one of this round, or None if there is nothing new to look at, or the queue was changed meanwhile.
         """
         with self._compacting:
-            closed = self._pairs[:-1]
+            closed = [pair for pair in self._pairs[:-1] if pair.last_offset < safe_to]
             fresh = [pair for pair in closed if pair.last_offset > compacted_to]
             if not fresh:
                 return None
@@ -279,7 +305,7 @@ class CompactedQueue:
                 writer.close()
                 return None
             names = writer.finish()
-            ready = Exchange(old=[segment_name(pair.start) for pair in closed], new=names)
+            ready = Exchange([segment_name(pair.start) for pair in closed], names, looked_to)
             self._disk.replace(self._records_path / _FOLDER / _READY, msgspec.json.encode(ready))
             return looked_to
 
@@ -334,6 +360,7 @@ class CompactedQueue:
                         self._disk.remove(path / name)
                 self._disk.sync_directory(path)
             self._disk.remove(ready)
+            self.looked_to = plan.looked_to
         for path in (self._records_path, self._entries_path):
             self._remove_folder(path / _FOLDER)
 
