@@ -200,6 +200,18 @@ async def test_a_topic_made_again_while_a_thread_compacts_the_old_one_stays_the_
         assert await client.bodies("C") == [b"100", b"101", b"102"]
 
 
+async def test_a_broker_that_stops_waits_for_the_thread_that_compacts(tmp_path: Path) -> None:
+    disk = DiskThatStalls()
+    async with running(tmp_path, disk=disk, compactionScheduleInternal=10, **SMALL) as broker, wire(broker) as client:
+        await create(client)
+        await write(client, 0, 35)
+        await asyncio.to_thread(disk.reached.wait, PATIENCE_SECONDS)
+        threading.Timer(1.0, disk.go_on.set).start()
+    assert disk.go_on.is_set(), "the store was given back while a thread wrote there"
+    async with running(tmp_path, **SMALL) as broker, wire(broker) as client:
+        assert await client.bodies("C") == [b"%d" % number for number in range(35)]
+
+
 @pytest.mark.parametrize("files_moved", [0, 1, 2])
 async def test_an_exchange_that_was_cut_short_is_finished(tmp_path: Path, files_moved: int) -> None:
     async with running(tmp_path, **SMALL) as broker, wire(broker) as client:

@@ -126,7 +126,7 @@ class Broker:
             state.timers.stop()
         state.store.dispatch()
         if state.compacted is not None:
-            state.compacted.stop()
+            await state.compacted.stop()
         state.store.listen(None)
         state.store.on_appended = state.store.on_flushed = None
         state.store.close()

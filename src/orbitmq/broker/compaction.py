@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from orbitmq.broker.durability import until_durable
 from orbitmq.errors import RequestFailed, StorageError
@@ -38,6 +39,8 @@ _COMPACTION: Final = "COMPACTION"
 _BATCH: Final = 32
 _find_keys: Final = property_finder(KEYS)
 
+T = TypeVar("T")
+
 
 def check_key(topic: TopicConfig, properties: str) -> None:
     """RequestFailed for a message that could not replace another."""
@@ -60,7 +63,9 @@ class CompactedTopics:
         self.queues: dict[tuple[str, int], CompactedQueue] = {}  # compiled pulls look into it themselves
         self._followed_to: dict[tuple[str, int], int] = {}
         self._begun_again: dict[tuple[str, int], int] = {}  # how often each queue had when it was looked at last
-        self._working = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
+        self._working: asyncio.Future[Any] | None = None
+        self._is_stopping = False
         self._open_all()
 
     def holds(self, topic: str, queue_id: int) -> bool:
@@ -154,24 +159,30 @@ class CompactedTopics:
         """One round over all queues. The writing is done by a thread, the exchange here."""
         if not self.queues:
             return
-        async with self._working:
+        async with self._one_at_a_time:
             for key, queue in list(self.queues.items()):
                 safe_to, compacted_to = queue.next_offset, self._compacted_to.get(_name(*key), -1)
                 # A power cut must not take from the log what another is dropped for.
                 await until_durable(self._store, self._store.log.end)
-                looked_to = await asyncio.to_thread(queue.compact, compacted_to, safe_to)
+                looked_to = await self._in_thread(partial(queue.compact, compacted_to, safe_to))
                 if looked_to is not None and queue.exchange():
                     self._compacted_to[_name(*key)] = looked_to
                     logger.info("compacted queue %d of %s up to offset %d", key[1], key[0], looked_to)
-            await asyncio.to_thread(self._save)
+            await self._in_thread(self._save)
 
     async def sync(self) -> None:
         if not self.queues:
             return
-        async with self._working:
-            await asyncio.to_thread(self._sync)
+        async with self._one_at_a_time:
+            await self._in_thread(self._sync)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
+        """Return once no thread works on the files any more, and all of them are saved."""
+        self._is_stopping = True
+        for queue in self.queues.values():
+            queue.give_up()
+        if self._working is not None:
+            await asyncio.wait((self._working,))
         try:
             self._sync()
             self._save()
@@ -180,6 +191,14 @@ class CompactedTopics:
         finally:
             for queue in self.queues.values():
                 queue.close()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T | None:
+        """None once the broker stops."""
+        if self._is_stopping:
+            return None
+        # Whoever waits may be cancelled; the thread cannot be, so `stop` has to find it.
+        working = self._working = asyncio.ensure_future(asyncio.to_thread(work))
+        return await asyncio.shield(working)
 
     def _take(self, queue: CompactedQueue, buffer: memoryview) -> None:
         """Adjacent records share a buffer."""

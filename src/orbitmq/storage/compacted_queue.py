@@ -309,6 +309,10 @@ class CompactedQueue:
             self._disk.replace(self._records_path / _FOLDER / _READY, msgspec.json.encode(ready))
             return looked_to
 
+    def give_up(self) -> None:
+        """Let a thread that compacts end soon, and none begin: the broker stops."""
+        self._is_given_up = True
+
     def exchange(self) -> bool:
         """Put the compacted files in the place of the old ones. Views that readers hold of those stay valid.
 
