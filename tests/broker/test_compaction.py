@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -167,6 +168,22 @@ async def test_no_value_is_dropped_for_one_that_a_power_cut_could_take(tmp_path:
         image = disk.power_cut_image(tmp_path / "image")
     async with running(image, **SMALL) as broker, wire(broker) as client:
         assert await client.bodies("C") == [b"27", b"28", b"29", *(b"%d" % i for i in range(30, 35))]
+
+
+async def test_a_copy_of_which_a_power_cut_took_pages_is_made_whole_from_the_log(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path / "store")
+    bodies = [b"%d " % number + b"x" * 1500 for number in range(120)]
+    files = {"compactionCqMappedFileSize": 46 * 91, "compactionMappedFileSize": 46 * 91 * 40}  # 90 messages, two pages
+    settings: dict[str, Any] = {**files, **UNFLUSHED, "flushDiskType": "SYNC_FLUSH"}
+    async with running(tmp_path / "store", disk=disk, **settings) as broker, wire(broker) as client:
+        await create(client)
+        for number, body in enumerate(bodies):
+            assert (await client.send("C", body, KEYS=f"key-{number}")).code == 0
+        images = [disk.power_cut_image(tmp_path / f"{seed}", Random(seed)) for seed in range(4)]
+    for image in images:
+        async with running(image, **settings) as broker, wire(broker) as client:
+            assert broker.state.store.last_exit is LastExit.CRASHED
+            assert await client.bodies("C") == bodies
 
 
 class DiskThatStalls(LocalDisk):

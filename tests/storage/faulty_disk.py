@@ -132,13 +132,13 @@ class FaultyDisk:
         self._boot_id = _next_boot_id()
         self.faults = Faults()
 
-    def power_cut_image(self, folder: Path) -> Path:
-        """What a power cut now would leave, put somewhere else: whoever uses this disk goes on."""
+    def power_cut_image(self, folder: Path, random: Random | None = None) -> Path:
+        """What a power cut now would leave, by chance as `crash` does, put somewhere else: whoever uses this disk goes on."""
         with self.syncing:
             for path, node in dict(self._durable_names).items():
                 copy = folder / path.relative_to(self.root)
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(node.durable)
+                copy.write_bytes(_image(path, node, random))
         return folder
 
     def allocate(self, path: Path, size: int, *, reserve: int | None = None) -> MappedFile:

@@ -150,10 +150,11 @@ class CompactedTopics:
             self._forget(key)
 
     def _forget(self, key: tuple[str, int]) -> None:
+        self._followed_to.pop(key, None)
+        if self._compacted_to.pop(_name(*key), None) is not None:
+            self._save()  # first: nothing that comes under these numbers was looked at
         if key in self.queues:
             self.queues.pop(key).remove()
-        self._followed_to.pop(key, None)
-        self._compacted_to.pop(_name(*key), None)
 
     async def compact(self) -> None:
         """One round over all queues. The writing is done by a thread, the exchange here."""
@@ -223,18 +224,20 @@ class CompactedTopics:
             self.follow(*key)
 
     def _open(self, topic: str, queue_id: int) -> CompactedQueue:
-        config = self._store.config
+        config, name = self._store.config, _name(topic, queue_id)
         path = config.compaction_path
+        # What has left the log was synced long before, and what compaction wrote, by it.
+        sure_to = max(self._store.queue_range(topic, queue_id).min_offset, self._compacted_to.get(name, -1) + 1)
         queue = self.queues[topic, queue_id] = CompactedQueue(
             self._store.disk,
             path / "compactionLog" / topic / str(queue_id),
             path / "compactionCq" / topic / str(queue_id),
             config.compacted_log_bytes,
             config.compacted_queue_bytes,
-            power_cut=self._store.last_exit is LastExit.CRASHED,
+            sure_to=sure_to if self._store.last_exit is LastExit.CRASHED else None,
         )
-        if queue.looked_to > self._compacted_to.get(_name(topic, queue_id), -1):
-            self._compacted_to[_name(topic, queue_id)] = queue.looked_to
+        if queue.looked_to > self._compacted_to.get(name, -1):
+            self._compacted_to[name] = queue.looked_to
         return queue
 
     def _sync(self) -> None:

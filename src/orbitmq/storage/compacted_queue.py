@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from orbitmq.errors import MessageError
+from orbitmq.errors import MessageError, StorageError
 from orbitmq.message.properties import KEYS, TAGS, property_finder
-from orbitmq.message.record import decode_entry, encode_blank, with_offset
+from orbitmq.message.record import decode_entry, encode_blank, own_offset, record_layout, with_offset
 from orbitmq.message.record_check import check_record
 from orbitmq.message.tags import tag_code
 from orbitmq.storage.batch_queue_index import ENTRY, ENTRY_BYTES
@@ -71,7 +71,7 @@ class Record(NamedTuple):
 class _Pair:
     """A file of records and the file of their entries."""
 
-    __slots__ = ("count", "end", "entries", "records", "start")
+    __slots__ = ("count", "end", "entries", "is_dirty", "records", "start")
 
     def __init__(self, start: int, records: MappedFile, entries: MappedFile) -> None:
         self.start = start
@@ -79,6 +79,7 @@ class _Pair:
         self.entries = entries
         self.count = bisect_left(range(entries.size // ENTRY_BYTES), True, key=lambda at: not self._is_written(at))
         self.end = self._end()
+        self.is_dirty = True  # whoever wrote it may have been killed
 
     def entry(self, number: int) -> tuple[int, ...]:
         return ENTRY.unpack_from(self.entries.memory, number * ENTRY_BYTES)
@@ -105,10 +106,10 @@ class _Pair:
     def put(self, record: Record) -> None:
         at, size = self.end, len(record.data)
         self.records.memory[at : at + size] = with_offset(record.data, self.start + at)
-        fields = (self.start + at, size, record.tags_code, record.stored_at_ms, record.queue_offset, 1, -1, 0)
-        ENTRY.pack_into(self.entries.memory, self.count * ENTRY_BYTES, *fields)
+        ENTRY.pack_into(self.entries.memory, self.count * ENTRY_BYTES, *_fields(record, self.start + at))
         self.count += 1
         self.end = at + size
+        self.is_dirty = True
 
     def finish(self) -> None:
         """Nothing more comes into these files."""
@@ -117,13 +118,18 @@ class _Pair:
             self.entries.memory[at : at + ENTRY_BYTES] = _END_ENTRY
         if self.end + _BLANK_BYTES <= self.records.size:
             self.records.memory[self.end : self.end + _BLANK_BYTES] = encode_blank(self.records.size - self.end)
+        self.is_dirty = True
 
-    def drop_unsound(self) -> None:
-        """After a power cut entries may lead to what was never written."""
-        sound = self.count
-        while sound and not self._is_sound(sound - 1):
-            sound -= 1
-        self.cut(sound)
+    def sound_entries(self, sure_to: int) -> int:
+        """How many come before the first that a power cut took a page of. Those of messages before `sure_to` are believed."""
+        end, last, room = 0, -1, self.entries.size // ENTRY_BYTES
+        for number in range(room):
+            physical, size, _, _, base, *_ = self.entry(number)
+            follows = physical == self.start + end and base > last
+            if not self._is_written(number) or (base >= sure_to and not (follows and self._is_sound(number))):
+                return number
+            end, last = physical + size - self.start, base
+        return room
 
     def cut(self, count: int) -> None:
         """Keep so many entries, and have nothing behind them that could be taken for one."""
@@ -132,23 +138,47 @@ class _Pair:
         clear_pages(self.entries.memory[count * ENTRY_BYTES :])
 
     def sync(self) -> None:
-        self.records.sync()
-        self.entries.sync()
+        self.is_dirty = False  # first: what is put meanwhile may not be covered
+        try:
+            self.records.sync()
+            self.entries.sync()
+        except StorageError:
+            self.is_dirty = True
+            raise
 
     def close(self) -> None:
         self.records.close()
         self.entries.close()
+
+    def begins_by(self, queue_offset: int) -> bool:
+        """Whether its first message has this number, or one before."""
+        return self._is_written(0) and self.base(0) <= queue_offset
+
+    def ends_after(self, count: int) -> bool:
+        """Whether the files were closed after so many entries."""
+        at = count * ENTRY_BYTES
+        return self.entries.memory[at : at + ENTRY_BYTES] == _END_ENTRY
 
     def _is_written(self, number: int) -> bool:
         physical, size, _, _, base, messages, *_ = self.entry(number)
         return physical >= 0 and size > 0 and base >= 0 and messages > 0
 
     def _is_sound(self, number: int) -> bool:
-        physical, size, *_ = self.entry(number)
+        """Whether entry and record say the same. The CRC covers the body alone, but lost pages read as zeroes, and no text has any."""
+        physical, size, *_ = fields = self.entry(number)
+        memory, at = self.records.memory, physical - self.start
         try:
-            return check_record(self.records.memory, physical - self.start, self.records.size) == size
+            if check_record(memory, at, self.records.size) != size:
+                return False
         except MessageError:
             return False
+        _, _, _, topic_at, topic_end = record_layout(memory, at, at + size)
+        texts = bytes(memory[topic_at:topic_end]) + bytes(memory[topic_end + 2 : at + size])
+        return (
+            b"\0" not in texts
+            and own_offset(memory, at) == physical
+            and fields == _fields(record_of(memory[at : at + size]), physical)
+        )
 
     def _end(self) -> int:
         if not self.count:
@@ -168,8 +198,9 @@ class CompactedQueue:
         records_bytes: int,
         entries_bytes: int,
         *,
-        power_cut: bool,
+        sure_to: int | None,
     ) -> None:
+        """After a power cut, messages before number `sure_to` were synced, and the log has the others; None: there was none."""
         self._disk = disk
         self._records_path = records_path
         self._entries_path = entries_path
@@ -180,8 +211,8 @@ class CompactedQueue:
         self.looked_to = -1  # by a compaction that only this opening has finished
         self._finish_exchange()
         self._pairs = self._load(records_path, entries_path)
-        if power_cut and self._pairs:
-            self._pairs[-1].drop_unsound()
+        if sure_to is not None:
+            self._drop_unsound(sure_to)
 
     @property
     def min_offset(self) -> int:
@@ -244,8 +275,9 @@ class CompactedQueue:
         return result
 
     def sync(self) -> None:
-        for pair in self._pairs[-2:]:  # older ones were synced when they were the last but one
-            pair.sync()
+        for pair in self._pairs:
+            if pair.is_dirty:
+                pair.sync()
 
     def close(self) -> None:
         for pair in self._pairs:
@@ -256,18 +288,27 @@ class CompactedQueue:
         their numbers.
         """
         self._end_compaction()
-        while self._pairs and (not self._pairs[-1].count or self._pairs[-1].base(0) >= next_offset):
-            pair = self._pairs.pop()
+        kept = [pair for pair in self._pairs if pair.count and pair.base(0) < next_offset]
+        self._keep(len(kept), bisect_left(range(kept[-1].count), next_offset, key=kept[-1].base) if kept else 0)
+
+    def _drop_unsound(self, sure_to: int) -> None:
+        first = max((number for number, pair in enumerate(self._pairs) if pair.begins_by(sure_to)), default=0)
+        for number, pair in enumerate(self._pairs[first:], first):
+            sound = pair.sound_entries(sure_to)
+            if not pair.ends_after(sound):
+                self._keep(number + 1, sound)
+                return
+
+    def _keep(self, pairs: int, entries: int) -> None:
+        """So many pairs, and of the last so many entries."""
+        for pair in reversed(self._pairs[pairs:]):
             pair.close()
-            for file in (
-                pair.entries,
-                pair.records,
-            ):  # in this order: `_load` takes records without entries for nothing
-                self._disk.remove(file.path)
+            self._disk.remove(pair.entries.path)  # first: `_load` takes records without entries for nothing
+            self._disk.remove(pair.records.path)
+        del self._pairs[pairs:]
         if self._pairs:
-            last = self._pairs[-1]
-            last.cut(bisect_left(range(last.count), next_offset, key=last.base))
-            last.sync()
+            self._pairs[-1].cut(entries)
+            self._pairs[-1].sync()
         for path in (self._entries_path, self._records_path):
             self._disk.sync_directory(path)
 
@@ -428,6 +469,11 @@ class _Writer:
     def close(self) -> None:
         for pair in self._pairs:
             pair.close()
+
+
+def _fields(record: Record, physical: int) -> tuple[int, ...]:
+    """Of the entry of a record that lies there."""
+    return physical, len(record.data), record.tags_code, record.stored_at_ms, record.queue_offset, 1, -1, 0
 
 
 def record_of(data: memoryview) -> Record:
