@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orbitmq.protocol.codes import ResponseCode
+from orbitmq.message.ids import parse_offset_message_id
+from orbitmq.protocol.codes import RequestCode, ResponseCode
 from tests.broker.kit import MAX_OFFSET, QUERY_OFFSET, UPDATE_OFFSET, Wire, running, wire
+from tests.broker.test_transactions import COMMIT, ROLLBACK, _begin, _end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -110,6 +112,24 @@ async def test_a_delayed_message_is_in_no_light_queue_whatever_its_producer_says
     assert [
         record.message for record in caplog.records if record.levelname == "ERROR"
     ] == []  # what is indexed with it is not lost
+
+
+async def test_a_half_message_is_in_no_light_queue_before_its_commit_and_once_after_it(client: Wire) -> None:
+    for body, decision, found in ((b"secret", ROLLBACK, []), (b"meant", COMMIT, [b"meant"])):
+        receipt = await _begin(client, body=body, INNER_MULTI_DISPATCH="%LMQ%a")
+        assert await client.bodies("%LMQ%a") == []
+        assert (await _end(client, receipt, decision)).code == 0
+        assert await client.bodies("%LMQ%a") == found
+
+
+async def test_a_dead_letter_is_in_its_light_queue_only_once(broker: Broker, client: Wire) -> None:
+    sent = await client.send("T", b"m", INNER_MULTI_DISPATCH="%LMQ%a")
+    _, offset = parse_offset_message_id(sent.fields["msgId"])
+    broker.state.groups.require("G")
+    given_up = {"offset": offset, "group": "G", "delayLevel": -1, "originTopic": "T", "maxReconsumeTimes": 16}
+    assert (await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, given_up)).code == 0
+    assert await client.bodies("%DLQ%G") == [b"m"]
+    assert await client.bodies("%LMQ%a") == [b"m"]
 
 
 async def test_without_them_the_names_mean_nothing(tmp_path: Path) -> None:

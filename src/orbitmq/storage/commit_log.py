@@ -71,6 +71,9 @@ if TYPE_CHECKING:
 LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 LIGHT_QUEUE_ID: Final = 0
 DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+# What waits or was given up there is not meant for consumers yet, or was in its light queues before.
+_NO_LIGHT_QUEUES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
+_NO_LIGHT_QUEUES_EITHER: Final = (DELAY_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC")
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _MULTI_DISPATCH_NAME: Final = MULTI_DISPATCH.encode()
@@ -533,7 +536,7 @@ class CommitLog:
 
 def may_multi_dispatch(topic: str) -> bool:
     """Whether messages of that topic can go to light queues as well; in others, what names them is a producer's word."""
-    return not topic.startswith(("%RETRY%", "rmq_sys_")) and topic != DELAY_TOPIC
+    return not topic.startswith(_NO_LIGHT_QUEUES) and topic not in _NO_LIGHT_QUEUES_EITHER
 
 
 def _number_inner_batch(properties: bytes, base: int) -> tuple[int, bytes]:
