@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,9 @@ from orbitmq.message.record import decode_record
 from orbitmq.protocol.command import Command
 from orbitmq.transport.pool import Pool
 from tests.broker.kit import HEART_BEAT, PATIENCE_SECONDS, SEND_V2, Wire, running, send_header, wire
+from tests.broker.test_full_disk import send_until_refused, taken_again
 from tests.raw_client import until
+from tests.storage.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("loops")
 
 END_TRANSACTION, CHECK_STATE, RESUME_CHECK = 37, 39, 323
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+SERVICE_NOT_AVAILABLE = 14
 HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC = (
     "RMQ_SYS_TRANS_HALF_TOPIC",
     "RMQ_SYS_TRANS_OP_HALF_TOPIC",
@@ -111,6 +115,32 @@ async def test_a_decision_that_could_not_be_recorded_is_recorded_as_soon_as_ther
     await _end(client, receipts[2], COMMIT)
     await until(lambda: store.queue_range(OP_TOPIC, 0).max_offset == 2, what="the record of the third")
     assert [op.body for op in await client.messages(OP_TOPIC)] == [b"0,1,", b"2,"]
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+async def test_a_roll_back_that_a_full_disk_forgets_is_not_answered_with_success(tmp_path: Path, flush: str) -> None:
+    disk = FaultyDisk(tmp_path / "store")
+    settings = {"flushDiskType": flush, "mappedFileSizeCommitLog": 100_000, "timerWheelEnable": False}
+    async with running(tmp_path / "store", disk=disk, **settings) as broker, wire(broker) as client:
+        receipts = [await _begin(client, body=b"%d" % number) for number in range(4)]
+        disk.faults.space_left = 0
+        for size in (1000, 1):
+            await send_until_refused(client, size)
+        refused = {
+            int(receipt.fields["queueOffset"])
+            for receipt in receipts
+            if (await _end(client, receipt, ROLLBACK)).code == SERVICE_NOT_AVAILABLE
+        }
+        assert refused
+        if flush == "SYNC_FLUSH":
+            disk.power_cut_image(tmp_path / "image")
+        else:
+            shutil.copytree(tmp_path / "store", tmp_path / "image")
+        disk.faults.space_left = None
+        await taken_again(client)
+        assert {(await _end(client, receipt, ROLLBACK)).code for receipt in receipts} == {0}
+    async with running(tmp_path / "image", **settings) as broker:
+        assert set(broker.state.half_messages.undecided) == refused
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ _CHECKS_PER_TURN: Final = 20  # then the event loop serves others
 _PRODUCER_IS_BEHIND_SECONDS: Final = 0.02
 _LONGEST_ROUND_SECONDS: Final = 60.0  # Java's too; the next round goes on
 _AFTER_FAILURE_SECONDS: Final = 1.0
+_RECORD_ROOM_BYTES: Final = 16 << 10  # more than the decisions of a turn usually take
 
 
 class HalfMessage(msgspec.Struct, gc=False):
@@ -108,6 +109,7 @@ class HalfMessages:
         self.undecided: dict[int, HalfMessage] = {}  # by offset in the half queue, oldest first
         self._to_record: list[int] = []
         self._recording: asyncio.Handle | None = None  # what will record them
+        self._failure: StorageError | None = None  # of the last record
         self._next_producer = 0
         self.may_see: Callable[[Client, str], bool] = lambda producer, topic: True  # a message of that topic
         self._rebuild()
@@ -255,9 +257,24 @@ class HalfMessages:
         except StorageError as error:
             # Kept, and tried again soon: lost with a crash, what was committed is undecided again and may be published twice.
             logger.error("cannot record %d decided transactions yet: %s", len(decided), error)
+            self._failure = error
             self._to_record = decided + self._to_record
             loop = asyncio.get_running_loop()
             self._recording = loop.call_later(_AFTER_FAILURE_SECONDS, self.record_decisions)
+        else:
+            self._failure = None
+
+    def require_recorded(self, queue_offset: int) -> None:
+        """StorageError if that decision could not be recorded yet: a crash would forget it, so nobody is told that it counts."""
+        if self._failure is not None and queue_offset in self._to_record:
+            raise self._failure
+
+    @property
+    def is_sure_to_record(self) -> bool:
+        """Whether the decisions of this turn will be recorded at its end: nothing fails, and there are pages for them."""
+        store = self._store
+        has_room = store.log.end + _RECORD_ROOM_BYTES <= store.log.prepared_to
+        return has_room and self._failure is None and not store.health.refuses_writes
 
     def _do_not_record_later(self) -> None:
         if self._recording is not None:

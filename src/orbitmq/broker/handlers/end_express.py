@@ -1,4 +1,4 @@
-"""The usual end of a transaction: a decision about a half message that is there, on a broker that waits for no disk.
+"""The usual end of a transaction: a decision about a half message that is there, on a broker that waits for no disk and has room.
 
 All else is left to `transactions.py`.
 """
@@ -33,7 +33,7 @@ class EndExpress:
         self._served_oneway = times.of(Kind(RequestCode.END_TRANSACTION, result=Result.ONEWAY))
 
     def __call__(self, _connection: Connection, header: bytes, _body: bytes) -> bytes | None:
-        if not self._durability.is_immediate:
+        if not self._durability.is_immediate or not self._half_messages.is_sure_to_record:
             return None
         try:
             request = _read(header)

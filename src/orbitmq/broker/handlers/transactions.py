@@ -57,9 +57,10 @@ async def end_transaction(
         raise RequestFailed(
             ResponseCode.SYSTEM_ERROR, f"{decision} is no decision", hint="8 commits, 12 rolls back, 0 is not known yet"
         )
+    await asyncio.sleep(0)  # all who decide in this turn share a record of it
+    half_messages.record_decisions()  # usually it is there by now; without it, the decision is forgotten
+    half_messages.require_recorded(header.tran_state_table_offset)
     if not durability.is_immediate:
-        await asyncio.sleep(0)  # all who decide in this turn share a record of it
-        half_messages.record_decisions()  # usually it is there by now; without it, the decision is forgotten
         await durability.keep_promise(store.log.end)
     return ok()
 
