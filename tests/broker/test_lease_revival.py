@@ -304,6 +304,19 @@ async def test_a_lease_of_a_deleted_topic_gives_out_nothing_of_one_that_was_made
     assert await consumer.pop(T) == []
 
 
+async def test_a_lease_of_a_topic_that_was_made_again_comes_back_though_the_clock_was_set_back(
+    broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock
+) -> None:
+    clock.advance(seconds=600)
+    await send(client, b"old")
+    assert (await client.ask(215, {"topic": T})).code == 0
+    await send(client, b"m")
+    clock.ahead_ms -= 600_000
+    assert bodies(await pop_some(consumer)) == [b"m"]
+    clock.advance(seconds=600 + SURELY_BACK_SECONDS)  # until then, the timer waits where it was
+    assert bodies(await pop_some(consumer)) == [b"m"]
+
+
 @pytest.mark.parametrize("saved", [True, False], ids=["positions saved before", "positions only in the log"])
 async def test_after_a_kill_a_topic_that_was_made_again_is_read_from_its_beginning(tmp_path: Path, saved: bool) -> None:
     async with running(tmp_path / "store") as broker, wire(broker) as client:

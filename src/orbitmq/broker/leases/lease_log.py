@@ -24,9 +24,12 @@ from orbitmq.message import properties as keys
 from orbitmq.message.record import decode_record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.statistics import Statistics
     from orbitmq.clock import Clock
+    from orbitmq.message.message import StoredMessage
     from orbitmq.storage.store import Store
 
 NEXT_OFFSET: Final = "ORBITMQ_NEXT"  # a property of checkpoints, for after a crash; Java's broker passes it over
@@ -78,19 +81,32 @@ class LeaseLog:
         """
         if not self._store.config.key_index:
             return Lease(key, asked)
-        topic, group, queue_id, start, pop_time, broker = key
-        unique_key = f"{topic}@{queue_id}@{start}@{group}@{pop_time}@{broker}@{CHECKPOINT_TAG}"
+        for message in self._written_as(_checkpoint_name(key)):
+            try:
+                return Lease(key, read_checkpoint(message.body).offsets())
+            except BodyError:
+                continue  # another record may tell
+        return None
+
+    def leased_at(self, key: LeaseKey) -> list[int]:
+        """Where the log ended when that lease was given; more than one place if the clock was set back, none if nobody knows any more."""
+        return [
+            message.commit_log_offset
+            for message in self._written_as(_checkpoint_name(key))
+            if keys.TIMER_DEQUEUE_MS not in message.properties  # a later copy, which the timer made
+        ]
+
+    def _written_as(self, unique_key: str) -> Iterator[StoredMessage]:
         for where in (names.TIMER_TOPIC, self.topic):
             for record in self._store.find_by_key(where, unique_key, _MOST_FOUND).records:
                 try:
                     message = decode_record(record)
-                    if message.properties.get(keys.REAL_TOPIC, self.topic) != self.topic:
-                        continue  # somebody's timer message that only looks like one
-                    if message.properties.get(keys.UNIQUE_KEY) == unique_key:
-                        return Lease(key, read_checkpoint(message.body).offsets())
-                except (MessageError, BodyError):
-                    continue  # another record may tell
-        return None
+                except MessageError:
+                    continue
+                if message.properties.get(keys.REAL_TOPIC, self.topic) != self.topic:
+                    continue  # somebody's timer message that only looks like one
+                if message.properties.get(keys.UNIQUE_KEY) == unique_key:
+                    yield message
 
     def _write(self, revive_queue: int, properties: str, body: bytes, deliver_ms: int | None) -> int:
         """To the revive topic, or to the timer on its way there. However full a moment is, what a lease needs is taken."""
@@ -106,6 +122,11 @@ class LeaseLog:
                 )
                 topic, queue_id = names.TIMER_TOPIC, 0
         return self._store.append(topic, queue_id, body, properties.encode(), now_ms, self.store_host).end
+
+
+def _checkpoint_name(key: LeaseKey) -> str:
+    topic, group, queue_id, start, pop_time, broker = key
+    return f"{topic}@{queue_id}@{start}@{group}@{pop_time}@{broker}@{CHECKPOINT_TAG}"
 
 
 def _properties(tag: str, unique_key: str) -> str:

@@ -39,7 +39,6 @@ from orbitmq.errors import BodyError, MessageError, RequestFailed, StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from orbitmq.message.record import decode_raw, decode_record
-from orbitmq.message.record import stored_at_ms as record_stored_at_ms
 from orbitmq.protocol.lease_texts import normal_topic, retry_topic_v1, retry_topic_v2
 
 if TYPE_CHECKING:
@@ -278,6 +277,8 @@ class Reviving:
         if checkpoint.broker_name not in ("", self._configuration.settings.broker_name):
             logger.error("skipped a lease of %s: it is of broker %s", topic, checkpoint.broker_name)
             return
+        if self._is_of_a_deleted_topic(checkpoint):
+            return
         for index, offset in enumerate(checkpoint.offsets()):
             if acked >> index & 1:
                 continue
@@ -286,8 +287,6 @@ class Reviving:
                 continue  # its file has expired
             try:
                 message = decode_record(found.buffers[0])
-                if not self._was_leased(checkpoint, message.stored_at_ms):
-                    continue
                 if 0 <= config.retry_max_times <= message.reconsume_times:
                     self._put_to_dead_letters(checkpoint, message)
                 else:
@@ -299,7 +298,8 @@ class Reviving:
 
     def unacked(self, checkpoint: Checkpoint, acked: set[int]) -> Iterator[RawRecord]:
         """The messages of a lease that are to be handed out again, as they stand in their topic."""
-        if checkpoint.broker_name not in ("", self._configuration.settings.broker_name):
+        is_anothers = checkpoint.broker_name not in ("", self._configuration.settings.broker_name)
+        if is_anothers or self._is_of_a_deleted_topic(checkpoint):
             return
         for index, offset in enumerate(checkpoint.offsets()):
             if checkpoint.bits >> index & 1 or offset in acked:
@@ -307,22 +307,20 @@ class Reviving:
             found = self._store.read(checkpoint.topic, checkpoint.queue_id, offset, 1)
             if found.count and found.queue_offsets[0] == offset:
                 try:
-                    message = decode_raw(found.buffers[0])
-                    if self._was_leased(checkpoint, message.stored_at_ms):
-                        yield message
+                    yield decode_raw(found.buffers[0])
                 except MessageError as error:
                     logger.error("gave up a message of %s that cannot be read: %s", checkpoint.topic, error)
 
-    def _was_leased(self, checkpoint: Checkpoint, stored_at_ms: int) -> bool:
-        """Not where the topic was deleted since and made again: then another message has its number.
+    def _is_of_a_deleted_topic(self, checkpoint: Checkpoint) -> bool:
+        """Whether the topic was deleted since: if it was made again, other messages have those numbers.
 
-        A clock that was set back would say so of many, hence the look at when the deletion was: at the first record behind it.
+        By where the lease stands in the log, whatever clocks say. Where nobody knows, what comes twice is better than what is lost.
         """
         deleted_at = self._store.deletions().get(checkpoint.topic)
-        if deleted_at is None or stored_at_ms <= checkpoint.pop_time_ms:
-            return True
-        next_record = self._store.record_at(deleted_at)
-        return next_record is None or record_stored_at_ms(next_record) <= checkpoint.pop_time_ms
+        if deleted_at is None:
+            return False
+        leased_at = self._lease_log.leased_at(checkpoint.key)
+        return bool(leased_at) and max(leased_at) < deleted_at
 
     def topic_again(self, checkpoint: Checkpoint, reconsume_times: int) -> str:
         """Where a message is handed out the next time: the group's retry topic, or its dead letters."""
