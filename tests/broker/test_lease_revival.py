@@ -317,6 +317,25 @@ async def test_a_lease_of_a_topic_that_was_made_again_comes_back_though_the_cloc
     assert bodies(await pop_some(consumer)) == [b"m"]
 
 
+async def test_what_was_acknowledged_before_a_restart_is_not_extended_after_it(
+    tmp_path: Path, clock: MovableClock
+) -> None:
+    async with running(tmp_path / "store", clock=clock) as broker, wire(broker) as client:
+        consumer = LeaseClient(client)
+        await send(client, b"alone", b"with", b"others", b"open")
+        alone, *batch, still_open = await pop_some(consumer)
+        assert (await consumer.ack(alone)).code == 0
+        await consumer.ack_batch(batch)
+    async with running(tmp_path / "store", clock=clock) as broker, wire(broker) as client:
+        consumer = LeaseClient(client)
+        for leased in (alone, *batch):
+            assert (await consumer.extend(leased, LEASE_MS)).code == ResponseCode.MESSAGE_ILLEGAL
+        assert (await consumer.extend(still_open, LEASE_MS)).code == 0
+        assert (await consumer.extend(still_open, LEASE_MS)).code == ResponseCode.MESSAGE_ILLEGAL
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        assert bodies(await pop_some(consumer)) == [b"open"]
+
+
 @pytest.mark.parametrize("saved", [True, False], ids=["positions saved before", "positions only in the log"])
 async def test_after_a_kill_a_topic_that_was_made_again_is_read_from_its_beginning(tmp_path: Path, saved: bool) -> None:
     async with running(tmp_path / "store") as broker, wire(broker) as client:

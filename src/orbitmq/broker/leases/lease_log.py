@@ -13,10 +13,19 @@ Java: PopMessageProcessor.buildCkMsg, AckMessageProcessor.appendAck
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names, statistics
-from orbitmq.broker.leases.checkpoints import CHECKPOINT_TAG, Ack, Checkpoint, LeaseKey, read_checkpoint
+from orbitmq.broker.leases.checkpoints import (
+    ACK_TAG,
+    CHECKPOINT_TAG,
+    Ack,
+    Checkpoint,
+    LeaseKey,
+    read_ack,
+    read_checkpoint,
+)
 from orbitmq.broker.leases.open_leases import Lease
 from orbitmq.broker.timer_requests import slot_ms
 from orbitmq.errors import BodyError, MessageError
@@ -87,6 +96,17 @@ class LeaseLog:
             except BodyError:
                 continue  # another record may tell
         return None
+
+    def is_acked(self, key: LeaseKey, offset: int) -> bool:
+        """Whether an ack of that message was written, alone or with others, or a mark that it was handed out again."""
+        topic, group, queue_id, _, pop_time, broker = key
+        for number in (offset, -1):  # -1: of a batch
+            for message in self._written_as(f"{topic}@{queue_id}@{number}@{group}@{pop_time}@{broker}@{ACK_TAG}"):
+                with contextlib.suppress(BodyError):
+                    ack = read_ack(message.body)
+                    if ack.key(broker) == key and offset in ack.offsets():
+                        return True
+        return False
 
     def leased_at(self, key: LeaseKey) -> list[int]:
         """Where the log ended when that lease was given; more than one place if the clock was set back, none if nobody knows any more."""

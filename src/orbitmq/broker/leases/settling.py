@@ -232,7 +232,9 @@ class Settling:
         bits = lease.bits_of([offset]) if lease is not None else 0
         if lease is None or not bits:
             raise _unknown(key)
-        if bits & lease.acked or (gathered is not None and offset in gathered.offsets):
+        is_acked = bits & lease.acked or (gathered is not None and offset in gathered.offsets)
+        # A lease from before a restart comes out of the log without its acks.
+        if is_acked or (self._open_leases.get(key) is None and self._lease_log.is_acked(key, offset)):
             raise RequestFailed(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"message {offset} of {key[0][:300]}, queue {key[2]}, is acknowledged, or was extended before",
