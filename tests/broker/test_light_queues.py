@@ -132,6 +132,16 @@ async def test_a_dead_letter_is_in_its_light_queue_only_once(broker: Broker, cli
     assert await client.bodies("%LMQ%a") == [b"m"]
 
 
+async def test_a_light_queue_that_is_deleted_takes_the_positions_in_it_with_it(client: Wire) -> None:
+    place = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": 0}
+    await client.send("T", b"old", INNER_MULTI_DISPATCH="%LMQ%a")
+    assert (await client.ask(UPDATE_OFFSET, {**place, "commitOffset": 1})).code == 0
+    assert (await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "%LMQ%a"})).code == 0
+    await client.send("T", b"new", INNER_MULTI_DISPATCH="%LMQ%a")
+    assert await client.bodies("%LMQ%a") == [b"new"]
+    assert (await client.ask(QUERY_OFFSET, place)).fields.get("offset") in (None, "0")
+
+
 async def test_without_them_the_names_mean_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, wire(broker) as client:
         assert (await client.send("T", b"x", INNER_MULTI_DISPATCH="%LMQ%a")).code == 0

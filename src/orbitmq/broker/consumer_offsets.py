@@ -144,8 +144,9 @@ class ConsumerOffsets:
             self._bump()
 
     def forget_topic(self, topic: str) -> None:
-        for key in [key for key in self._offsets if _parts(key)[0] == topic]:
-            del self._offsets[key]
+        for table in (self._offsets, self._light):
+            for key in [key for key in table if _parts(key)[0] == topic]:
+                del table[key]
         self._forget_passing(lambda key: key[0] == topic)
 
     def forget_group(self, group: str) -> None:
