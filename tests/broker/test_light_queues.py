@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.ids import parse_offset_message_id
+from orbitmq.message.properties import encode_properties
 from orbitmq.protocol.codes import RequestCode, ResponseCode
-from tests.broker.kit import MAX_OFFSET, QUERY_OFFSET, UPDATE_OFFSET, Wire, running, wire
+from tests.broker.kit import MAX_OFFSET, QUERY_OFFSET, SEND_BATCH, UPDATE_OFFSET, Wire, running, send_header, wire
 from tests.broker.test_transactions import COMMIT, ROLLBACK, _begin, _end
 
 if TYPE_CHECKING:
@@ -140,6 +142,19 @@ async def test_a_light_queue_that_is_deleted_takes_the_positions_in_it_with_it(c
     await client.send("T", b"new", INNER_MULTI_DISPATCH="%LMQ%a")
     assert await client.bodies("%LMQ%a") == [b"new"]
     assert (await client.ask(QUERY_OFFSET, place)).fields.get("offset") in (None, "0")
+
+
+@pytest.mark.parametrize("says", ["member", "batch"])
+async def test_a_batch_that_makes_up_a_number_takes_a_light_queue_from_nobody(client: Wire, says: str) -> None:
+    told = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "1000"}
+    member = BatchMember(b"x", encode_properties(told) if says == "member" else b"")
+    header = send_header("U", 0, told if says == "batch" else {}, {"batch": True})
+    await client.send("T", b"before", INNER_MULTI_DISPATCH="%LMQ%a")
+    assert (await client.ask(SEND_BATCH, header, encode_batch([member]))).code == 0
+    await client.send("T", b"after", INNER_MULTI_DISPATCH="%LMQ%a")
+    assert await client.bodies("%LMQ%a") == [b"before", b"after"]
+    (stored,) = await client.messages("U")
+    assert stored.properties["INNER_MULTI_DISPATCH"] == "%LMQ%a"
 
 
 async def test_without_them_the_names_mean_nothing(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ _NO_LIGHT_QUEUES_EITHER: Final = (DELAY_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC")
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _MULTI_DISPATCH_NAME: Final = MULTI_DISPATCH.encode()
+_MULTI_QUEUE_OFFSET_NAME: Final = MULTI_QUEUE_OFFSET.encode()
 _find_inner_num: Final = property_finder(INNER_NUM)
 
 # Set in prepared and rolled-back records alone: neither has a place in its queue.
@@ -297,8 +298,8 @@ class CommitLog:
         if len(members) * len(properties) > most:  # before they are put together
             refuse_batch(len(members), most)
         member_properties = [_joined(member.properties, properties) for member in members]
-        if self._config.record_crc:
-            member_properties = [with_crc_room(text) for text in member_properties]
+        if self._adds_properties:
+            member_properties = [self._complete_member(text) for text in member_properties]
         sizes = []
         for member, text in zip(members, member_properties, strict=True):
             sizes.append(record_size(field, sys_flag, len(member.body), len(text)))
@@ -434,6 +435,14 @@ class CommitLog:
         if self._config.light_queues and _MULTI_DISPATCH_NAME in properties and may_multi_dispatch(topic):
             light_queues, properties = self._number_light_queues(properties)
         return light_queues, with_crc_room(properties) if self._config.record_crc else properties
+
+    def _complete_member(self, properties: bytes) -> bytes:
+        """As `_complete`. Batches are in no light queue, and a number there is not for producers to give."""
+        if self._config.light_queues and _MULTI_QUEUE_OFFSET_NAME in properties:
+            decoded = decode_properties(properties)
+            decoded.pop(MULTI_QUEUE_OFFSET, None)
+            properties = encode_properties(decoded)
+        return with_crc_room(properties) if self._config.record_crc else properties
 
     def _write(self, at: int, record: bytes) -> None:
         # The size and magic go in last: until then, nothing at `at` looks like a record.

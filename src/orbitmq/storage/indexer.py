@@ -437,7 +437,7 @@ class Indexer:
                 if offset < self._deletions.log_offsets.get(name, 0):
                     continue
                 queue = self._queues.open(name, LIGHT_QUEUE_ID)
-                # The number is the broker's word if a single message says so, and a producer's in a batch: it takes no other's place.
+                # The number may be a producer's word, in a batch that another broker took: it takes no other's place.
                 if type(queue) is QueueIndex and (number >= queue.next_offset or queue.is_distrusted):
                     queue.put(number, offset, size, code)
                     touched.append(queue)
