@@ -238,6 +238,32 @@ def test_an_inner_batch_behind_a_damaged_one_is_entered_after_every_start(tmp_pa
     store.close()
 
 
+@pytest.mark.parametrize("sent", [1, 2], ids=["the only one", "the second"])
+def test_the_numbers_of_a_damaged_inner_batch_are_kept_after_every_start(
+    tmp_path: Path, last_exit: LastExit, sent: int
+) -> None:
+    kind: dict[str, Any] = {"is_batch_topic": lambda topic: topic == "B"}
+    store = open_store(tmp_path, **FILES, **kind)
+    properties, flags = encode_properties({"INNER_NUM": "4"}), INNER_BATCH | NEED_UNWRAP
+    for body in NEW[:sent]:
+        last = store.append("B", 0, body, properties, BORN_AT_MS, BORN_HOST, 0, flags)
+    make_safe(store)
+    leave(store, last_exit)
+    path = tmp_path / "commitlog" / segment_name(0)
+    data = bytearray(path.read_bytes())
+    data[last.commit_log_offset : last.commit_log_offset + 2] = b"\x7f\x7f"
+    path.write_bytes(data)
+    for _ in range(3):
+        store = open_again(tmp_path, last_exit, **kind)
+        assert store.queue_range("B", 0).max_offset == 4 * sent
+        assert bodies(store, "B") == NEW[: sent - 1]
+        leave(store, last_exit)
+    store = open_again(tmp_path, last_exit, **kind)
+    assert store.append("B", 0, NEW[2], properties, BORN_AT_MS, BORN_HOST, 0, flags).queue_offset == 4 * sent
+    assert bodies(store, "B")[sent - 1 :] == [NEW[2]]
+    store.close()
+
+
 def test_a_deleted_light_queue_stays_deleted_and_begins_again(tmp_path: Path, last_exit: LastExit) -> None:
     def send_light(store: Store, *sent: bytes) -> None:
         for body in sent:

@@ -39,6 +39,7 @@ ENTRY: Final = struct.Struct(
 )
 ENTRY_BYTES: Final = ENTRY.size
 _NOT_COMPACTED: Final = -1
+_MOST_MESSAGES: Final = 0x7FFF  # that one entry can speak of
 
 
 class BatchEntry(NamedTuple):
@@ -53,7 +54,9 @@ class BatchEntry(NamedTuple):
 class BatchQueueIndex:
     """Guarded like QueueIndex, and with the same face where the two are used alike."""
 
-    __slots__ = ("_make_room", "begun_again", "log", "max_physical", "min_offset", "next_offset", "queue_id", "topic")
+    __slots__ = (
+        "_kept_to", "_make_room", "begun_again", "log", "max_physical", "min_offset", "next_offset", "queue_id", "topic"
+    )  # fmt: skip
 
     def __init__(
         self, topic: str, queue_id: int, files: EntryFiles, make_room: Callable[[BatchQueueIndex, int], None]
@@ -65,6 +68,7 @@ class BatchQueueIndex:
         self.next_offset = 0
         self.max_physical = -1
         self.begun_again = 0
+        self._kept_to = 0  # by entries that were cut off, and are to be there again once the queue is trusted
         self._make_room = make_room
 
     def put(self, base: int, physical: int, size: int, tags_code: int, stored_at_ms: int, count: int) -> bool:
@@ -72,8 +76,8 @@ class BatchQueueIndex:
         if physical + size <= self.max_physical:
             return False
         if base < self.next_offset:
-            if self._number_of(base) == self.log.next:
-                return False  # that number was kept for what is lost
+            if self._next_real(self._number_of(base)) == self.log.next:
+                return False  # that number is kept for what is lost
             self._make_room(self, base)
         if self.log.next == self.log.first:
             self.min_offset = base
@@ -111,8 +115,18 @@ class BatchQueueIndex:
         self.begun_again += 1
 
     def keep_numbers_to(self, offset: int) -> None:
-        """Give out no number below `offset` again, though the messages that had them are lost."""
-        self.next_offset = max(self.next_offset, offset)
+        """Give out no number below `offset` again, though the messages that had them are lost: entries that lead nowhere have them."""
+        if offset <= self.next_offset:
+            return
+        stored_at_ms = 0
+        if self.log.next > self.log.first:
+            stored_at_ms = self._entry(self.log.next - 1).stored_at_ms
+        else:
+            self.next_offset = offset - 1  # nothing is here yet: one number is enough
+        while self.next_offset < offset:
+            count = min(offset - self.next_offset, _MOST_MESSAGES)
+            self.log.tail += ENTRY.pack(0, NOWHERE_SIZE, 0, stored_at_ms, self.next_offset, count, _NOT_COMPACTED, 0)
+            self.next_offset += count
 
     def lead_nowhere(self, start: int, end: int) -> None:
         """Let the entries of records in [start, end) of the log lead to no byte at all: size 0x7FFFFFFF at offset 0."""
@@ -133,11 +147,17 @@ class BatchQueueIndex:
 
     def distrust_from(self, physical: int) -> None:
         """As QueueIndex; here all that a power cut may have damaged is entered anew."""
+        if self.log.next > self.log.first and self.last_record() is None:
+            self._kept_to = self.next_offset
         self.log.cut(self.log.first_leading_to(physical))
         self._find_ends()
 
-    def trust(self) -> None:
-        """Nothing is distrusted: it was cut off."""
+    def trust(self) -> bool:
+        """As QueueIndex. What was cut off is there again, but for numbers that no record tells."""
+        kept_to, self._kept_to = self._kept_to, 0
+        is_more = kept_to > self.next_offset
+        self.keep_numbers_to(kept_to)
+        return is_more
 
     def truncate(self, physical: int) -> None:
         if self.max_physical > physical:

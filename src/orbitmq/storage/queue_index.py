@@ -194,10 +194,12 @@ class QueueIndex:
         """
         self.is_distrusted = True
 
-    def trust(self) -> None:
+    def trust(self) -> bool:
+        """Whether there are entries by that which are to be written."""
         if self.is_distrusted:
             self.is_distrusted = False
             self._find_max_physical()
+        return False
 
     def _gives_way(self, number: int, physical: int) -> bool:
         """Whether entries from `number` on lead to before log offset `physical`. Those alone do not count that lead nowhere: damaged

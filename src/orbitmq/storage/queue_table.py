@@ -203,8 +203,10 @@ class QueueTable:
 
     def trust(self) -> None:
         with self.lock:
-            for queue in self.queues.values():
-                queue.trust()
+            changed = [queue for queue in self.queues.values() if queue.trust()]
+            self.touched(changed)
+        if changed:  # nothing in the log would bring those entries back
+            self.write_out()
 
     def truncate(self, physical: int) -> None:
         """The log was cut at `physical`: forget what lies behind it."""
