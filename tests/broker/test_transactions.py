@@ -120,7 +120,7 @@ async def test_a_decision_that_could_not_be_recorded_is_recorded_as_soon_as_ther
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 async def test_a_roll_back_that_a_full_disk_forgets_is_not_answered_with_success(tmp_path: Path, flush: str) -> None:
     disk = FaultyDisk(tmp_path / "store")
-    settings = {"flushDiskType": flush, "mappedFileSizeCommitLog": 100_000, "timerWheelEnable": False}
+    settings: dict[str, Any] = {"flushDiskType": flush, "mappedFileSizeCommitLog": 100_000, "timerWheelEnable": False}
     async with running(tmp_path / "store", disk=disk, **settings) as broker, wire(broker) as client:
         receipts = [await _begin(client, body=b"%d" % number) for number in range(4)]
         disk.faults.space_left = 0
@@ -214,6 +214,28 @@ class _Asked:
 
     async def _note(self, request: Command, connection: Connection) -> None:
         self.questions.put_nowait(request)
+
+
+async def test_decisions_are_left_behind_though_there_is_always_an_open_transaction(tmp_path: Path) -> None:
+    async with running(tmp_path, timerWheelEnable=False) as broker, wire(broker) as client:
+        open_one = await _begin(client)
+        for _ in range(20):
+            next_one = await _begin(client)
+            assert (await _end(client, open_one, COMMIT)).code == 0
+            open_one = next_one
+        later = await _begin(client)
+        assert (await _end(client, later, ROLLBACK)).code == 0
+        await broker.state.half_messages.check_round()
+        offsets = broker.state.offsets
+        assert offsets.get(half_messages.GROUP, HALF_TOPIC, 0) == 20
+        (op,) = await client.messages(OP_TOPIC, 0, offsets.get(half_messages.GROUP, OP_TOPIC, 0) or 0)
+        assert op.body == b"21,"  # of what is behind the open one
+    async with running(tmp_path, timerWheelEnable=False) as broker, wire(broker) as client:
+        assert list(broker.state.half_messages.undecided) == [20]
+        assert (await _end(client, open_one, COMMIT)).code == 0
+        await broker.state.half_messages.check_round()
+        end = broker.state.store.queue_range(OP_TOPIC, 0).max_offset
+        assert broker.state.offsets.get(half_messages.GROUP, OP_TOPIC, 0) == end
 
 
 async def test_a_producer_that_does_not_decide_is_asked(tmp_path: Path) -> None:

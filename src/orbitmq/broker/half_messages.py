@@ -110,6 +110,8 @@ class HalfMessages:
         self._to_record: list[int] = []
         self._recording: asyncio.Handle | None = None  # what will record them
         self._failure: StorageError | None = None  # of the last record
+        # Op messages from an offset on, and the highest half-queue offset in them or before: both ascend.
+        self._recorded: deque[tuple[int, int]] = deque()
         self._next_producer = 0
         self.may_see: Callable[[Client, str], bool] = lambda producer, topic: True  # a message of that topic
         self._rebuild()
@@ -253,7 +255,7 @@ class HalfMessages:
         now_ms = self._clock.now_ms()
         tag = encode_properties({keys.TAGS: _DECIDED_TAG})
         try:
-            self._store.append(names.HALF_OP_TOPIC, _QUEUE, body, tag, now_ms, self._store_host)
+            appended = self._store.append(names.HALF_OP_TOPIC, _QUEUE, body, tag, now_ms, self._store_host)
         except StorageError as error:
             # Kept, and tried again soon: lost with a crash, what was committed is undecided again and may be published twice.
             logger.error("cannot record %d decided transactions yet: %s", len(decided), error)
@@ -263,6 +265,11 @@ class HalfMessages:
             self._recording = loop.call_later(_AFTER_FAILURE_SECONDS, self.record_decisions)
         else:
             self._failure = None
+            self._note_recorded(appended.queue_offset, max(decided))
+
+    def _note_recorded(self, op_offset: int, highest: int) -> None:
+        if not self._recorded or highest > self._recorded[-1][1]:
+            self._recorded.append((op_offset, highest))
 
     def require_recorded(self, queue_offset: int) -> None:
         """StorageError if that decision could not be recorded yet: a crash would forget it, so nobody is told that it counts."""
@@ -469,11 +476,13 @@ class HalfMessages:
     # ---- across restarts
 
     def save_progress(self) -> None:
-        """How far everything is decided. The op queue can be left behind only where nothing before it is open."""
-        half_end = self._store.queue_range(names.HALF_TOPIC, _QUEUE).max_offset
-        self._save_offset(names.HALF_TOPIC, next(iter(self.undecided), half_end))
-        if not self.undecided and not self._to_record:
-            self._save_offset(names.HALF_OP_TOPIC, self._store.queue_range(names.HALF_OP_TOPIC, _QUEUE).max_offset)
+        """How far everything is decided. The op queue is left behind up to where it speaks of what is behind the first open one."""
+        first_open = next(iter(self.undecided), self._store.queue_range(names.HALF_TOPIC, _QUEUE).max_offset)
+        while self._recorded and self._recorded[0][1] < first_open:
+            self._recorded.popleft()
+        op_end = self._store.queue_range(names.HALF_OP_TOPIC, _QUEUE).max_offset
+        self._save_offset(names.HALF_TOPIC, first_open)
+        self._save_offset(names.HALF_OP_TOPIC, self._recorded[0][0] if self._recorded else op_end)
 
     def _save_offset(self, topic: str, offset: int) -> None:
         """Nothing where nothing has happened: tools would list a group that never was."""
@@ -482,11 +491,12 @@ class HalfMessages:
             self._offsets.commit(GROUP, topic, _QUEUE, offset)
 
     def _rebuild(self) -> None:
-        decided = {
-            property_number(offset, -1, LONG_DIGITS)
-            for message in self._messages(names.HALF_OP_TOPIC)
-            for offset in message.body.split(b",")
-        }
+        self._recorded.clear()
+        decided: set[int] = set()
+        for message in self._messages(names.HALF_OP_TOPIC):
+            offsets = [property_number(offset, -1, LONG_DIGITS) for offset in message.body.split(b",")]
+            self._note_recorded(message.queue_offset, max(offsets))
+            decided.update(offsets)
         for message in self._messages(names.HALF_TOPIC):
             if message.queue_offset not in decided:
                 self.undecided[message.queue_offset] = HalfMessage(
