@@ -60,7 +60,7 @@ def test_a_filter_on_the_topic_means_its_plain_name(server: Server) -> None:
     for topic, found in (("Orders", ["inside"]), ("shop%Orders", [])):
         reader = batch_reader(server, subscribe="Orders", namespace="shop", pushFilters="true")
         assert isinstance(reader, FilteringBatchReader)
-        assert list(reader.pushFilters([EqualTo(("topic",), topic)])) == []
+        assert len(list(reader.pushFilters([EqualTo(("topic",), topic)]))) == 1, "Spark looks again"
         assert bodies(rows_of(reader, reader.partitions())) == found
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _NAMED: Final = re.compile(r"([^\W\d]\w*)=(.+)", re.DOTALL)
 
 
@@ -75,12 +74,11 @@ def all_frames(spark: SparkSession, tables: Tables, **options: str) -> DataFrame
 def make_views(spark: SparkSession, tables: Tables) -> list[str]:
     """A topic is a view of its own name; a store is `store`, a lake `lake`, unless given as `name=path`."""
     views: dict[str, DataFrame] = {}
-    pushes = spark.conf.get(_PUSHDOWN) or "false"  # of a session of ours it is true, unless --conf says otherwise
     for topic in tables.topics:
         views[topic] = topic_frame(spark, tables.connection, (topic,))
     for text in tables.stores:
         name, path = _named(text, "store")
-        views[_free(name, "store", views)] = store_frame(spark, path, pushFilters=pushes)
+        views[_free(name, "store", views)] = store_frame(spark, path)
     for text in tables.lakes:
         name, path = _named(text, "lake")
         views[_free(name, "lake", views)] = lake_frame(spark, path)

@@ -1,9 +1,9 @@
-"""Filters of a batch query that need not reach Spark: on topic, broker, queue, offset, store time and tags.
+"""Filters of a batch query that narrow what is read: on topic, broker, queue, offset, store time and tags.
 
-Off unless both the option `pushFilters` and Spark's own `spark.sql.python.filterPushdown.enabled` are on. Only filters that
-are ANDed and compare a column with a value arrive here. What we can answer exactly is taken away from Spark; a store time only
-narrows the offsets, by the brokers' search, and Spark looks again. That search takes a queue's store times to be in order, as
-they are unless its broker's clock was set back.
+Off unless both the option `pushFilters` and Spark's own `spark.sql.python.filterPushdown.enabled` are on, and for one question a frame
+(pushed_filters.py). Only filters that are ANDed and compare a column with a value arrive here, and Spark looks again. A store time
+narrows the offsets by the brokers' search, which takes a queue's store times to be in order, as they are unless its broker's clock was
+set back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orbitmq.spark.batch_reader import BatchReader
 from orbitmq.spark.bounds import first_at
 from orbitmq.spark.discovery import extents
 from orbitmq.spark.planning import QueueRange
-from orbitmq.spark.pushed_filters import column_of, is_lower_edge, left_for_spark, values_of
+from orbitmq.spark.pushed_filters import column_of, is_lower_edge, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,44 +44,35 @@ class FilteringBatchReader(BatchReader):
     _stored_until_ms: int | None = None
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        return left_for_spark(filters, self._takes)
+        for one in filters:
+            if isinstance(one, EqualTo | In):
+                self._narrow_by_values(column_of(one), values_of(one))
+            elif isinstance(one, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
+                self._narrow_by_bound(column_of(one), one)
+        return filters
 
-    def _takes(self, one: Filter) -> bool:
-        """Whether rows that fail the filter are certain not to be read."""
-        if isinstance(one, EqualTo | In):
-            return self._takes_values(column_of(one), values_of(one))
-        if isinstance(one, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
-            return self._takes_bound(column_of(one), one)
-        return False
-
-    def _takes_values(self, column: str, values: frozenset[Any]) -> bool:
+    def _narrow_by_values(self, column: str, values: frozenset[Any]) -> None:
         if column in _OF_QUEUE:
             self._queue_filters = (*self._queue_filters, (column, values))
-            return True
-        if column == "queueOffset" and values and all(isinstance(value, int) for value in values):
+        elif column == "queueOffset" and values and all(isinstance(value, int) for value in values):
             self._narrow_offsets(min(values), max(values) + 1)
-            return len(values) == 1
-        if column == "tags" and values and not self.options.sql and self.options.tags in ("", "*"):
+        elif column == "tags" and values and not self.options.sql and self.options.tags in ("", "*"):
             tags = [tag for tag in values if isinstance(tag, str)]
             if len(tags) == len(values) and all(_is_one_tag(tag) for tag in tags):
                 self.options = replace(self.options, tags=" || ".join(sorted(tags)))
-                return True
-        return False
 
-    def _takes_bound(self, column: str, one: Any) -> bool:
+    def _narrow_by_bound(self, column: str, one: Any) -> None:
         is_from = is_lower_edge(one)
         if column == "queueOffset" and isinstance(one.value, int):
             edge = one.value + isinstance(one, GreaterThan | LessThanOrEqual)
             self._narrow_offsets(edge if is_from else None, None if is_from else edge)
-            return True
-        if column == "storeTimestamp" and isinstance(one.value, datetime) and one.value.tzinfo is not None:
+        elif column == "storeTimestamp" and isinstance(one.value, datetime) and one.value.tzinfo is not None:
             time_ms = int(one.value.timestamp() * 1000)
             if is_from:
                 self._stored_from_ms = max(self._stored_from_ms or 0, time_ms)
             else:
                 until_ms = time_ms + 1
                 self._stored_until_ms = min(self._stored_until_ms or until_ms, until_ms)
-        return False
 
     def _narrow_offsets(self, start: int | None, until: int | None) -> None:
         if start is not None:

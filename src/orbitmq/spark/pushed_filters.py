@@ -1,24 +1,15 @@
-"""Filters as Spark hands them over: ANDed comparisons of one column with values. Those that it must check itself go back to it."""
+"""Filters as Spark hands them over: ANDed comparisons of one column with values. All go back to it: they only narrow what is read.
+
+Spark keeps what was planned with them for the frame, not for the query (PythonDataSourceV2.setReadInfo): every scan of one `load()` reads
+by what the last one pushed, a scan without a filter too. No reader can notice that. So nothing of ours turns the option on, and who does
+asks each frame one question.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-_NEVER_NULL: Final = frozenset({"topic", "brokerName", "queueId", "queueOffset", "storeTimestamp"})
-
-
-def left_for_spark(filters: Sequence[Filter], takes: Callable[[Filter], bool]) -> list[Filter]:
-    """Those that `takes` says no to. It is asked for each, and may make use of a filter without taking it."""
-    taken = {id(one) for one in filters if takes(one)}
-    # `tags = 'A'` comes with `tags IS NOT NULL`, which follows from it.
-    certain = _NEVER_NULL | {column_of(one) for one in filters if id(one) in taken}
-    taken |= {id(one) for one in filters if isinstance(one, IsNotNull) and column_of(one) in certain}
-    return [one for one in filters if id(one) not in taken]
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In
 
 
 def column_of(one: Any) -> str:

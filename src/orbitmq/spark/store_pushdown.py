@@ -1,8 +1,8 @@
-"""Filters of a query over a store that need not reach Spark: on topic, broker name, queue, offset, store time and tags.
+"""Filters of a query over a store that narrow the scan: on topic, broker name, queue, offset, store time and tags.
 
-Off unless both the option `pushFilters` and Spark's own `spark.sql.python.filterPushdown.enabled` are on. They narrow the scan as its
-options do: files and ranges of the log that hold nothing of it are not planned, other queues are not looked at, and records that tags or
-times rule out are not decoded. Offsets narrow what is read, and Spark looks again: an entry of a batch holds several.
+Off unless both the option `pushFilters` and Spark's own `spark.sql.python.filterPushdown.enabled` are on, and for one question a frame
+(pushed_filters.py). They count like options: files and ranges of the log that hold nothing of it are not planned, other queues are not
+looked at, and records that tags or times rule out are not decoded. Spark looks again: an entry of a batch holds several offsets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
-from orbitmq.spark.pushed_filters import column_of, is_lower_edge, left_for_spark, values_of
+from orbitmq.spark.pushed_filters import column_of, is_lower_edge, values_of
 from orbitmq.spark.store_source import MessageReader
 
 if TYPE_CHECKING:
@@ -27,51 +27,49 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 class FilteringMessageReader(MessageReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        return left_for_spark(filters, self._takes)
-
-    def _takes(self, one: Filter) -> bool:
-        self.scan, is_exact = narrowed(self.scan, one)
-        return is_exact
+        for one in filters:
+            self.scan = narrowed(self.scan, one)
+        return filters
 
 
-def narrowed(scan: StoreScan, one: Filter) -> tuple[StoreScan, bool]:
-    """The scan without what the filter rules out, as far as we can tell, and whether that is all of it."""
+def narrowed(scan: StoreScan, one: Filter) -> StoreScan:
+    """The scan without what the filter rules out, as far as we can tell."""
     if isinstance(one, EqualTo | In):
         return _of_values(scan, column_of(one), values_of(one))
     if isinstance(one, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
         return _beyond(scan, column_of(one), one)
-    return scan, False
+    return scan
 
 
-def _of_values(scan: StoreScan, column: str, values: frozenset[Any]) -> tuple[StoreScan, bool]:
+def _of_values(scan: StoreScan, column: str, values: frozenset[Any]) -> StoreScan:
     if column == "topic":
-        return replace(scan, only_topics=_both(scan.only_topics, values)), True
+        return replace(scan, only_topics=_both(scan.only_topics, values))
     if column == "queueId":
-        return replace(scan, only_queues=_both(scan.only_queues, values)), True
+        return replace(scan, only_queues=_both(scan.only_queues, values))
     if column == "brokerName":
-        return (scan if scan.broker_name in values else _nothing(scan)), True
+        return scan if scan.broker_name in values else _nothing(scan)
     if column == "tags":
         tags = values.intersection(scan.tags) if scan.tags else values
-        return (replace(scan, tags=tuple(sorted(tags))) if tags else _nothing(scan)), True
+        return replace(scan, tags=tuple(sorted(tags))) if tags else _nothing(scan)
     if column == "queueOffset" and values:
-        return _within(scan, min(values), max(values) + 1), False
+        return _within(scan, min(values), max(values) + 1)
     if column == "storeTimestamp" and values and all(map(_is_moment, values)):
-        return _stored(scan, _ceiling_ms(min(values)), _floor_ms(max(values)) + 1), False
-    return scan, False
+        return _stored(scan, _ceiling_ms(min(values)), _floor_ms(max(values)) + 1)
+    return scan
 
 
-def _beyond(scan: StoreScan, column: str, one: Any) -> tuple[StoreScan, bool]:
+def _beyond(scan: StoreScan, column: str, one: Any) -> StoreScan:
     is_lower = is_lower_edge(one)
     is_behind = isinstance(
         one, GreaterThan | LessThanOrEqual
     )  # whether the edge of our half-open range is behind the value
     if column == "queueOffset" and isinstance(one.value, int):
         edge = one.value + is_behind
-        return _within(scan, edge if is_lower else None, None if is_lower else edge), False
+        return _within(scan, edge if is_lower else None, None if is_lower else edge)
     if column == "storeTimestamp" and _is_moment(one.value):
         edge = _floor_ms(one.value) + 1 if is_behind else _ceiling_ms(one.value)
-        return _stored(scan, edge if is_lower else None, None if is_lower else edge), True
-    return scan, False
+        return _stored(scan, edge if is_lower else None, None if is_lower else edge)
+    return scan
 
 
 def _within(scan: StoreScan, start: int | None, stop: int | None) -> StoreScan:
