@@ -231,6 +231,14 @@ def test_a_missing_file_of_the_log_is_damage(spark: SparkSession, store_director
     assert len(set(places(kept))) == len(kept)
 
 
+def test_tags_choose_rows_of_a_store_whose_queues_have_extensions(tmp_path: Path) -> None:
+    store = open_store(tmp_path, queue_extensions=True)  # enableConsumeQueueExt
+    put(store, "Orders", 0, b"paid", TAGS="paid")
+    put(store, "Orders", 0, b"new", TAGS="new")
+    store.close()
+    assert [row["body"] for row in rows(tmp_path, tags="paid")] == [b"paid"]
+
+
 # ---- filters that Spark hands over
 
 

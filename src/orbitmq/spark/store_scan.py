@@ -23,6 +23,7 @@ from orbitmq.message.tags import tag_code
 from orbitmq.spark.decoding import RecordDecoder
 from orbitmq.spark.record_fields import BadRecord, Mask, Numbers, RecordBytes, RecordFields, sound_records
 from orbitmq.spark.worker_process import settle
+from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS
 from orbitmq.storage.reader import StoreReader
 
 if TYPE_CHECKING:
@@ -256,7 +257,9 @@ def _indexed(
         offsets, sizes = raw["offset"].astype(np.int64), raw["size"].astype(np.int64)
         inside = (offsets >= log_range.start) & (offsets < log_range.end) & (sizes != _NOWHERE_SIZE)
         if codes is not None:
-            inside &= np.isin(raw["code"].astype(np.int64), codes)
+            found = raw["code"].astype(np.int64)
+            # An address into the queue's extension says nothing of tags: the record does.
+            inside &= np.isin(found, codes) | (found <= LAST_EXTENSION_ADDRESS)
         inside[: max(0, scan.queue_offsets.start - number)] = False
         inside[max(0, scan.queue_offsets.stop - number) :] = False
         rows = np.flatnonzero(inside)
