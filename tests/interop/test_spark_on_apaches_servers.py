@@ -5,6 +5,7 @@ Its commands as programs: test_every_command.py.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from orbitmq.spark.registration import register
 from orbitmq.spark.session import start_session
 from tests.interop.drivers import JavaClient
 from tests.interop.marks import INTEROP
+from tests.spark.direct import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,6 +112,31 @@ def test_a_topic_on_both_releases_is_read_archived_and_found_in_the_live_stores(
     assert places == {
         message_id: (row.brokerName, row.queueId, row.queueOffset) for message_id, row in by_topic.items()
     }
+
+
+@pytest.mark.parametrize(("release", "cluster"), [("5.3.3", "cluster-5"), ("4.9.7", "cluster-4")])
+def test_every_range_of_time_has_its_rows(
+    world: World, java: JavaClient, tmp_path: Path, release: str, cluster: str
+) -> None:
+    """4.9.7 answers the search by time with the nearest message, which may be one too early or too late."""
+    server, topic = world.apache[release], f"Timed{cluster[-1]}"
+    made = world.admins[release].run(
+        "updateTopic", "-n", server.address, "-c", cluster, "-t", topic, "-r", "1", "-w", "1"
+    )
+    assert "success" in str(made)
+    producer = f"timed-{tmp_path.name}"  # a new one for each attempt
+    java.open_producer(producer, server.address)
+    for number in range(8):
+        java.send(producer, topic, [{"text": f"{number}-{part}"} for part in range(3)])
+        time.sleep(0.03)  # so that there are times between
+    contents: Any = server
+    times = [round(row["storeTimestamp"].timestamp() * 1000) for row in read(contents, subscribe=topic)]
+    assert len(times) >= 24
+    for at in range(min(times) + 1, max(times), 5):
+        before = read(contents, subscribe=topic, endingTimestamp=str(at))
+        behind = read(contents, subscribe=topic, startingTimestamp=str(at))
+        assert len(before) == sum(time_ms < at for time_ms in times)
+        assert len(behind) == sum(time_ms >= at for time_ms in times)
 
 
 def test_what_spark_writes_reaches_apaches_consumers(

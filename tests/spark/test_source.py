@@ -29,6 +29,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from orbitmq.admin.session import open_session
 from orbitmq.admin.topics import TopicPlan, update_topic
+from orbitmq.client import questions
 from orbitmq.errors import ConfigError, MessageError, RequestFailed, StorageError, TransportError
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.spark.access import link
@@ -164,6 +165,29 @@ def test_offsets_and_times_bound_a_batch(server: Server) -> None:
     with pytest.raises(ConfigError, match=f"no message was stored at.*queue {queue_id} of Bounds"):
         numbers(startingTimestamp=too_late)
     assert numbers(startingTimestamp=too_late, startingOffsetsByTimestampStrategy="latest") == []
+
+
+@pytest.mark.parametrize("astray", [-40, -7, -2, -1, 0, 1, 2, 7, 40])
+def test_a_broker_that_finds_a_time_only_nearly_costs_no_row(
+    server: Server, monkeypatch: pytest.MonkeyPatch, astray: int
+) -> None:
+    """Apache's 4.9.7 answers with the message whose time is nearest."""
+    topic = f"Nearly{astray}".replace("-", "_")
+    for number in range(10):
+        send(server, topic, [f"{number}"] * 2, order_key="k")
+        time.sleep(0.002)  # so that there are several times
+    times = [round(row["storeTimestamp"].timestamp() * 1000) for row in read(server, subscribe=topic)]
+    exactly = questions.offset_at
+
+    async def nearly(cluster: Any, queue: Any, time_ms: int) -> int:
+        return await exactly(cluster, queue, time_ms) + astray
+
+    monkeypatch.setattr(questions, "offset_at", nearly)
+    for at in range(times[0] - 1, times[-1] + 2):
+        before = read(server, subscribe=topic, endingTimestamp=str(at))
+        behind = read(server, subscribe=topic, startingTimestamp=str(at), startingOffsetsByTimestampStrategy="latest")
+        assert len(before) == sum(time_ms < at for time_ms in times)
+        assert len(behind) == sum(time_ms >= at for time_ms in times)
 
 
 def test_offsets_that_a_queue_does_not_have_are_an_error_or_moved(server: Server) -> None:

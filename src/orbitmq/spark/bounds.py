@@ -100,17 +100,39 @@ async def _by_time(
 async def first_at(
     cluster: Cluster, options: SourceOptions, queue: QueueRef, time_ms: int, extent: Extent
 ) -> int | None:
-    """The first message stored at this time or later; None when there is none."""
+    """The first message stored at this time or later; None when there is none.
+
+    What the broker answers is where to look: 4.9.7 names the message whose time is nearest, others that before the end.
+    """
     if extent.high <= extent.low:
         return None
-    offset = min(max(await questions.offset_at(cluster, queue, time_ms), extent.low), extent.high)
-    if offset >= extent.high:
-        return None
-    if offset < extent.high - 1:
-        return offset
-    # Releases differ in what they answer for a time behind the last message: some name that message.
-    pulled = await pull_once(cluster, options, subscription(queue.topic, None, 0), queue, offset, 1)
-    return offset if not pulled.body or stored_at_ms(pulled.body) >= time_ms else None
+    hint = min(max(await questions.offset_at(cluster, queue, time_ms), extent.low), extent.high - 1)
+    everything = subscription(queue.topic, None, 0)
+
+    async def is_due(offset: int) -> bool:
+        pulled = await pull_once(cluster, options, everything, queue, offset, 1)
+        # Of a message that is not there any more the broker's word counts.
+        return stored_at_ms(pulled.body) >= time_ms if pulled.body else offset >= hint
+
+    # All before `low` are too early, `high` is not; the step doubles until the other one is found, too.
+    low, high, step = extent.low, extent.high, 1
+    if await is_due(hint):
+        high = hint
+        while low < high and await is_due(probe := max(high - step, low)):
+            high, step = probe, step * 2
+        low = max(high - step + 1, low)
+    else:
+        low = hint + 1
+        while low < high and not await is_due(probe := min(low + step - 1, high - 1)):
+            low, step = probe + 1, step * 2
+        high = min(low + step - 1, high)
+    while low < high:
+        middle = (low + high) // 2
+        if await is_due(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low if low < extent.high else None
 
 
 def within(options: SourceOptions, queue: QueueRef, offset: int, extent: Extent, said_by: str) -> int:
