@@ -12,7 +12,9 @@ import pytest
 
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.lock import LastExit
+from orbitmq.testing.clock import MovableClock
 from tests.broker.kit import MIN_OFFSET, PATIENCE_SECONDS, Wire, messages_of, running, wire
+from tests.broker.lease_kit import PEEK, LeaseClient
 from tests.storage.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
@@ -108,6 +110,51 @@ async def test_values_outlive_the_files_of_the_commit_log(client: Wire, broker: 
 
     assert (await client.ask(MIN_OFFSET, {"topic": "C", "queueId": 0})).fields["offset"] == "0"
     assert (await client.bodies("C"))[0] == b"old but valid"
+
+
+async def test_pops_and_what_comes_back_of_them_are_served_as_pulls_are(tmp_path: Path) -> None:
+    clock = MovableClock()
+    async with running(tmp_path, clock=clock, reviveInterval=20, **SMALL) as broker, wire(broker) as client:
+        await create(client)
+        await client.send("C", b"old but valid", KEYS="k")
+        for number in range(200):
+            await client.send("C", b"%d" % number * 50, KEYS=f"other-{number % 5}")
+        log = broker.state.store.log
+        while log.files.delete_oldest() is not None:
+            pass
+        broker.state.store.queues.delete_below(log.start)
+        await compacted(broker).compact()
+        served = await client.bodies("C")
+        assert served[0] == b"old but valid"
+
+        consumer = LeaseClient(client)
+        peeked = await client.ask(PEEK, {"consumerGroup": "LG", "topic": "C", "queueId": 0, "maxMsgNums": 1})
+        assert [message.body for message in messages_of(peeked)] == served[:1]
+        popped = []
+        while leased := await consumer.pop("C", invisibleTime=10_000):
+            popped += leased
+        assert [each.body for each in popped] == served
+        assert (await consumer.extend(popped[0], 10_000)).code == 0
+        for each in popped[1:]:
+            assert (await consumer.ack(each)).code == 0
+        clock.advance(seconds=14)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (again := await consumer.pop("C")):
+                await asyncio.sleep(0.02)
+        assert [each.body for each in again] == served[:1]
+        assert (await consumer.ack(again[0])).code == 0
+
+
+async def test_pops_do_not_give_what_was_replaced_though_the_log_has_it(client: Wire, broker: Broker) -> None:
+    await create(client)
+    await write(client, 0, 35)
+    consumer = LeaseClient(client)
+    assert [each.body for each in await consumer.pop("C", maxMsgNums=1)] == [b"0"]
+
+    await compacted(broker).compact()
+
+    popped = await consumer.pop("C")
+    assert [each.body for each in popped][:3] == [b"27", b"28", b"29"]
 
 
 async def test_a_message_without_a_key_is_refused(client: Wire) -> None:

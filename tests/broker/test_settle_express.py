@@ -122,7 +122,7 @@ async def test_an_ack_whose_asker_is_gone_counts_and_holds_up_no_other(tmp_path:
         (gone,), (other,) = [await consumer.pop("T") for consumer in consumers]
         asking = asyncio.ensure_future(
             ack_message(
-                state.settling, state.topics, state.store, state.durability,
+                state.settling, state.topics, state.store, None, state.durability,
                 Command(ACK, fields=ack_fields(gone)), None,  # type: ignore[arg-type]
             )
         )  # fmt: skip

@@ -15,7 +15,7 @@ from orbitmq.clock import ManualClock
 from orbitmq.errors import StorageError
 from orbitmq.message.record import decode_records
 from orbitmq.protocol import command as commands
-from orbitmq.protocol.codes import FLAG_ONEWAY
+from orbitmq.protocol.codes import FLAG_ONEWAY, RequestCode
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import FrameDecoder
 from orbitmq.storage.store import Store
@@ -104,6 +104,22 @@ async def both_ways(tmp_path: Path) -> AsyncIterator[Both]:
         await ordinary.start("127.0.0.1", 0)
         yield Both(broker, ordinary)
         await ordinary.stop()
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("policy", ["DELETE", "COMPACTION"])
+async def test_pops_of_a_compacted_topic_go_the_ordinary_way(tmp_path: Path, policy: str) -> None:
+    async with running(tmp_path, clock=ManualClock()) as broker, wire(broker) as client:
+        fields = {
+            "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+            "topicFilterType": "SINGLE_TAG", "order": "false", "attributes": f"+cleanup.policy={policy}",
+        }  # fmt: skip
+        assert (await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
+        await client.send("T", b"x", KEYS="k")
+        broker.state.store.dispatch()
+        broker.state.offsets.commit("LG", "T", 0, 0)
+        taken, _ = swift_answer(broker, frame(1, pop_fields()))
+        assert bool(taken) == (policy == "DELETE")
 
 
 @pytest.mark.usefixtures("accelerator")

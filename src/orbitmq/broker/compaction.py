@@ -15,11 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from orbitmq.broker.durability import until_durable
+from orbitmq.broker.subscriptions import Wanted
 from orbitmq.errors import RequestFailed, StorageError
 from orbitmq.message.properties import KEYS, property_finder
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.storage.compacted_queue import CompactedQueue, record_of
 from orbitmq.storage.lock import LastExit
+from orbitmq.storage.reading import MAX_READ_BYTES
+from orbitmq.storage.store import QueueRange
 from orbitmq.storage.tables import CompactedTable
 
 if TYPE_CHECKING:
@@ -37,14 +40,41 @@ logger = logging.getLogger(__name__)
 _ATTRIBUTE: Final = "cleanup.policy"
 _COMPACTION: Final = "COMPACTION"
 _BATCH: Final = 32
+_EVERYTHING: Final = Wanted()
 _find_keys: Final = property_finder(KEYS)
 
 T = TypeVar("T")
 
 
+def is_compacted(topic: TopicConfig) -> bool:
+    return bool(topic.attributes) and topic.attributes.get(_ATTRIBUTE) == _COMPACTION
+
+
+def read_as_served(
+    store: Store,
+    compacted: CompactedTopics | None,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    max_count: int,
+    wishes: Wanted = _EVERYTHING,
+) -> ReadResult:
+    """As consumers of the topic see it: from its compacted queue, if it has one."""
+    if compacted is not None and compacted.holds(topic, queue_id):
+        return compacted.read(topic, queue_id, offset, max_count, MAX_READ_BYTES, *wishes)
+    return store.read(topic, queue_id, offset, max_count, MAX_READ_BYTES, *wishes)
+
+
+def range_as_served(store: Store, compacted: CompactedTopics | None, topic: str, queue_id: int) -> QueueRange:
+    """From the first message that can be read: it may have left the commit log long ago."""
+    low, high = store.queue_range(topic, queue_id)
+    queue = None if compacted is None else compacted.queues.get((topic, queue_id))
+    return QueueRange(low if queue is None else min(low, queue.min_offset), high)
+
+
 def check_key(topic: TopicConfig, properties: str) -> None:
     """RequestFailed for a message that could not replace another."""
-    if topic.attributes.get(_ATTRIBUTE) == _COMPACTION and not (_find_keys(properties.encode()) or b"").strip():
+    if is_compacted(topic) and not (_find_keys(properties.encode()) or b"").strip():
         raise RequestFailed(
             ResponseCode.MESSAGE_ILLEGAL,
             f"Required message key is missing: topic {topic.topic_name} keeps the latest message of each key",
@@ -74,7 +104,7 @@ class CompactedTopics:
     def follow(self, topic: str, queue_id: int) -> None:
         """Messages came into a queue; nothing happens unless its topic is compacted, or was."""
         config = self._topics.get(topic)
-        is_wanted = config is not None and config.attributes and config.attributes.get(_ATTRIBUTE) == _COMPACTION
+        is_wanted = config is not None and is_compacted(config)
         if not (is_wanted or self.queues):
             return
         try:
@@ -130,12 +160,6 @@ class CompactedTopics:
         may_want: object = None,
     ) -> ReadResult:
         return self.queues[topic, queue_id].read(offset, max_count, max_bytes, tag_codes, accept)
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """Of the first message that can be read: it may have left the commit log long ago."""
-        low = self._store.queue_range(topic, queue_id).min_offset
-        queue = self.queues.get((topic, queue_id))
-        return low if queue is None else min(low, queue.min_offset)
 
     def forget_topic(self, topic: str) -> None:
         for key in [key for key in self.queues if key[0] == topic]:

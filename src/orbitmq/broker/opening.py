@@ -170,7 +170,7 @@ class Opener:
         slaves = Slaves(store, configuration, self._network, self._handshakes(gate))
         durability = self._open_durability(store, slaves)
         topics, groups, offsets = known.topics, known.groups, known.offsets
-        lease_parts = self._open_leases(store, known, sending, durability, stats, host, start_task)
+        lease_parts = self._open_leases(store, known, sending, durability, stats, host, start_task, compacted)
         half_messages = HalfMessages(store, topics, offsets, clients, sending, configuration, stats, clock, host)
         done = (offsets, delayed, timers, half_messages)
         acting_parts = self._open_acting(store, registration, copying, master_tables, done, lease_parts, name_servers)
@@ -349,6 +349,7 @@ class Opener:
         stats: Statistics,
         host: bytes,
         start_task: StartTask,
+        compacted: CompactedTopics | None,
     ) -> _LeaseParts:
         configuration, clock, settings = self._configuration, self._clock, self._configuration.settings
         topics, groups, offsets = known.topics, known.groups, known.offsets
@@ -362,8 +363,9 @@ class Opener:
         path = store.config.config_path / tables.ORDERS
         ordered = OrderedLeases(JsonFile(self._disk, path, tables.OrderTable), topics, groups, clock)
         popping = Popping(
-            store, topics, groups, offsets, lease_log, open_leases, ordered, configuration, stats, clock, self._random
-        )
+            store, topics, groups, offsets, lease_log, open_leases, ordered, configuration, stats, clock, self._random,
+            compacted,
+        )  # fmt: skip
         return _LeaseParts(
             lease_log=lease_log,
             open_leases=open_leases,
@@ -371,7 +373,7 @@ class Opener:
             pops=Serving(popping, ordered, topics, groups, durability, configuration, clock, start_task),
             settling=Settling(offsets, lease_log, open_leases, ordered, configuration, stats, clock),
             reviving=Reviving(
-                store, topics, groups, offsets, lease_log, open_leases, sending, configuration, stats, clock
+                store, topics, groups, offsets, lease_log, open_leases, sending, configuration, stats, clock, compacted
             ),
         )
 

@@ -262,10 +262,10 @@ def _leases(state: State) -> dict[int, Handler]:
         RequestCode.PEEK_MESSAGE: partial(leases.peek_message, s.pops),
         RequestCode.NOTIFICATION: partial(leases.notification, s.pops),
         RequestCode.POLLING_INFO: partial(leases.polling_info, s.pops),
-        RequestCode.ACK_MESSAGE: partial(leases.ack_message, s.settling, s.topics, s.store, s.durability),
+        RequestCode.ACK_MESSAGE: partial(leases.ack_message, s.settling, s.topics, s.store, s.compacted, s.durability),
         RequestCode.BATCH_ACK_MESSAGE: partial(leases.batch_ack_message, s.settling, s.durability),
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME: partial(
-            leases.change_invisible_time, s.settling, s.topics, s.store, s.durability
+            leases.change_invisible_time, s.settling, s.topics, s.store, s.compacted, s.durability
         ),
         RequestCode.POP_ROLLBACK: leases.move_to_files,
         RequestCode.QUERY_ASSIGNMENT: partial(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.broker.compaction import range_as_served
 from orbitmq.broker.leases.checkpoints import check_duration
 from orbitmq.errors import OrbitError, RequestFailed
 from orbitmq.protocol.bodies.leases import BatchAcks
@@ -14,6 +15,7 @@ from orbitmq.protocol.headers.leases import AckMessage, ChangedInvisibleTime, Ch
 from orbitmq.protocol.lease_texts import parse_handle
 
 if TYPE_CHECKING:
+    from orbitmq.broker.compaction import CompactedTopics
     from orbitmq.broker.durability import Durability
     from orbitmq.broker.leases.serving import Serving
     from orbitmq.broker.leases.settling import Settling
@@ -45,6 +47,7 @@ async def ack_message(
     settling: Settling,
     topics: Topics,
     store: Store,
+    compacted: CompactedTopics | None,
     durability: Durability,
     request: Command,
     connection: Connection,
@@ -52,7 +55,7 @@ async def ack_message(
     """The message was handled and is not handed out again."""
     header = request.read(AckMessage)
     _check_place(topics, header.topic, header.queue_id)
-    low, high = store.queue_range(header.topic, header.queue_id)
+    low, high = range_as_served(store, compacted, header.topic, header.queue_id)
     if not low <= header.offset <= high:
         raise RequestFailed(
             ResponseCode.NO_MESSAGE,
@@ -99,6 +102,7 @@ async def change_invisible_time(
     settling: Settling,
     topics: Topics,
     store: Store,
+    compacted: CompactedTopics | None,
     durability: Durability,
     request: Command,
     connection: Connection,
@@ -107,7 +111,7 @@ async def change_invisible_time(
     header = request.read(ChangeInvisibleTime)
     try:
         _check_place(topics, header.topic, header.queue_id)
-        low, high = store.queue_range(header.topic, header.queue_id)
+        low, high = range_as_served(store, compacted, header.topic, header.queue_id)
         if not low <= header.offset < high:
             raise RequestFailed(ResponseCode.NO_MESSAGE, f"there is no message {header.offset} in this queue")
         check_duration(header.invisible_time)

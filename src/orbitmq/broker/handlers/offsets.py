@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orbitmq.broker.compaction import range_as_served
 from orbitmq.broker.own_queues import check_position_is_open
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.codes import ResponseCode
@@ -92,9 +93,7 @@ async def min_offset(
     store: Store, compacted: CompactedTopics | None, request: Command, connection: Connection
 ) -> Command:
     header = request.read(QueueName)
-    if compacted is not None and compacted.holds(header.topic, header.queue_id):
-        return ok(OffsetFound(offset=compacted.min_offset(header.topic, header.queue_id)))
-    return ok(OffsetFound(offset=store.queue_range(header.topic, header.queue_id).min_offset))
+    return ok(OffsetFound(offset=range_as_served(store, compacted, header.topic, header.queue_id).min_offset))
 
 
 async def earliest_store_time(store: Store, request: Command, connection: Connection) -> Command:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names, retry_topics, statistics
+from orbitmq.broker.compaction import range_as_served, read_as_served
 from orbitmq.broker.leases.checkpoints import Checkpoint
 from orbitmq.broker.own_queues import readable
 from orbitmq.broker.subscriptions import Wanted
@@ -30,12 +31,13 @@ from orbitmq.protocol.lease_texts import (
     retry_topic_v2,
     start_entry,
 )
-from orbitmq.storage.reading import MAX_READ_BYTES, ReadStatus
+from orbitmq.storage.reading import ReadStatus
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable
 
+    from orbitmq.broker.compaction import CompactedTopics
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.leases.lease_log import LeaseLog
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from orbitmq.clock import Clock
     from orbitmq.protocol.headers.leases import PeekMessage, PopMessage
     from orbitmq.storage.reading import ReadResult
-    from orbitmq.storage.store import Store
+    from orbitmq.storage.store import QueueRange, Store
 
 # Where a group cannot be: it goes on where the queue says.
 _MISPLACED: Final = frozenset(
@@ -89,8 +91,10 @@ class Popping:
         stats: Statistics,
         clock: Clock,
         randomness: random.Random,
+        compacted: CompactedTopics | None = None,
     ) -> None:
         self._store = store
+        self._compacted = compacted
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -148,12 +152,12 @@ class Popping:
         parts: list[memoryview] = []
         count = rest = 0
         for topic, queue_id in places:
-            low, high = self._store.queue_range(topic, queue_id)
+            low, high = self._range(topic, queue_id)
             offset = min(max(self.next_offset(group, topic, queue_id), low), high)
             rest += high - offset
             if count < header.max_msg_nums and offset < high:
                 wanted = _EVERYTHING if topic == header.topic else wishes
-                result = self._store.read(topic, queue_id, offset, header.max_msg_nums - count, MAX_READ_BYTES, *wanted)
+                result = self._read(topic, queue_id, offset, header.max_msg_nums - count, wanted)
                 parts += result.buffers
                 count += result.count
         return parts, rest
@@ -161,7 +165,7 @@ class Popping:
     def next_offset(self, group: str, topic: str, queue_id: int) -> int:
         """Where a group goes on; at the beginning if it never was there."""
         committed = self._offsets.get(group, topic, queue_id)
-        return self._store.queue_range(topic, queue_id).min_offset if committed is None else committed
+        return self._range(topic, queue_id).min_offset if committed is None else committed
 
     def waiting_messages(self, group: str, topic: str, queue_id: int) -> int:
         return self._store.queue_range(topic, queue_id).max_offset - self.next_offset(group, topic, queue_id)
@@ -208,11 +212,11 @@ class Popping:
             popped.rest += self._store.queue_range(topic, queue_id).max_offset - offset
             return
         wanted = header.max_msg_nums - popped.count
-        result = self._store.read(topic, queue_id, offset, wanted, MAX_READ_BYTES, *wishes)
+        result = self._read(topic, queue_id, offset, wanted, wishes)
         if result.status in _MISPLACED:
             offset = result.next_offset
             self._offsets.commit(group, topic, queue_id, offset)
-            result = self._store.read(topic, queue_id, offset, wanted, MAX_READ_BYTES, *wishes)
+            result = self._read(topic, queue_id, offset, wanted, wishes)
         if result.count:
             try:
                 self._take(header, popped, topic, queue_id, offset, result)
@@ -294,6 +298,12 @@ class Popping:
             message.topic = header.topic
             yield memoryview(encode_stored(message))
 
+    def _read(self, topic: str, queue_id: int, offset: int, max_count: int, wishes: Wanted = _EVERYTHING) -> ReadResult:
+        return read_as_served(self._store, self._compacted, topic, queue_id, offset, max_count, wishes)
+
+    def _range(self, topic: str, queue_id: int) -> QueueRange:
+        return range_as_served(self._store, self._compacted, topic, queue_id)
+
     def _is_over_threshold(self, topic: str, group: str, queue_id: int) -> bool:
         settings = self._configuration.settings
         return settings.enable_pop_message_threshold and (
@@ -315,11 +325,11 @@ class Popping:
 
     def _first_offset(self, header: PopMessage, topic: str, queue_id: int) -> int:
         """Where a new group begins: with the first message, or with the last, unless all of them are recent."""
-        low, high = self._store.queue_range(topic, queue_id)
+        low, high = self._range(topic, queue_id)
         if header.init_mode == START_AT_MIN or topic.startswith(names.RETRY_PREFIX):
             return low
         if self._configuration.settings.init_pop_offset_by_check_msg_in_mem and low <= 0 < high:
-            first = self._store.read(topic, queue_id, 0, 1)
+            first = self._read(topic, queue_id, 0, 1)
             if first.status is ReadStatus.FOUND and not first.far_behind:
                 return 0
         return max(high - 1, 0)

@@ -25,6 +25,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from orbitmq.broker import names, retry_topics, statistics
+from orbitmq.broker.compaction import read_as_served
 from orbitmq.broker.leases.checkpoints import (
     ACK_TAG,
     BATCH_ACK_TAG,
@@ -44,6 +45,7 @@ from orbitmq.protocol.lease_texts import normal_topic, retry_topic_v1, retry_top
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from orbitmq.broker.compaction import CompactedTopics
     from orbitmq.broker.consumer_offsets import ConsumerOffsets
     from orbitmq.broker.groups import Groups
     from orbitmq.broker.leases.checkpoints import Checkpoint, LeaseKey
@@ -140,8 +142,10 @@ class Reviving:
         configuration: BrokerConfiguration,
         stats: Statistics,
         clock: Clock,
+        compacted: CompactedTopics | None = None,
     ) -> None:
         self._store = store
+        self._compacted = compacted
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -282,9 +286,9 @@ class Reviving:
         for index, offset in enumerate(checkpoint.offsets()):
             if acked >> index & 1:
                 continue
-            found = self._store.read(topic, checkpoint.queue_id, offset, 1)
+            found = read_as_served(self._store, self._compacted, topic, checkpoint.queue_id, offset, 1)
             if not found.count or found.queue_offsets[0] != offset:
-                continue  # its file has expired
+                continue  # its file has expired, or a later message has replaced it
             try:
                 message = decode_record(found.buffers[0])
                 if 0 <= config.retry_max_times <= message.reconsume_times:
@@ -304,7 +308,7 @@ class Reviving:
         for index, offset in enumerate(checkpoint.offsets()):
             if checkpoint.bits >> index & 1 or offset in acked:
                 continue
-            found = self._store.read(checkpoint.topic, checkpoint.queue_id, offset, 1)
+            found = read_as_served(self._store, self._compacted, checkpoint.topic, checkpoint.queue_id, offset, 1)
             if found.count and found.queue_offsets[0] == offset:
                 try:
                     yield decode_raw(found.buffers[0])

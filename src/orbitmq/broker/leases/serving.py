@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from orbitmq.broker import names
+from orbitmq.broker.compaction import is_compacted
 from orbitmq.broker.leases.checkpoints import MOST_MESSAGES, check_duration
 from orbitmq.broker.leases.waiting import Waiting, WaitingRequests
 from orbitmq.broker.own_queues import check_position_is_open
@@ -40,10 +41,13 @@ if TYPE_CHECKING:
     from orbitmq.broker.settings import BrokerConfiguration
     from orbitmq.broker.topics import Topics
     from orbitmq.clock import Clock
+    from orbitmq.storage.tables import TopicConfig
     from orbitmq.transport.connection import Connection
 
 LATE_MS: Final = 500  # a pop that arrives so long after its client stopped waiting is not served
 _EVERYTHING: Final = Wanted()
+# Of a compacted topic. Compiled pops read the log, so they must not take it for a pop without wishes.
+_EVERYTHING_KEPT: Final = Wanted(accept=lambda _record: True)
 # What stands between the numbers and lists of an answer that has messages; compiled pops write it themselves.
 FOUND_TEXTS: Final = (
     b'{"code":0,"extFields":{"popTime":"%%d","invisibleTime":"%%d","reviveQid":"%%d","restNum":"%%d","startOffsetInfo":"%%d",'
@@ -245,7 +249,7 @@ class Serving:
                 "leases need the timer, which this broker runs without",
                 hint="start it with timerWheelEnable=true",
             )
-        self._check_access(header.topic, header.consumer_group, header.queue_id)
+        topic = self._check_access(header.topic, header.consumer_group, header.queue_id)
         if not header.order and not names.can_be_leased(header.consumer_group, header.topic):
             raise RequestFailed(
                 ResponseCode.INVALID_PARAMETER,
@@ -253,11 +257,12 @@ class Serving:
                 hint="read it with a group of a shorter name",
             )
         try:
-            return wanted(header.exp, header.exp_type, filters_enabled=True) if header.exp else _EVERYTHING
+            wishes = wanted(header.exp, header.exp_type, filters_enabled=True) if header.exp else _EVERYTHING
         except RequestFailed as error:
             raise RequestFailed(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        return _EVERYTHING_KEPT if wishes == _EVERYTHING and is_compacted(topic) else wishes
 
-    def _check_access(self, topic_name: str, group_name: str, queue_id: int) -> None:
+    def _check_access(self, topic_name: str, group_name: str, queue_id: int) -> TopicConfig:
         settings = self._configuration.settings
         if not settings.broker_permission & PERM_READ:
             raise RequestFailed(ResponseCode.NO_PERMISSION, f"the broker {settings.broker_name} gives no messages out")
@@ -272,6 +277,7 @@ class Serving:
         if not self._groups.require(group_name).consume_enable:
             raise RequestFailed(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
         check_position_is_open(group_name, topic_name)
+        return topic
 
     def _hold(self, requests: WaitingRequests, waiting: Waiting) -> ResponseCode | None:
         """None: it waits."""
