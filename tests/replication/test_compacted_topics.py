@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -73,5 +74,34 @@ async def test_a_former_master_serves_what_its_successor_has(tmp_path: Path, is_
         await knows_the_topic(former)
         asking = wire(former)
         assert await asking.bodies("C") == expected
+        await asking.close()
+        await client.close()
+
+
+async def test_a_new_slave_that_is_given_the_masters_copies_has_what_is_older_than_the_log(tmp_path: Path) -> None:
+    small = {**SMALL, "mappedFileSizeCommitLog": 16 << 10}
+    async with group_of_brokers(tmp_path) as group:
+        master = await group.master(**small)
+        client = wire(master)
+        await make(client)
+        assert (await client.send("C", b"old but valid", KEYS="k")).code == 0
+        await send(client, "value of another key" * 10, 100)
+        log = master.state.store.log
+        while log.files.delete_oldest() is not None:
+            pass
+        master.state.store.queues.delete_below(log.start)
+        assert master.state.compacted is not None
+        await master.state.compacted.compact()
+        await client.close()
+        await group.stop(master)
+        shutil.copytree(tmp_path / "master" / "compaction", tmp_path / "slave-1" / "compaction")
+        master = await group.master(**small)
+        slave = await group.slave(**small)
+        await copied(master, slave)
+        await knows_the_topic(slave)
+        client, asking = wire(master), wire(slave)
+        served, there = await client.bodies("C"), await asking.bodies("C")
+        assert there[0] == b"old but valid"
+        assert set(served) <= set(there)  # with what the log has still, and the slave's own compaction drops
         await asking.close()
         await client.close()
