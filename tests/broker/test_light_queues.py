@@ -124,6 +124,15 @@ async def test_a_half_message_is_in_no_light_queue_before_its_commit_and_once_af
         assert await client.bodies("%LMQ%a") == found
 
 
+@pytest.mark.parametrize("queues", ["T", "%LMQ%a,%LMQ%a", "%LMQ%a,%LMQ%b,%LMQ%c,%LMQ%d"])
+async def test_a_half_message_for_light_queues_that_cannot_be_is_refused_before_its_commit(
+    client: Wire, broker: Broker, queues: str
+) -> None:
+    half: dict[str, Any] = {"TRAN_MSG": "true", "PGROUP": "P", "INNER_MULTI_DISPATCH": queues}
+    assert (await client.send("T", b"half", **half)).code != 0
+    assert len(broker.state.half_messages) == 0
+
+
 async def test_a_dead_letter_is_in_its_light_queue_only_once(broker: Broker, client: Wire) -> None:
     sent = await client.send("T", b"m", INNER_MULTI_DISPATCH="%LMQ%a")
     _, offset = parse_offset_message_id(sent.fields["msgId"])

@@ -371,6 +371,7 @@ class Sending:
                 self.parked(
                     topic, queue_id, properties, parsed
                 )  # a delay that cannot be is refused now, not at the commit
+            self.store.log.with_light_queues(topic, properties.encode("utf-8", "replace"))  # nor light queues
             return as_half_message(topic, queue_id, properties, parsed)
         return self.parked(topic, queue_id, properties, parsed) or Place(topic, queue_id, properties)
 

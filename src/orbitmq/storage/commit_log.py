@@ -429,11 +429,15 @@ class CommitLog:
         self.next_queue_offsets = offsets
         self._light_queues = sum(1 for topic, _ in offsets if topic.startswith(LIGHT_QUEUE_PREFIX))
 
-    def _complete(self, topic: str, properties: bytes) -> tuple[list[str], bytes]:
-        """The light queues a message goes to as well, and its properties with what the settings add."""
-        light_queues: list[str] = []
+    def with_light_queues(self, topic: str, properties: bytes) -> tuple[list[str], bytes]:
+        """The light queues a message goes to as well, and its properties with its numbers there. MessageError: it cannot."""
         if self._config.light_queues and _MULTI_DISPATCH_NAME in properties and may_multi_dispatch(topic):
-            light_queues, properties = self._number_light_queues(properties)
+            return self._number_light_queues(properties)
+        return [], properties
+
+    def _complete(self, topic: str, properties: bytes) -> tuple[list[str], bytes]:
+        """The same, with what else the settings add."""
+        light_queues, properties = self.with_light_queues(topic, properties)
         return light_queues, with_crc_room(properties) if self._config.record_crc else properties
 
     def _complete_member(self, properties: bytes) -> bytes:
