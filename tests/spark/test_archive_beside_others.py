@@ -19,7 +19,7 @@ from orbitmq.clock import ManualClock, SystemClock
 from orbitmq.errors import ConfigError, StorageError
 from orbitmq.message.sysflags import COMPRESSED
 from orbitmq.spark import archive as archiving
-from orbitmq.spark import compaction, replay, store_export
+from orbitmq.spark import compaction, replay, store_export, whole_files
 from orbitmq.spark.archive import Archive
 from orbitmq.spark.compaction import compact
 from orbitmq.spark.lake import Lake, Manifest
@@ -136,6 +136,101 @@ def test_a_compaction_goes_on_beside_an_archive(
     assert in_the_files_that_count(tmp_path) == in_the_directory(tmp_path) == once("1", "2", "3")
     kinds = [Lake(str(tmp_path)).read(f"_manifests/{number:08d}.json", Manifest).kind for number in range(4)]
     assert kinds == ["archive", "archive", "archive", "compaction"]
+
+
+def three_batches(server: Server, lake: Path, topic: str, kind: str = "parquet") -> Archive:
+    running = an_archive(server, lake, topic, kind)
+    for text in ("1", "2", "3"):
+        send(server, topic, [text])
+        assert running.step()
+    return running
+
+
+def when_files_are_there(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Any]) -> None:
+    """Once, when a driver has found the files of its workers and has not yet made them count."""
+    look = Lake.check_written
+
+    def looked(self: Lake, files: Any) -> None:
+        look(self, files)
+        monkeypatch.setattr(Lake, "check_written", look)
+        happens()
+
+    monkeypatch.setattr(Lake, "check_written", looked)
+
+
+def test_a_compaction_takes_no_file_of_another_that_writes(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three_batches(server, tmp_path, "TwoWriting")
+    run = compaction.run_tasks
+
+    def then_another(_spark: Any, _name: str, tasks: Any, work: Any, _progress: Any) -> Any:
+        done = [work(task) for task in tasks]
+        monkeypatch.setattr(compaction, "run_tasks", run)
+        shrink(tmp_path)
+        return done
+
+    monkeypatch.setattr(compaction, "run_tasks", then_another)
+    with pytest.raises(StorageError, match="somebody else"):
+        shrink(tmp_path)
+    assert in_the_files_that_count(tmp_path) == in_the_directory(tmp_path) == once("1", "2", "3")
+
+
+def test_a_compaction_takes_no_file_of_another_that_is_about_to_count(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three_batches(server, tmp_path, "TwoCounting")
+    lake = Lake(str(tmp_path))
+    when_files_are_there(monkeypatch, lambda: lake.remove(lake.leftovers(lake.state())))  # how the other begins
+    shrink(tmp_path)
+    assert in_the_files_that_count(tmp_path) == in_the_directory(tmp_path) == once("1", "2", "3")
+
+
+@pytest.mark.parametrize(("kind", "package"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])
+def test_an_archive_that_is_started_again_takes_no_file_of_a_compaction(
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: list[Callable[[], None]],
+    kind: str,
+    package: str,
+) -> None:
+    pytest.importorskip(package)
+    topic = f"Resumed-{kind}"
+    running = three_batches(server, tmp_path, topic, kind)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    workers.append(die)
+    send(server, topic, ["4"])
+    with pytest.raises(KeyboardInterrupt):
+        running.step()
+    when_files_are_there(monkeypatch, lambda: an_archive(server, tmp_path, topic, kind))
+    shrink(tmp_path)
+    assert in_the_files_that_count(tmp_path) == once("1", "2", "3")
+    an_archive(server, tmp_path, topic, kind).run_once()
+    assert in_the_files_that_count(tmp_path) == once("1", "2", "3", "4")
+    assert Counter(table_rows(kind, tmp_path)["body"].to_pylist()) == once("1", "2", "3", "4")
+
+
+def test_a_compaction_takes_no_plan_that_is_being_written(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = three_batches(server, tmp_path, "Planning")
+    sync = whole_files._sync
+
+    def synced(path: str) -> None:
+        sync(path)
+        if ".plan.json." in path:  # its bytes are on the device, its name is not there yet
+            monkeypatch.setattr(whole_files, "_sync", sync)
+            shrink(tmp_path)
+
+    monkeypatch.setattr(whole_files, "_sync", synced)
+    send(server, "Planning", ["4"])
+    assert running.step()
+    assert whole_files._sync is sync
+    assert in_the_files_that_count(tmp_path) == once("1", "2", "3", "4")
 
 
 def test_a_batch_that_died_and_whose_number_a_compaction_took_is_run_again_as_it_was(

@@ -225,7 +225,7 @@ def test_however_many_hours_there_are_few_files_are_open_and_little_waits(
             assert sum(not new.stream.closed for new in begun) <= 5
             assert writer._waiting_bytes <= 2000
         files = writer.close()
-        assert [path for path in lake._names().values() if path.endswith(".tmp")] == []
+        assert list(tmp_path.rglob("*.tmp")) == []
         found = {file.path: parquet.ParquetFile(tmp_path / where / file.path).read() for file in files}
         assert all(table.schema.equals(COLUMNS) for table in found.values())
         assert {file.path: file.rows for file in files} == {path: table.num_rows for path, table in found.items()}

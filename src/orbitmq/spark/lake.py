@@ -9,7 +9,8 @@
 A batch that was interrupted is run again by its plan, makes files of the same names with the same rows, and only then counts:
 every message is in the lake once, whenever whoever died. Manifests, like files, appear under their name when they are whole
 (whole_files.py); until then no two have the same name, and whoever runs a batch again removes them first: a worker that was given up
-and is not dead cannot finish its file any more.
+and is not dead cannot finish its file any more. What else has no name yet, and what a compaction made, may be somebody's work at any time:
+nobody takes it for a leftover before it is a day old.
 A compaction has no plan and may take the number of a batch under way: that batch keeps its plan and the names of its files, and its
 manifest has the next number that is free.
 Whoever reads by manifests (`live_files`) sees whole batches only; whoever reads the directory may see one under way.
@@ -28,6 +29,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import fs
 
+from orbitmq.clock import SystemClock
 from orbitmq.errors import ConfigError, StorageError
 from orbitmq.spark.queue_offsets import OffsetsJson
 from orbitmq.spark.whole_files import NewFile, file_names, make_folder, sync_folders, sync_new_files
@@ -47,6 +49,7 @@ _COMPACTED: Final = "compacted-"
 _OUR_FILE: Final = re.compile(r"(compacted-)?\d{8}-\d{5}(-[0-9a-f]{32})?\.parquet|\d{20}-\d{20}\.parquet")
 _TRY: Final = re.compile(r"(?:compacted-)?(\d{8})-\d{5}-[0-9a-f]{32}\.parquet")  # of a compaction, and in a table
 _UNFINISHED: Final = re.compile(r"\.(.+?)(\.[0-9a-f]{32})?\.tmp")
+_DAY_NS: Final = 24 * 3600 * 10**9
 _WHOLE_EVERY: Final = 50  # so often a manifest repeats all before it, so that few are read
 
 
@@ -196,7 +199,9 @@ class Lake:
 
         A table's older versions may name files that no longer count: they are left to what its format has for that.
         """
-        names = self._names()  # before the look for a plan: files of a batch that begins meanwhile are not among them
+        names = (
+            self._removable()
+        )  # before the look for a plan: files of a batch that begins meanwhile are not among them
         if self.under_way(state) is not None or not self.is_newest(state):
             return []
         if state.format != "parquet":
@@ -209,7 +214,7 @@ class Lake:
 
         To be asked once a batch that is listed has been finished: then it is not under way.
         """
-        names = self._names()
+        names = self._removable()
         if not self.is_newest(state):  # a compaction has ended since, or has listed its files
             state = self.state()
         listed = self.prepared(state)
@@ -329,13 +334,18 @@ class Lake:
     def _manifest_path(self, number: int) -> str:
         return f"{MANIFESTS}/{number:08d}.json"
 
-    def _names(self) -> dict[str, str]:
-        """Every file of the lake: path -> name."""
+    def _removable(self) -> dict[str, str]:
+        """Every file of the lake that nobody can be at work on, or whose batch says whether somebody is: path -> name."""
+        old_ns = SystemClock().now_ms() * 10**6 - _DAY_NS
         found = self.files.get_file_info(fs.FileSelector(self.root, allow_not_found=True))
         folders = [info.path for info in found if not info.is_file and _OUR_FOLDER.fullmatch(info.base_name)]
         for folder in folders:
             found += self.files.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
-        names = {info.path.removeprefix(self.root).lstrip("/"): info.base_name for info in found if info.is_file}
+        names = {
+            info.path.removeprefix(self.root).lstrip("/"): info.base_name
+            for info in found
+            if info.is_file and (_is_of_batch(info.base_name) or (info.mtime_ns is not None and info.mtime_ns < old_ns))
+        }
         return {path: name for path, name in names.items() if _OUR_FOLDER.fullmatch(path.rpartition("/")[0])}
 
     def _numbers(self) -> list[int]:
@@ -350,11 +360,18 @@ def _abandoned(names: Mapping[str, str], state: LakeState, under_way: int | None
         tried = _TRY.fullmatch(name)
         numbers: tuple[int | None, ...] = (state.next_number, under_way)
         if name.startswith(_COMPACTED):
-            # One that took the number of the batch under way counts; of plain files, the next compaction removes what does not.
+            # One that took the number of the batch under way counts; of plain files, a compaction removes what does not.
             numbers = () if state.format == "parquet" else (state.next_number,)
         if _is_unfinished(name) or (tried and int(tried[1]) in numbers):
             paths.append(path)
     return paths
+
+
+def _is_of_batch(name: str) -> bool:
+    """Whether a task of an archive or an export writes it, or wrote it: its batch has a plan before it has files."""
+    found = _UNFINISHED.fullmatch(name)
+    whole = found[1] if found else name
+    return _OUR_FILE.fullmatch(whole) is not None and not whole.startswith(_COMPACTED)
 
 
 def _is_unfinished(name: str) -> bool:

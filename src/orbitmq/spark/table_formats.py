@@ -197,6 +197,7 @@ def publish_beside_others(
     """The same where somebody else, a compaction beside an archive, may have taken its number: then by the next that is free, as
     long as the batch `is_due` with what the other did."""
     while True:
+        lake.check_written(manifest.added)  # with nothing in between: who takes them for leftovers does so before
         try:
             return publish_batch(lake, table, manifest, state)
         except StorageError:
