@@ -138,6 +138,28 @@ def test_a_compaction_goes_on_beside_an_archive(
     assert kinds == ["archive", "archive", "archive", "compaction"]
 
 
+def test_what_a_topic_that_is_made_anew_gets_while_a_batch_is_under_way_is_read(
+    server: Server, tmp_path: Path, workers: list[Callable[[], None]]
+) -> None:
+    send(server, "Steady", ["a1"])
+    send(server, "Remade", ["old 1", "old 2", "old 3"], order_key="k")
+    running = an_archive(server, tmp_path, "Steady,Remade", failOnDataLoss="false")
+    running.run_once()
+
+    def made_anew() -> None:
+        removal = ["topic", "rm", "Remade", "--yes", "--namesrv", server.address]
+        CliRunner().invoke(cli, removal, catch_exceptions=False)
+        send(server, "Remade", ["new 1"], order_key="k")
+
+    workers.append(made_anew)
+    send(server, "Steady", ["a2"])
+    running.run_once()
+    running.run_once()
+    send(server, "Remade", ["new 2"], order_key="k")
+    running.run_once()
+    assert in_the_files_that_count(tmp_path) == once("a1", "a2", "old 1", "old 2", "old 3", "new 1", "new 2")
+
+
 def three_batches(server: Server, lake: Path, topic: str, kind: str = "parquet") -> Archive:
     running = an_archive(server, lake, topic, kind)
     for text in ("1", "2", "3"):

@@ -63,6 +63,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[list[PlannedRange]]
     offsets: OffsetsJson
     layout: str = ""  # empty: not known
+    asked_at_ms: int | None = None  # when the queues were asked where they end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,7 @@ class Archive:
         self.state: LakeState
         self._table, self.state = begun_table(self._lake, table_format, self._wanted.arrow, layout)
         self.summary = ArchiveSummary()
+        self._asked_at_ms: int | None = None
         self._unread: set[QueueRef] = set()
         self._has_told_group = False
         self._source = archived_source(options)
@@ -175,6 +177,7 @@ class Archive:
 
     async def _bounds(self, cluster: Cluster) -> tuple[Offsets, Offsets]:
         options = self._options
+        self._asked_at_ms = self._clock.now_ms()  # what is stored from now on, this batch may not have
         found = await find_queues(cluster, options, may_be_none=True)
         held = await extents(cluster, found.queues)
         done = from_json(self.state.offsets)
@@ -214,6 +217,7 @@ class Archive:
             tasks=[[_planned_range(one) for one in task.ranges] for task in tasks],
             offsets=to_json({**done, **(end or {})}),
             layout=self._layout,
+            asked_at_ms=self._asked_at_ms,
         )
         return self._lake.intend(self.state, batch)
 
@@ -266,6 +270,7 @@ class Archive:
             kind="archive",
             source=batch.source,
             written_at_ms=self._clock.now_ms(),
+            asked_at_ms=batch.asked_at_ms,
             offsets=batch.offsets,
             added=files,
             format=self._format,

@@ -74,7 +74,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: str = "parquet"  # or delta, iceberg: the lake is such a table, too
     is_whole: bool = False  # `added` is everything: the manifests before this one need not be read
     last_batch: int | None = None  # said by a whole one: the newest number that is no compaction's
-    batch_at_ms: int | None = None  # and when that was written
+    batch_at_ms: int | None = None  # and since when that batch has read nothing
+    asked_at_ms: int | None = None  # an archive: when it began to ask the queues where they end; older ones do not say
 
 
 class LakeState(msgspec.Struct, kw_only=True):
@@ -87,7 +88,7 @@ class LakeState(msgspec.Struct, kw_only=True):
     files: dict[str, DataFile] = {}
     format: str = ""  # of a lake that has no batch yet
     last_batch: int = -1  # compactions may have taken numbers since
-    batch_at_ms: int = 0  # when that was written
+    batch_at_ms: int = 0  # when its queues were asked where they end; of an older version, when it was written
 
     @property
     def rows(self) -> int:
@@ -389,7 +390,7 @@ def _after(state: LakeState, manifest: Manifest) -> LakeState:
     for path in manifest.removed:
         files.pop(path, None)
     files.update({file.path: file for file in manifest.added})
-    last_batch, batch_at_ms = manifest.number, manifest.written_at_ms
+    last_batch, batch_at_ms = manifest.number, manifest.asked_at_ms or manifest.written_at_ms
     if manifest.kind == "compaction":  # an old one that is whole does not say what was before it
         known = manifest if manifest.is_whole else state
         last_batch = last_batch if known.last_batch is None else known.last_batch
