@@ -67,6 +67,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     source: str  # what the messages came from; a lake holds one source only
     written_at_ms: int
     log_end: int | None = None  # where the next export begins
+    log_mark: int | None = None  # of the bytes before that, by which the log is known again; older ones have none
     offsets: OffsetsJson = {}  # where the next batch of an archive begins, of every queue
     added: list[DataFile] = []
     removed: list[str] = []
@@ -84,6 +85,7 @@ class LakeState(msgspec.Struct, kw_only=True):
     next_number: int = 0
     source: str = ""
     log_end: int | None = None
+    log_mark: int | None = None
     offsets: OffsetsJson = {}
     files: dict[str, DataFile] = {}
     format: str = ""  # of a lake that has no batch yet
@@ -149,6 +151,7 @@ class Lake:
                 added=list(after.files.values()),
                 offsets=after.offsets,
                 log_end=after.log_end,
+                log_mark=after.log_mark,
                 last_batch=after.last_batch,
                 batch_at_ms=after.batch_at_ms,
             )
@@ -399,6 +402,7 @@ def _after(state: LakeState, manifest: Manifest) -> LakeState:
         next_number=manifest.number + 1,
         source=manifest.source,
         log_end=state.log_end if manifest.log_end is None else manifest.log_end,
+        log_mark=state.log_mark if manifest.log_end is None else manifest.log_mark,
         offsets=manifest.offsets or state.offsets,
         files=files,
         format=manifest.format,

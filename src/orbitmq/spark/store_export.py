@@ -16,7 +16,7 @@ from orbitmq.spark.jobs import run_tasks
 from orbitmq.spark.lake import DataFile, Lake, Manifest
 from orbitmq.spark.lake_writer import LakeWriter, Layout, try_name
 from orbitmq.spark.schema import projection
-from orbitmq.spark.store_scan import LogRange, check_gaps, plan, read_range
+from orbitmq.spark.store_scan import LogRange, check_gaps, log_mark, plan, read_range
 from orbitmq.spark.table_formats import begun_table, check_layout, publish_beside_others
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     ranges: list[tuple[int, int, int]]
     layout: str = ""  # empty: not known
+    log_mark: int | None = None  # of the log before the end of the last range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +101,14 @@ def export_store(
     begin = state.log_end
     # A batch under way is of what is before its end.
     end = begun.plan.ranges[-1][2] if begun else None
-    ranges, gaps = plan(scan, start=begin if end is None else end)
+    known_to, mark = (end, begun.plan.log_mark) if begun else (begin, state.log_mark)
+    ranges, gaps = plan(scan, start=known_to, mark=mark)
     if begun is not None:
         ranges = [LogRange(*one) for one in begun.plan.ranges]
     elif ranges:
-        planned = [(one.start, one.end, one.log_end) for one in ranges]
-        begun = lake.intend(state, ExportPlan(source=source, ranges=planned, layout=layout))
+        mark = log_mark(scan, ranges[-1].log_end)
+        planned = ExportPlan(source=source, ranges=[(*one,) for one in ranges], layout=layout, log_mark=mark)
+        begun = lake.intend(state, planned)
     number = begun.number if begun else state.next_number
     gaps = [gap for gap in gaps if _is_between(gap, begin, end)]
     check_gaps(scan, gaps)
@@ -135,6 +138,7 @@ def export_store(
             source=source,
             written_at_ms=clock.now_ms(),
             log_end=log_end,
+            log_mark=mark,
             added=files,
             damage=damage,
             format=table_format,

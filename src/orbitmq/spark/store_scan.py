@@ -8,6 +8,7 @@ decodes the rest in the order of the log. A record that is not what its entry sa
 from __future__ import annotations
 
 import os
+import zlib
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -43,6 +44,9 @@ _NOWHERE_SIZE: Final = 0x7FFFFFFF  # of an entry without a message
 _DELAYED_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # its entries hold delivery times where others hold tag hashes
 # A file is left out by time only if it is this far off: the clock of a broker may have been put back.
 _CLOCK_SLACK_MS: Final = 600_000
+_MARK_BYTES: Final = (
+    4096  # of a log: several records with their times, or the end of one, with the id that its producer gave it
+)
 
 
 class LogRange(NamedTuple):
@@ -85,13 +89,13 @@ class _Entries(NamedTuple):
         return _Entries(*(values[rows] for values in self))
 
 
-def plan(scan: StoreScan, *, start: int | None = None) -> tuple[list[LogRange], list[Damage]]:
+def plan(scan: StoreScan, *, start: int | None = None, mark: int | None = None) -> tuple[list[LogRange], list[Damage]]:
     """The ranges to read, and the gaps between the log's files. `start`: where somebody who read the log before ended, at the end of a
-    record; an error where this is no longer that log."""
+    record, and `mark`, the `log_mark` of it then; an error where this is no longer that log."""
     with StoreReader(scan.directory, commit_log_directory=scan.commit_log_directory) as reader:
         log_start, log_end = reader.log_range
         if start is not None:
-            _check_same_log(scan, reader, start)
+            _check_same_log(scan, reader, start, mark)
         _check_topics(scan, reader)
         begin = log_start if start is None else max(start, log_start)
         gaps = [Damage(None, None, None, a, b - a, "no file of the log holds this") for a, b in reader.log.gaps()]
@@ -106,6 +110,12 @@ def plan(scan: StoreScan, *, start: int | None = None) -> tuple[list[LogRange], 
             spans = list(_spans(scan, reader))
             ranges = [one for one in ranges if any(low < one.end and high >= one.start for low, high in spans)]
         return ranges, gaps
+
+
+def log_mark(scan: StoreScan, end: int) -> int | None:
+    """By which a log that was read up to `end`, the end of a record, is known again; None where its file is gone."""
+    with StoreReader(scan.directory, commit_log_directory=scan.commit_log_directory) as reader:
+        return _mark(reader, end)
 
 
 def read_range(scan: StoreScan, log_range: LogRange, projection: Projection) -> Iterator[Piece]:
@@ -160,11 +170,13 @@ def _removed(scan: StoreScan, start: int, end: int, reason: str) -> Damage:
     return lost
 
 
-def _check_same_log(scan: StoreScan, reader: StoreReader, known_to: int) -> None:
+def _check_same_log(scan: StoreScan, reader: StoreReader, known_to: int, mark: int | None) -> None:
     """A log that was made anew, or lost its end with its machine, has other messages at the same offsets: going on would leave them out."""
     log_end = reader.log_range[1]
     if log_end < known_to:
         what = f"the log of {scan.directory} ends at {log_end}"
+    elif mark is not None and _mark(reader, known_to) not in (None, mark):
+        what = f"the log of {scan.directory} holds other messages before {known_to}"
     elif log_end > known_to and not scan.skips_corrupt and not _may_begin_at(reader, known_to):
         what = f"no record of the log of {scan.directory} begins at {known_to}"
     else:
@@ -173,6 +185,14 @@ def _check_same_log(scan: StoreScan, reader: StoreReader, known_to: int) -> None
         f"{what}, but it was read up to {known_to} before: it was made anew, or lost its end in a crash",
         hint="read all of it into another directory",
     )
+
+
+def _mark(reader: StoreReader, end: int) -> int | None:
+    segment = reader.log.segment_of(end - 1) if end else None
+    if segment is None:
+        return None
+    stop = end - segment.start
+    return zlib.crc32(segment.memory[max(0, stop - _MARK_BYTES) : stop])
 
 
 def _may_begin_at(reader: StoreReader, offset: int) -> bool:
