@@ -15,8 +15,10 @@ from orbitmq.clock import ManualClock
 from orbitmq.errors import ConfigError, StorageError
 from orbitmq.spark import compaction, lake_writer
 from orbitmq.spark.compaction import CompactionSummary, compact
-from orbitmq.spark.lake import DataFile, Lake, LakeState, Manifest
+from orbitmq.spark.lake import DataFile, Lake, LakeState, Manifest, is_uri
 from orbitmq.spark.lake_writer import LakeWriter
+from orbitmq.spark.pipeline import RunningPipeline
+from orbitmq.spark.pipeline_file import Pipeline
 from orbitmq.spark.table_formats import begun_table, publish_batch
 from orbitmq.spark.table_sink import BatchTableWriter, WrittenFiles, sink_table
 from tests.spark.power_cut import Synced
@@ -63,6 +65,19 @@ def test_a_lake_below_another_is_no_leftover_of_it(tmp_path: Path) -> None:
     assert outer.abandoned(state) == []
     writing.keep()
     inner.check_written(list(inner.state().files.values()))
+
+
+@pytest.mark.parametrize("address", ["s3:/bucket/orders", "nowhere:/orders"])
+def test_an_address_of_another_file_system_makes_no_folder_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="is no place for files"):
+        Lake(address).make()
+    assert list(tmp_path.iterdir()) == []
+    assert [is_uri(given) for given in (address, "hdfs:/orders", "C:/orders", "a:b/c")] == [True, True, False, False]
+    pipeline = Pipeline(name="orders", checkpoint=address, sources=[], sinks=[])
+    assert RunningPipeline(NO_SESSION, pipeline, tmp_path)._path(address) == address
 
 
 def test_no_lake_is_begun_inside_of_another(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ T = TypeVar("T")
 
 MANIFESTS: Final = "_manifests"
 _MANIFEST_NAME: Final = re.compile(r"(\d{8})\.json")
-_URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://|file:", re.IGNORECASE)
+# Hadoop takes one slash for its default host. A single letter would be a drive.
+_URI: Final = re.compile(r"[a-z][a-z0-9+.-]+:/|file:", re.IGNORECASE)
 # Where a lake has files. What else is below its directory, such as another lake, is none of its business.
 _OUR_FOLDER: Final = re.compile(r"(topic=[^/]+(/date=[^/]+(/hour=[^/]+)?)?)?|_manifests|metadata")
 # The names that archives, compactions and exports give.
@@ -110,7 +111,7 @@ class Lake:
 
     def __init__(self, address: str) -> None:
         self.files: Any = fs.LocalFileSystem()
-        if not _URI.match(address):
+        if not is_uri(address):
             self.root = self.address = str(Path(address).absolute())
             return
         try:
@@ -118,7 +119,8 @@ class Lake:
         except (pa.ArrowInvalid, OSError) as error:
             hint = "Arrow, which writes the files, calls it s3://" if address.startswith(("s3a:", "s3n:")) else ""
             raise ConfigError(f"{address!r} is no place for files: {error}", hint=hint) from error
-        self.address = address if "://" in address else f"file://{self.root}"
+        is_path = isinstance(self.files, fs.LocalFileSystem) and "://" not in address
+        self.address = f"file://{self.root}" if is_path else address
 
     def state(self) -> LakeState:
         numbers = self._numbers()
@@ -356,6 +358,11 @@ class Lake:
         where = fs.FileSelector(f"{self.root}/{MANIFESTS}", allow_not_found=True)
         names = [info.base_name for info in self.files.get_file_info(where)]
         return sorted(int(found[1]) for name in names if (found := _MANIFEST_NAME.fullmatch(name)))
+
+
+def is_uri(address: str) -> bool:
+    """Whether it says on which file system it is; else it is a path here."""
+    return _URI.match(address) is not None
 
 
 def _abandoned(names: Mapping[str, str], state: LakeState, under_way: int | None) -> list[str]:

@@ -20,6 +20,7 @@ from orbitmq.errors import ConfigError
 from orbitmq.spark.body_decoding import bodies_of, decoded
 from orbitmq.spark.drop_notes import rows_left_out
 from orbitmq.spark.hadoop_folder import HadoopFolder
+from orbitmq.spark.lake import is_uri
 from orbitmq.spark.neighbours import modules_beside, run_file
 from orbitmq.spark.pipeline_checkpoints import checkpoint_folders, labels, target_of
 from orbitmq.spark.pipeline_code import SESSION
@@ -286,7 +287,7 @@ class RunningPipeline:
         return named if has_some else {**self._credentials, **named}
 
     def _path(self, path: str) -> str:
-        return path if "://" in path or Path(path).is_absolute() else str(self._folder / path)
+        return path if is_uri(path) or Path(path).is_absolute() else str(self._folder / path)
 
 
 def _finished(summary: PipelineSummary, running: list[RunningSink]) -> PipelineSummary:
