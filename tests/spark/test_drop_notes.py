@@ -81,3 +81,18 @@ def test_a_job_says_what_it_left_out_where_it_is_told_to_and_goes_on_where_it_ca
     assert "how many rows were left out cannot be noted in elsewhere://folder" in caplog.text
     with pytest.raises(ConfigError, match="no place for files"):
         job(droppedRowsPath="elsewhere://folder")
+
+
+@pytest.mark.parametrize("job", ["daily/2026-11-18", ".hidden", "_hidden", "100%", "plain job"])
+def test_a_job_of_any_name_is_counted_and_its_rows_are_kept(server: Server, tmp_path: Path, job: str) -> None:
+    given = {"nameServer": server.address, "topic": "Named", "jobId": job}
+    counting = BatchWriter(
+        sink_options({**given, "badRows": "drop", "droppedRowsPath": str(tmp_path)}), {"body": "body"}
+    )
+    counting.commit([counting.write_rows(iter([rows(b"x", None)]), TaskName(counting.job_id, "0", 0))])
+    assert [(one.run, one.rows) for one in dropped_rows(str(tmp_path))] == [(job, 1)]
+    keeping = BatchWriter(sink_options({**given, "deadLetterPath": str(tmp_path / "bad")}), {"body": "body"})
+    keeping.write_rows(iter([rows(b"x", None)]), TaskName(keeping.job_id, "0", 0))
+    (file,) = (tmp_path / "bad").iterdir()
+    assert file.suffix == ".parquet"
+    assert not file.name.startswith((".", "_"))

@@ -14,11 +14,13 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 import msgspec
 
 from orbitmq.errors import OrbitError
 from orbitmq.spark.lake import Lake
+from orbitmq.spark.whole_files import as_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +60,7 @@ def dropped_rows(place: str) -> list[DroppedRows]:
         if name.endswith(_SUFFIX) and not name.startswith("."):
             note = lake.read(f"{_FOLDER}/{name}", _Note)
             reasons = _few(Counter(note.before) + Counter(note.of_batch))
-            found.append(DroppedRows(name.removesuffix(_SUFFIX), note.batch, reasons))
+            found.append(DroppedRows(unquote(name.removesuffix(_SUFFIX)), note.batch, reasons))
     return found
 
 
@@ -75,7 +77,7 @@ def note_dropped_rows(place: str, run: str, batch: int, reasons: Mapping[str, in
     """The rows that could be sent are sent: a note that cannot be kept is no reason to send them again."""
     try:
         lake = Lake(place)
-        path = f"{_FOLDER}/{run}{_SUFFIX}"
+        path = f"{_FOLDER}/{as_file_name(run)}{_SUFFIX}"
         before: Counter[str] = Counter()
         if lake.has(path):
             known = lake.read(path, _Note)

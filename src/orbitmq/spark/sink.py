@@ -26,6 +26,7 @@ from orbitmq.spark.drop_notes import note_dropped_rows
 from orbitmq.spark.failures import plain_errors
 from orbitmq.spark.sink_rows import RefusedRows, encode_rows
 from orbitmq.spark.sink_sending import SinkSender
+from orbitmq.spark.whole_files import as_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,7 +61,7 @@ class TaskName:
 
     @property
     def file_name(self) -> str:
-        return f"{self.run}-{self.batch}-{self.partition:05d}"
+        return f"{as_file_name(self.run)}-{self.batch}-{self.partition:05d}"
 
     def dedup_ids(self, first: int, count: int) -> pa.Array:
         numbers = pa.array(np.arange(first, first + count)).cast(pa.string())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 # Said of folders by file systems that cannot sync one, and of those that we may write into and not read.
 _NO_SYNC: Final = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
+
+_NOT_IN_NAMES: Final = re.compile(r"^[._]|[/%]")  # readers pass over names that begin with a dot or a low line
 
 
 class NewFile:
@@ -92,6 +95,11 @@ class NewFile:
             self._files.move(self.temporary, self._path)
             return
         self._files.delete_file(self.temporary)
+
+
+def as_file_name(text: str) -> str:
+    """The same for what cannot be part of a path, or would be hidden: `urllib.parse.unquote` undoes it."""
+    return _NOT_IN_NAMES.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def sync_folders(files: fs.FileSystem, root: str, paths: Iterable[str]) -> None:
