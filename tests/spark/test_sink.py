@@ -324,6 +324,33 @@ def test_bad_rows_can_be_kept_and_a_second_attempt_keeps_them_once(server: Serve
     assert dict(kept[5]["properties"]) == {"a": ""}
 
 
+def test_bad_rows_are_written_as_they_come_and_leave_nothing_when_their_task_fails(
+    server: Server, tmp_path: Path
+) -> None:
+    held = pa.total_allocated_bytes()
+    most = 0
+
+    def too_large(count: int) -> Iterator[pa.RecordBatch]:
+        nonlocal most
+        for _ in range(count):
+            yield pa.RecordBatch.from_pydict({"body": pa.array([bytes(5 << 20)], pa.binary())})
+            most = max(most, pa.total_allocated_bytes() - held)
+
+    def then_fails() -> Iterator[pa.RecordBatch]:
+        yield from too_large(4)
+        raise MessageError("the rows end here")
+
+    writer = RowWriter(
+        sink_options({"nameServer": server.address, "topic": "Good", "deadLetterPath": str(tmp_path)}), {"body": "body"}
+    )
+    with pytest.raises(MessageError, match="the rows end here"):
+        writer.write_rows(then_fails(), TASK)
+    assert list(tmp_path.iterdir()) == []
+    written = writer.write_rows(too_large(30), TASK)
+    assert sum(written.refused.values()) == pq.read_metadata(str(written.dead_letters)).num_rows == 30
+    assert most < 60 << 20, f"{most >> 20} MB of 150 are held"
+
+
 def test_a_topic_that_nobody_makes_is_an_error_that_says_so() -> None:
     told = r"topic 'Nowhere' does not exist.*create"
     with Server(settings={"autoCreateTopicEnable": "false"}) as strict, pytest.raises(RequestFailed, match=told):

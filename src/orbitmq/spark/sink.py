@@ -97,11 +97,12 @@ class RowWriter:
                 written.sent += len(rows.members)
                 row += count
             sender.finish()
+            written.dead_letters = letters.save()
         except BaseException:
             sender.cancel()
+            letters.abandon()
             raise
         written.refused = dict(refusals)
-        written.dead_letters = letters.save()
         return written
 
     def _refuse(self, task: TaskName, first_row: int, refused: RefusedRows) -> None:
