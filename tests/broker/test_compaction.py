@@ -206,6 +206,19 @@ async def test_what_a_power_cut_took_from_the_log_goes_from_the_copy_and_others_
         assert await client.bodies("C") == [b"0", b"1", b"100", b"101", b"102"]
 
 
+async def test_a_copy_whose_last_file_a_power_cut_left_empty_is_read(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path / "store")
+    async with running(tmp_path / "store", disk=disk, **SMALL, **UNFLUSHED) as broker, wire(broker) as client:
+        await create(client)
+        await write(client, 0, 10)
+        broker.state.store.flush()
+        await write(client, 10, 1)
+        compacted(broker).queues["C", 0]._pairs[0].sync()  # as the system may write back what it likes
+        image = disk.power_cut_image(tmp_path / "image")
+    async with running(image, **SMALL) as broker, wire(broker) as client:
+        assert await client.bodies("C") == [b"%d" % number for number in range(10)]
+
+
 async def test_no_value_is_dropped_for_one_that_a_power_cut_could_take(tmp_path: Path) -> None:
     disk = FaultyDisk(tmp_path / "store")
     async with running(tmp_path / "store", disk=disk, **SMALL, **UNFLUSHED) as broker, wire(broker) as client:

@@ -300,7 +300,10 @@ class CompactedQueue:
                 return
 
     def _keep(self, pairs: int, entries: int) -> None:
-        """So many pairs, and of the last so many entries."""
+        """So many pairs, and of the last so many entries; none without any, which could not be searched."""
+        if pairs and not entries:
+            pairs -= 1
+            entries = self._pairs[pairs - 1].count if pairs else 0
         for pair in reversed(self._pairs[pairs:]):
             pair.close()
             self._disk.remove(pair.entries.path)  # first: `_load` takes records without entries for nothing
