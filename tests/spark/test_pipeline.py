@@ -353,6 +353,7 @@ def test_what_is_wrong_with_the_code_is_said(tmp_path: Path, text: str, message:
     [
         (("name", "nmae"), "nmae"),
         (('format = "parquet"', 'format = "orc"'), "there are rocketmq"),
+        (('format = "parquet"', 'format = "rocketmq-store", options = { pushfilters = true }'), "asked several times"),
         (('table = "b"', 'table = "z"'), "there are a, b"),
         (('name = "b", sql', 'name = "a", sql'), "two tables"),
         (('sql = "SELECT * FROM a"', 'python = "t.py:f", from = "x"'), "there are a"),

@@ -205,9 +205,8 @@ class Lake:
 
         A table's older versions may name files that no longer count: they are left to what its format has for that.
         """
-        names = (
-            self._removable()
-        )  # before the look for a plan: files of a batch that begins meanwhile are not among them
+        # Before the look for a plan: files of a batch that begins meanwhile are not among them.
+        names = self._removable()
         if self.under_way(state) is not None or not self.is_newest(state):
             return []
         if state.format != "parquet":

@@ -164,6 +164,11 @@ def _tables(path: Path, pipeline: Pipeline) -> list[str]:
             raise ConfigError(
                 f"{path}: source {source.name} has format {source.format!r}", hint=_one_of(SOURCE_FORMATS)
             )
+        if any(name.lower() == "pushfilters" for name in source.options):
+            raise ConfigError(
+                f"{path}: source {source.name} has the option pushFilters, and tables of a pipeline may be asked several times",
+                hint="leave it out: Spark would keep the filters of one question for the others",
+            )
         made.append(source.name)
     for transform in pipeline.transforms:
         named = {name: getattr(transform, name) for name in _WAYS}
