@@ -92,9 +92,7 @@ def export_store(
     table, state = begun_table(lake, table_format, wanted.arrow, layout)
     source = _source(scan)
     begun = lake.pending(state, ExportPlan)
-    for known in (state.source, begun.plan.source if begun else ""):
-        if known not in ("", source):
-            raise ConfigError(f"{address} holds what came from {known}", hint="export into a directory of its own")
+    _check_source(address, source, {state.source, begun.plan.source if begun else ""})
     if begun is not None:
         check_layout(lake, begun.plan.layout, layout)
         lake.remove(lake.abandoned(state))
@@ -159,6 +157,11 @@ def _source(scan: StoreScan) -> str:
     }
     said = " ".join(f"{name} {value}" for name, value in chosen.items() if value)
     return f"store {scan.directory.absolute()} {said}".strip()
+
+
+def _check_source(address: str, source: str, known: set[str]) -> None:
+    for other in known - {"", source}:
+        raise ConfigError(f"{address} holds what came from {other}", hint="export into a directory of its own")
 
 
 def _is_between(gap: Damage, begin: int | None, end: int | None) -> bool:
