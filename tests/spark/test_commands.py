@@ -141,6 +141,22 @@ def test_an_archive_is_replayed_at_a_rate_with_its_keys_and_where_it_came_from(
     assert "give --to" in run("replay", "-t", "Played", code=2)
 
 
+def test_a_replay_keeps_times_when_told_to(run: Any, server: Server, tmp_path: Path) -> None:
+    send(server, "Aged", 20)
+    run("archive", "Aged", "--to", str(tmp_path / "lake"))
+    originals = {message.message_id: message for message in received(server, "Aged", 20)}
+    began = time.time() * 1000
+    for source in (("--lake", str(tmp_path / "lake")), ("-t", "Aged")):
+        run("replay", *source, "--to", f"Aged-{source[0][-1]}", "--times", "keep")
+        copies = received(server, f"Aged-{source[0][-1]}", 20)
+        assert len(copies) == 20
+        for copy in copies:
+            original = originals[copy.properties["REPLAY_MSG_ID"]]
+            assert copy.stored.born_at_ms == original.stored.born_at_ms < began <= copy.stored.stored_at_ms
+    run("replay", "-t", "Aged", "--to", "Aged-new")
+    assert all(copy.stored.born_at_ms >= began for copy in received(server, "Aged-new", 20))
+
+
 def test_a_replay_sends_nothing_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now, sent, at = 0.0, 0, []
 

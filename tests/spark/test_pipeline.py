@@ -150,13 +150,14 @@ transform = [
 ]
 sink = [
   {{ table = "bills", format = "parquet", path = "bills" }},
-  {{ table = "large", format = "rocketmq", options = {{ topic = "LargeBills", badRows = "drop" }} }},
+  {{ table = "large", format = "rocketmq", options = {{ topic = "LargeBills", badRows = "deadLetter", deadLetterPath = "bad" }} }},
 ]
 """)
     printed = run("run", str(file)).splitlines()
     assert "bills: 10 rows read" in printed
     assert "large: 1 rows left out by the sink" in printed
     assert texts(tmp_path / "bills", "cents") == [number * 100 for number in range(10)]
+    assert texts(tmp_path / "bad", "error") == ["its body is empty, which brokers refuse"], "beside the file"
     with connect(server.address) as client, client.pull_consumer(group="check") as consumer:
         found = [
             message.body
@@ -164,6 +165,32 @@ sink = [
             for message in consumer.fetch(queue, offset=0, max=32, wait=0).messages
         ]
     assert sorted(found) == [b"8", b"9"]
+
+
+def test_a_pipeline_goes_on_until_it_is_told_to_stop_and_says_how_far_it_is(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    send(server, "Endless", [b"1", b"2"])
+    file = tmp_path / "pipeline.toml"
+    file.write_text(f"""
+name = "endless"
+checkpoint = "checkpoint"
+connection = {{ nameServer = "{server.address}" }}
+source = [{{ name = "raw", format = "rocketmq", options = {{ subscribe = "Endless", startingOffsets = "earliest" }} }}]
+expect = [{{ table = "raw", rule = "CAST(CAST(body AS STRING) AS INT) > 1", otherwise = "drop" }}]
+sink = [{{ table = "raw", format = "parquet", path = "out" }}]
+""")
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        if line == "raw: 2 rows read" and line not in told:
+            send(server, "Endless", [b"3"])
+        told.append(line)
+
+    running = RunningPipeline(spark, load(file), tmp_path, tell=tell)
+    summary = running.run_until(lambda: "raw: 3 rows read" in told, 0.2)
+    assert summary.lines() == ["raw: 3 rows read", "not met by 1 rows: CAST(CAST(body AS STRING) AS INT) > 1"]
+    assert texts(tmp_path / "out", "body") == [b"2", b"3"]
 
 
 def test_a_rule_that_must_hold_stops_the_pipeline_with_its_own_words(

@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from orbitmq.client.queue_choice import queue_for_key
@@ -103,6 +104,38 @@ def test_rows_arrive_with_everything_their_columns_said(server: Server) -> None:
     assert (rows[b"two"]["tags"], rows[b"two"]["keys"]) == (None, None)
     assert (rows[b"three"]["topic"], rows[b"three"]["tags"]) == ("Sunk-too", None)
     assert len({row["msgId"] for row in rows.values()}) == 3
+
+
+def test_rows_are_born_when_they_say(server: Server) -> None:
+    """A batch has one time for all its members: rows of an order key stay in their order all the same."""
+    moments = [datetime(2026, 1, 1, 12, 0, 0, ms * 1000, tzinfo=UTC) for ms in (5, 5, 3, 3, 5, 4)]
+    batch = frame(
+        body=[b"%d" % number for number in range(7)],
+        orderKey=["k"] * 7,
+        bornAt=pa.array([*moments, None], pa.timestamp("us", "UTC")),
+    )
+    before = datetime.now(UTC) - timedelta(milliseconds=1)
+    assert write(server, batch, topic="Born").sent == 7
+    rows = sorted(read(server, subscribe="Born"), key=lambda row: row["queueOffset"])
+    assert [row["body"] for row in rows] == [b"%d" % number for number in range(7)]
+    assert [row["bornTimestamp"] for row in rows[:6]] == moments
+    assert rows[6]["bornTimestamp"] >= before
+    write(server, batch.drop_columns(["orderKey"]), topic="Born-anywhere")
+    anywhere = {row["body"]: row["bornTimestamp"] for row in read(server, subscribe="Born-anywhere")}
+    assert [anywhere[b"%d" % number] for number in range(6)] == moments
+
+
+def test_rows_with_times_that_cannot_be_are_refused(server: Server) -> None:
+    times = pa.array([datetime(1969, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+    written = write(server, frame(body=[b"a", b"b"], bornAt=times), topic="Born-early", badRows="drop")
+    assert (written.sent, written.refused) == (1, {"it was born before 1970 (bornAt)": 1})
+    fields = [
+        StructField("body", BinaryType()),
+        StructField("born_at", TimestampType()),
+        StructField("delay", IntegerType()),
+    ]
+    with pytest.raises(ConfigError, match="columns bornAt and delay exclude each other"):
+        sink_columns(StructType(fields), has_topic_option=True)
 
 
 def test_the_option_topic_wins_over_the_column(server: Server) -> None:

@@ -93,6 +93,7 @@ def run(
             file.absolute().parent,
             functions=code.functions if code else None,
             credentials=credentials,
+            tell=lambda line: status(f"running: {line}"),
         )
         if dry_run:
             click.echo(running.describe())

@@ -41,6 +41,13 @@ _WORDS = {
     "--keys", type=click.Choice(["keep", "drop", "id"]), default="keep", show_default=True, help="Or the old id as key."
 )
 @click.option(
+    "--times",
+    type=click.Choice(["new", "keep"]),
+    default="new",
+    show_default=True,
+    help="Born now, or when the old message was.",
+)
+@click.option(
     "--origin/--no-origin", default=True, show_default=True, help="Say as properties who each was: id, times."
 )
 @click.option("--skip-bad", is_flag=True, help="Leave out, and count, what no broker would take, instead of failing.")
@@ -58,6 +65,7 @@ def replay(
     until: datetime | None,
     rate: float | None,
     keys: Any,
+    times: Any,
     origin: bool,
     skip_bad: bool,
     state: str,
@@ -84,6 +92,7 @@ def replay(
             end_ms=int(until.timestamp() * 1000) if until else None,
             to_topic=to_topic,
             keys=keys,
+            times=times,
             stamps_origin=origin,
             rate=rate,
         )

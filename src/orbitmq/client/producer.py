@@ -245,15 +245,23 @@ class Producer:
         return await self._send_messages(topic, messages, to, timeout)
 
     async def send_encoded(
-        self, topic: str, members: bytes, *, queue: QueueRef | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        members: bytes,
+        *,
+        queue: QueueRef | None = None,
+        born_ms: int | None = None,
+        timeout: float | None = None,
     ) -> SendStatus:
         """Send many messages that are encoded already, as message/batch.py draws it, each with an id from `new_ids`.
 
         For whoever encodes thousands at once: nothing is checked, hooks see nothing, and instead of receipts there is one
-        word for all on how safe they are.
+        word for all on how safe they are. `born_ms`: when all of them were born, if not now.
         """
         self._running()
         header = self._header(wrapped(self._config.namespace, topic), {}, 0, 0, batch=True)
+        if born_ms is not None:
+            header.born_timestamp = born_ms
         seconds = self._timeout(timeout)
         code, to = RequestCode.SEND_BATCH_MESSAGE, Destination(queue)
         return STATUS_BY_CODE[(await self._deliver(code, header, members, to, seconds, [])).answer.code]

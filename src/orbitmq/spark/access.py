@@ -42,6 +42,7 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "tlsVerify": (),
     "timeoutMs": ("pullTimeout", "pull.timeout.ms"),
 }
+_TLS_DETAILS: Final = ("tlsCaFile", "tlsCertFile", "tlsVerify")  # who says any of them wants TLS
 _DEFAULT_TIMEOUT_MS: Final = 10_000
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -111,13 +112,19 @@ def access_from(options: Options) -> Access:
         raise ConfigError("option secretKey is given without accessKey", hint="credentials are a pair")
     if options.text("accessKey") and not options.text("secretKey"):
         raise ConfigError("option accessKey is given without secretKey", hint="credentials are a pair")
+    if options.text("securityToken") and not options.text("accessKey"):
+        raise ConfigError(
+            "option securityToken is given without accessKey", hint="it goes with accessKey and secretKey"
+        )
+    if options.text("tlsKeyFile") and not options.text("tlsCertFile"):
+        raise ConfigError("option tlsKeyFile is given without tlsCertFile", hint="a key belongs to a certificate")
     return Access(
         name_servers=name_servers,
         namespace=namespace,
         access_key=options.text("accessKey"),
         secret_key=options.text("secretKey"),
         security_token=options.text("securityToken"),
-        tls=options.flag("tls", bool(options.text("tlsCaFile") or options.text("tlsCertFile"))),
+        tls=options.flag("tls", any(options.text(name) for name in _TLS_DETAILS)),
         tls_ca_file=options.text("tlsCaFile"),
         tls_cert_file=options.text("tlsCertFile"),
         tls_key_file=options.text("tlsKeyFile"),

@@ -9,7 +9,6 @@ Spark tells a source of a finished micro-batch when the next one begins, so the 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from orbitmq.client import questions
 from orbitmq.errors import ConfigError, RequestFailed
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.spark.access import link
+from orbitmq.spark.discovery import each
 from orbitmq.spark.patience import patiently
 from orbitmq.spark.queue_offsets import Offsets, from_progress, listed
 from orbitmq.spark.source_options import source_options
@@ -36,21 +36,21 @@ async def commit_offsets(cluster: Cluster, group: str, offsets: Offsets) -> Offs
     """What the brokers know now: of a broker without a master nothing is committed, because slaves take over their master's; of a topic that
     was deleted there is nothing to know."""
 
-    async def commit(queue: QueueRef, offset: int) -> bool:
+    async def commit(queue: QueueRef) -> bool:
         if queue.broker_name not in cluster.brokers:
             await cluster.fetch_route(queue.topic)
         master = cluster.master(queue.broker_name)
         if master is None:
             return False
         try:
-            await cluster.ask(cluster.vip(master), questions.commit(group, queue, offset), questions.SECONDS)
+            await cluster.ask(cluster.vip(master), questions.commit(group, queue, offsets[queue]), questions.SECONDS)
         except RequestFailed as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
         return True
 
-    known = await asyncio.gather(*(commit(queue, offset) for queue, offset in offsets.items()))
-    left_out = {queue for queue, is_known in zip(offsets, known, strict=True) if not is_known}
+    known = await each(list(offsets), commit)
+    left_out = {queue for queue, is_known in known.items() if not is_known}
     if left_out:
         logger.warning("not committed while there is no master: %s", listed(left_out))
     return {queue: offset for queue, offset in offsets.items() if queue not in left_out}

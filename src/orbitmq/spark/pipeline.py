@@ -44,6 +44,10 @@ _FILES_OF_SPARK: Final = (
     "_spark_metadata"  # which files of a folder count, by number of the micro-batch that wrote them
 )
 _WRITTEN: Final = "_written"
+_FOLDERS: Final = (
+    "deadletterpath",
+    "droppedrowspath",
+)  # options of the topic sink that begin where the file is, like all its paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class RunningSink:
 
 class RunningPipeline:
     """`folder` is where the file is: its paths begin there. `functions` are those of tables that a Python file makes,
-    `credentials` the options to reach a cluster with where the file names none.
+    `credentials` the options to reach a cluster with where the file names none. `tell` is given a line on how far it is, twice a second.
     """
 
     def __init__(
@@ -85,7 +89,9 @@ class RunningPipeline:
         *,
         functions: Mapping[str, TableFunction] | None = None,
         credentials: Mapping[str, str] | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
+        self._tell = tell
         self._functions = functions or {}
         self._spark = spark
         self._pipeline = pipeline
@@ -115,9 +121,7 @@ class RunningPipeline:
         """With what there is."""
         summary, running = self._started({"availableNow": True})
         while active := [one.query for one in running if one.query.isActive]:
-            active[0].awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
-            for one in running:
-                one.look()
+            self._watch(active[0], running)
         return _finished(summary, running)
 
     def run_until(self, stopping: Callable[[], bool], every_seconds: float) -> PipelineSummary:
@@ -128,13 +132,19 @@ class RunningPipeline:
             )
         summary, running = self._started({"processingTime": f"{every_seconds} seconds"})
         while not stopping() and all(one.query.isActive for one in running):
-            running[0].query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
-            for one in running:
-                one.look()
+            self._watch(running[0].query, running)
         for one in running:
             if one.query.isActive:
                 one.query.stop()
         return _finished(summary, running)
+
+    def _watch(self, query: StreamingQuery, running: list[RunningSink]) -> None:
+        """For a while, or until this query ends."""
+        query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
+        for one in running:
+            one.look()
+        if self._tell is not None:
+            self._tell("; ".join(one.progress.count.line() for one in running))
 
     def _started(self, trigger: Mapping[str, Any]) -> tuple[PipelineSummary, list[RunningSink]]:
         """Tables that are no streams are written when this returns."""
@@ -273,7 +283,8 @@ class RunningPipeline:
 
     def _sink_options(self, sink: Sink) -> dict[str, str]:
         if sink.format == "rocketmq":
-            return self._connected(sink.options)
+            options = self._connected(sink.options)
+            return {name: self._path(value) if name.lower() in _FOLDERS else value for name, value in options.items()}
         options = _texts(sink.options)
         if sink.format in TABLE_FORMATS:
             options["tableFormat"] = sink.format

@@ -28,6 +28,9 @@ class SinkCount:
     unmet: dict[int, int] = field(default_factory=dict)
     left_out: int = 0  # by a sink with badRows=drop or deadLetter
 
+    def line(self) -> str:
+        return f"{self.sink}: {self.rows or 0:,} rows {self.verb}"
+
 
 @dataclass(slots=True)
 class PipelineSummary:
@@ -36,7 +39,7 @@ class PipelineSummary:
 
     def lines(self) -> list[str]:
         """For people. A rule for rows that go to several sinks is told once, unless those have got differently far."""
-        told = [f"{one.sink}: {one.rows:,} rows {one.verb}" for one in self.sinks if one.rows is not None]
+        told = [one.line() for one in self.sinks if one.rows is not None]
         told += [f"{one.sink}: {one.left_out:,} rows left out by the sink" for one in self.sinks if one.left_out]
         for number, rule in enumerate(self.rules):
             by_sink = {one.sink: one.unmet[number] for one in self.sinks if number in one.unmet}

@@ -1,4 +1,4 @@
-"""What a lake or a topic holds, sent again to a topic: at a rate, with keys kept or changed, and resumable.
+"""What a lake or a topic holds, sent again to a topic: at a rate, with keys and times kept or changed, and resumable.
 
 The work is cut into units (a file of the lake, a range of a queue). A few units are sent at a time, and what is done is kept
 after each round: a replay that was interrupted begins with the round it was in. Messages of that round may be sent twice; both
@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from orbitmq.spark.source_options import SourceOptions
 
 Keys = Literal["keep", "drop", "id"]
+Times = Literal["new", "keep"]
 
 ORIGIN: Final = ("REPLAY_MSG_ID", "REPLAY_BORN_MS", "REPLAY_STORED_MS")  # the properties that say what a message was
 _COLUMNS: Final = "topic,tags,keys,body,properties,msgId,bornTimestamp,storeTimestamp"
+_SINK_COLUMNS: Final = ("topic", "body", "tags", "keys", "properties", "orderKey")
 _UNIT_MESSAGES: Final = 50_000
 _STATE: Final = "replay.json"
 _SLICES_A_SECOND: Final = 5
@@ -80,6 +82,7 @@ class Wishes:
     end_ms: int | None = None
     to_topic: str = ""  # empty: each to its own topic
     keys: Keys = "keep"
+    times: Times = "new"  # of birth; when it is stored is the broker's word
     stamps_origin: bool = True
     rate: float | None = None  # messages a second, all workers together
 
@@ -199,7 +202,9 @@ class Replay:
 def replay_unit(task: ReplayTask) -> tuple[int, int]:
     """In a worker. How many were sent, and left out."""
     changed = (_changed(batch, task.wishes) for batch in _chosen(_batches(task), task.wishes))
-    columns = {name: name for name in ("topic", "body", "tags", "keys", "properties", "orderKey")}
+    columns = {name: name for name in _SINK_COLUMNS}
+    if task.wishes.times == "keep":
+        columns["bornAt"] = "bornTimestamp"
     name = TaskName(task.job, "0", task.number)
     written = RowWriter(task.sink, columns).write_rows(_paced(changed, task.wishes.rate), name)
     return written.sent, sum(written.refused.values())
@@ -254,7 +259,7 @@ def _chosen(batches: Iterator[pa.RecordBatch], wishes: Wishes) -> Iterator[pa.Re
 
 
 def _changed(batch: pa.RecordBatch, wishes: Wishes) -> pa.RecordBatch:
-    """In the columns of the sink."""
+    """In the columns of the sink, and when each was born."""
     topics = pa.repeat(pa.scalar(wishes.to_topic), batch.num_rows) if wishes.to_topic else batch.column("topic")
     keys = batch.column("keys")
     if wishes.keys == "drop":
@@ -265,8 +270,16 @@ def _changed(batch: pa.RecordBatch, wishes: Wishes) -> pa.RecordBatch:
     order_keys = pc.map_lookup(properties, SHARDING_KEY, "first")
     if wishes.stamps_origin:
         properties = _with_origin(batch)
-    arrays = [topics, batch.column("body"), batch.column("tags"), keys, properties, order_keys]
-    return pa.RecordBatch.from_arrays(arrays, names=["topic", "body", "tags", "keys", "properties", "orderKey"])
+    arrays = [
+        topics,
+        batch.column("body"),
+        batch.column("tags"),
+        keys,
+        properties,
+        order_keys,
+        batch.column("bornTimestamp"),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=[*_SINK_COLUMNS, "bornTimestamp"])
 
 
 def _with_origin(batch: pa.RecordBatch) -> pa.Array:

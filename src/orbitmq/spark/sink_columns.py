@@ -10,6 +10,7 @@
     delay            interval, or seconds as a number
     deliverAt        timestamp
     delayLevel       int, one of the broker's levels, counted from 1
+    bornAt           timestamp: when the message was born, if not now. Only rows of the same millisecond can share a request
     dedupId          string: what repeats of the row share, where the sink's own id (its task and number) would not do
     retryTopic       string: the topic it is of, where it goes to %RETRY%<group>, which only that group reads
 
@@ -37,6 +38,7 @@ from pyspark.sql.types import (
 
 from orbitmq.errors import ConfigError
 from orbitmq.spark.schema import COLUMNS as SOURCE_COLUMNS
+from orbitmq.spark.sink_rows import TRAVEL_ALONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +77,7 @@ _COLUMNS: Final[dict[str, tuple[tuple[str, ...], Callable[[DataType], bool], str
     "delay": ((), _is_delay, "an interval, or a number of seconds"),
     "deliverAt": (("deliver_at",), lambda kind: isinstance(kind, TimestampType), "timestamp"),
     "delayLevel": (("delay_level",), lambda kind: isinstance(kind, IntegralType), "int"),
+    "bornAt": (("born_at",), lambda kind: isinstance(kind, TimestampType), "timestamp"),
     "dedupId": (("dedup_id",), _is_text, "string"),
     "retryTopic": (("retry_topic",), _is_text, "string"),
 }
@@ -106,6 +109,12 @@ def sink_columns(schema: StructType, *, has_topic_option: bool) -> dict[str, str
         raise ConfigError("nothing says to which topic to write", hint='.option("topic", "Orders"), or a column topic')
     if len(found.keys() & {"delay", "deliverAt", "delayLevel"}) > 1:
         raise ConfigError("delay, deliverAt and delayLevel exclude each other", hint="keep one of these columns")
+    alone = found.keys() & TRAVEL_ALONE
+    if "bornAt" in found and alone:
+        raise ConfigError(
+            f"columns bornAt and {found[min(alone)]} exclude each other",
+            hint="delayed and retried messages are born when they are sent",
+        )
     return found
 
 

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
     from orbitmq.spark.sink_options import SinkOptions
 
+BORN_NOW: Final = -1
+# Columns that no broker takes in a batch.
+TRAVEL_ALONE: Final = frozenset({"delay", "deliverAt", "delayLevel", "retryTopic"})
 _HEAD_BYTES: Final = 20
 _MS_PER_SECOND: Final = 1000
 _TEXT_COLUMNS: Final = (("tags", names.TAGS), ("orderKey", names.SHARDING_KEY), ("retryTopic", names.RETRY_TOPIC))
-_ALONE: Final = ("delay", "deliverAt", "delayLevel", "retryTopic")  # brokers take none of these in a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class EncodedRows:
     order_keys: pa.Array | None
     travels_alone: npt.NDArray[np.bool_]
     when: pa.Array | None = None  # duration: after so long; timestamp: then; null: at once
+    born_ms: npt.NDArray[np.int64] | None = None  # BORN_NOW or when; None: all are born now
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,11 @@ def encode_rows(
     bodies = _bodies(given["body"], options.max_message_bytes, verdicts)
     topics = _topics(given.get("topic"), batch.num_rows, options.topic, verdicts)
     order_keys = _order_keys(given)
+    born_ms = _born_ms(given, verdicts)
     quick = _by_the_loop(given, bodies, options, ids, dedup_ids) if not verdicts.any() else None
     if quick is not None:
         none_alone = np.zeros(batch.num_rows, bool)
-        encoded = EncodedRows(topics, quick, bodies, None, order_keys, none_alone)
+        encoded = EncodedRows(topics, quick, bodies, None, order_keys, none_alone, born_ms=born_ms)
         return encoded, RefusedRows(np.empty(0, np.int64), [])
     entries = [entry(names.UNIQUE_KEY, pa.array(ids, pa.string()))]
     if "dedupId" in given:
@@ -102,7 +106,7 @@ def encode_rows(
     too_large = ~travels_alone & _too_large(members, options.max_message_bytes)
     verdicts.refuse(too_large, f"it has more than {options.max_message_bytes:,} bytes (maxMessageBytes)")
     good = verdicts.codes == 0
-    encoded = EncodedRows(topics, members, bodies, properties, order_keys, travels_alone, when)
+    encoded = EncodedRows(topics, members, bodies, properties, order_keys, travels_alone, when, born_ms)
     if good.all():
         return encoded, RefusedRows(np.empty(0, np.int64), [])
     refused = np.flatnonzero(~good)
@@ -114,7 +118,7 @@ def _by_the_loop(
     given: dict[str, pa.Array], bodies: pa.Array, options: SinkOptions, ids: list[str], dedup_ids: pa.Array | None
 ) -> pa.Array | None:
     """The members, if no row is unusual."""
-    if not given.keys().isdisjoint(_ALONE):
+    if not given.keys().isdisjoint(TRAVEL_ALONE):
         return None
     texts = [(names.UNIQUE_KEY, pa.array(ids, pa.string()))]
     if "dedupId" in given:
@@ -254,6 +258,15 @@ def _delivery(given: dict[str, pa.Array], verdicts: _Verdicts) -> pa.Array | Non
     return pa.array(delays, mask=delays <= 0).cast(pa.duration("ms"))
 
 
+def _born_ms(given: dict[str, pa.Array], verdicts: _Verdicts) -> npt.NDArray[np.int64] | None:
+    if "bornAt" not in given:
+        return None
+    times = given["bornAt"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    born: npt.NDArray[np.int64] = pc.fill_null(times, BORN_NOW).to_numpy(zero_copy_only=False)
+    verdicts.refuse((born < 0) & pc.is_valid(times).to_numpy(zero_copy_only=False), "it was born before 1970 (bornAt)")
+    return born
+
+
 def _delay_ms(values: pa.Array) -> npt.NDArray[np.int64]:
     if pa.types.is_duration(values.type):
         return _numbers(values.cast(pa.duration("ms"), safe=False).cast(pa.int64()))
@@ -314,4 +327,5 @@ def _chosen(rows: EncodedRows, mask: pa.Array, good: npt.NDArray[np.bool_]) -> E
         some(rows.order_keys),
         rows.travels_alone[good],
         some(rows.when),
+        rows.born_ms[good] if rows.born_ms is not None else None,
     )

@@ -1,7 +1,8 @@
 """Encoded rows on their way to the brokers: requests of many messages, several at a time, retried while there is hope.
 
 Rows without an order key go to queues in turn, to other brokers when one refuses. Rows with one belong to a queue, which takes
-its requests one after the other: their order holds. Delayed rows travel alone, because no broker takes them in a batch.
+its requests one after the other: their order holds. Delayed rows travel alone, because no broker takes them in a batch; rows that say
+when they were born share a request with those of the same millisecond, because a batch has one such time.
 A row counts as sent when its broker says that it is as safe as it promises; what is stored less safely is sent again, with the
 same ids.
 
@@ -29,7 +30,7 @@ from orbitmq.client.receipts import SendStatus, unconfirmed
 from orbitmq.message import Message
 from orbitmq.message.properties import decode_properties
 from orbitmq.spark.patience import patiently
-from orbitmq.spark.sink_rows import cut
+from orbitmq.spark.sink_rows import BORN_NOW, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -104,11 +105,24 @@ class SinkSender:
     ) -> None:
         if not len(chosen):
             return
+        if rows.born_ms is None:
+            self._send_born_together(topic, queue, rows, chosen, None)
+            return
+        if queue is None:  # in any order, so in that of their birth
+            chosen = chosen[np.argsort(rows.born_ms[chosen], kind="stable")]
+        born = rows.born_ms[chosen]
+        for together in np.split(chosen, np.flatnonzero(np.diff(born)) + 1):
+            born_ms = int(rows.born_ms[together[0]])
+            self._send_born_together(topic, queue, rows, together, born_ms if born_ms != BORN_NOW else None)
+
+    def _send_born_together(
+        self, topic: str, queue: QueueRef | None, rows: EncodedRows, chosen: npt.NDArray[np.int64], born_ms: int | None
+    ) -> None:
         members = rows.members if len(chosen) == len(rows.members) else rows.members.take(pa.array(chosen))
         offsets, data = _buffers(members)
         for start, stop in cut(np.diff(offsets), self._options.batch_bytes, _MAX_ROWS):
             body = bytes(data[offsets[start] : offsets[stop]])
-            self._begin(self._send_encoded(topic, queue, body))
+            self._begin(self._send_encoded(topic, queue, body, born_ms))
 
     def _by_queue(
         self, topic: str, order_keys: pa.Array, chosen: npt.NDArray[np.int64]
@@ -146,9 +160,9 @@ class SinkSender:
 
     # ---- on the link's loop
 
-    async def _send_encoded(self, topic: str, queue: QueueRef | None, body: bytes) -> None:
+    async def _send_encoded(self, topic: str, queue: QueueRef | None, body: bytes, born_ms: int | None) -> None:
         async def once() -> None:
-            self._check(topic, await self._producer.send_encoded(topic, body, queue=queue))
+            self._check(topic, await self._producer.send_encoded(topic, body, queue=queue, born_ms=born_ms))
 
         if queue is None:
             await self._patiently(topic, once)
