@@ -18,6 +18,7 @@ from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.headers.admin import CreateTopic
 from orbitmq.protocol.signing import Credentials, sign
+from orbitmq.transport.doorman import counted_as
 from orbitmq.transport.load_limits import LoadLimits, Refusals
 from orbitmq.transport.pool import Pool
 from orbitmq.transport.rates import PerMinute, Rates
@@ -109,6 +110,22 @@ async def test_one_connection_too_many_is_told_so_and_closed(tmp_path: Path, kin
             await another.close()
         counted = await server.refused()
         assert counted.keys() == {"orbitmq.maxConnections", "orbitmq.maxConnectionsPerAddress"}
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("2001:db8:0:7::1", "2001:db8:0:7::/64"),
+        ("2001:db8:0:7:ffff::2", "2001:db8:0:7::/64"),
+        ("2001:db8:0:8::1", "2001:db8:0:8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("not:an:address", "not:an:address"),
+    ],
+)
+def test_a_network_of_ipv6_counts_as_one_address(host: str, counted: str) -> None:
+    assert counted_as(host) == counted
 
 
 async def test_a_client_behind_a_proxy_counts_as_itself(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ except ImportError:
 
 from orbitmq.cli.failures import INTERRUPTED, be_verbose, report, verbosity
 from orbitmq.cli.lazy import CommandTable, LazyGroup
+from orbitmq.cli.process_list import hide_secrets
 
 _COMMANDS: Final[CommandTable] = {
     "dev": ("orbitmq.cli.dev", "dev", "Run a name server and a broker for development, in one process."),
@@ -72,4 +73,5 @@ def cli() -> None:
 
 
 def main() -> None:
+    hide_secrets(sys.argv[1:])
     cli(prog_name="orbitmq")

@@ -5,6 +5,7 @@ Who is one too many is let in as far as to be told so: its first request is answ
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
     from orbitmq.transport.load_limits import LoadLimits
 
 _MOST_WAITING_FOR_REFUSAL: Final = 64
+_NETWORK_BITS: Final = 64
+
+
+def counted_as(host: str) -> str:
+    """An address, or of IPv6 its network: who has one of those addresses has all 2**64 of them."""
+    if ":" not in host:
+        return host
+    try:
+        ip = ipaddress.IPv6Address(host.partition("%")[0])  # a zone says by which of our interfaces it came
+    except ValueError:
+        return host
+    return str(ip.ipv4_mapped or ipaddress.IPv6Network((ip, _NETWORK_BITS), strict=False))
 
 
 class Doorman:
@@ -44,7 +57,7 @@ class Doorman:
     def arrived(self, connection: Connection) -> None:
         """A new connection, or one of which a proxy has just said where it comes from."""
         self.left(connection)
-        address = connection.peer.host
+        address = counted_as(connection.peer.host)
         refusal = self._refusal(address)
         if refusal is None:
             self._inside[connection] = address
@@ -70,7 +83,7 @@ class Doorman:
         self._rates.refresh()
         if connection not in self._turned_away:
             limited = self._rates.are_limited
-            connection.meter = partial(self._rates.take, connection.peer.host) if limited else None
+            connection.meter = partial(self._rates.take, counted_as(connection.peer.host)) if limited else None
 
     def _refusal(self, address: str) -> RequestFailed | None:
         limits = self._limits()
