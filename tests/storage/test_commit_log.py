@@ -304,7 +304,10 @@ def test_light_queues_are_bounded_and_must_be_called_so(tmp_path: Path) -> None:
         with pytest.raises(MessageError, match="not a light queue"):
             put(log, properties=encode_properties({"INNER_MULTI_DISPATCH": name}))
     log.forget_topic("%LMQ%a")
+    log.forget_topic("%LMQ%a")  # again, and nothing is there to forget
     put(log, properties=encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%c"}))
+    with pytest.raises(MessageError, match="2 light queues already"):
+        put(log, properties=encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%d"}))
 
 
 @pytest.mark.parametrize(

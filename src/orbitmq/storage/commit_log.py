@@ -418,11 +418,12 @@ class CommitLog:
 
     def forget_topic(self, topic: str) -> None:
         """The next message of this topic starts its queues at 0 again."""
-        for queue in [queue for queue in self.next_queue_offsets if queue[0] == topic]:
+        known = [queue for queue in self.next_queue_offsets if queue[0] == topic]
+        for queue in known:
             del self.next_queue_offsets[queue]
         self.topic_fields.pop(topic, None)
         if topic.startswith(LIGHT_QUEUE_PREFIX):
-            self._light_queues = max(0, self._light_queues - 1)
+            self._light_queues -= len(known)
 
     def set_queue_offsets(self, offsets: dict[tuple[str, int], int]) -> None:
         """What each queue's next message gets, as recovery found it."""
