@@ -90,6 +90,9 @@ async def test_what_is_no_batch_is_refused_and_takes_no_numbers(batches: Wire, b
         (b"nonsense", {"UNIQ_KEY": "U"}),
         (encode_batch([BatchMember(b"x")]), {"UNIQ_KEY": "U", "TIMER_DELAY_SEC": "5"}),
         (encode_batch([BatchMember(b"x")]), {"UNIQ_KEY": "U", "DELAY": "5"}),
+        (encode_batch([BatchMember(b"x")]), {"UNIQ_KEY": "U", "INNER_NUM": "30000"}),
+        (encode_batch([BatchMember(b"x")]), {"UNIQ_KEY": "U", "INNER_BASE": "7"}),
+        (encode_batch([BatchMember(b"x")]), {"INNER_NUM": "30000"}),
     ):
         answer = await batches.ask(SEND_BATCH, send_header("B", 0, properties, {"batch": True}), body)
         assert answer.code in (1, 13), answer

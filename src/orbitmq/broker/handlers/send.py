@@ -127,13 +127,19 @@ async def _send_batch(
     members = decode_batch(request.body)
     if header.sys_flag & (TRANSACTION_MASK | INNER_BATCH) or any(map(_is_inner_batch, members)):
         raise RequestFailed(ResponseCode.MESSAGE_ILLEGAL, "the members of a batch are plain messages")
+    is_whole = keys.UNIQUE_KEY in outer and sending.keeps_batches_whole(header.topic)
+    if keys.INNER_NUM in outer or (is_whole and keys.INNER_BASE in outer):
+        raise RequestFailed(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "how many messages a batch holds, and their numbers, are for the broker to say",
+        )
     if topic.attributes:
         _check_members(topic, members, header.properties)
     body = request.body
     if any(_HANDLE in each.properties for each in members):
         members = [_without_handle(each) for each in members]
         body = encode_batch(members)
-    if keys.UNIQUE_KEY in outer and sending.keeps_batches_whole(header.topic):
+    if is_whole:
         receipt, end = _put_whole(sending, receipts, header, queue_id, len(members), body, connection)
     else:
         receipt, end = _put_members(sending, receipts, header, queue_id, members, outer, connection)
