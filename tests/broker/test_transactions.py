@@ -95,6 +95,16 @@ async def test_decisions_of_one_turn_share_an_op_message(client: Wire) -> None:
     assert {op.tags for op in ops} == {"d"}
 
 
+async def test_more_decisions_than_a_message_may_hold_are_recorded_in_several(tmp_path: Path) -> None:
+    async with running(tmp_path, maxMessageSize=1000) as broker, wire(broker) as client:
+        decided = list(range(400))  # as after a disk that was full for long
+        broker.state.half_messages._to_be_recorded(decided)
+        broker.state.half_messages.record_decisions()
+        ops = [op.body for op in await client.messages(OP_TOPIC)]
+        assert max(map(len, ops)) <= 1000
+        assert b"".join(ops) == b"".join(b"%d," % number for number in decided)
+
+
 async def test_a_decision_that_could_not_be_recorded_is_recorded_as_soon_as_there_is_room(
     client: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

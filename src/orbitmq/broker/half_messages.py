@@ -70,6 +70,8 @@ _PRODUCER_IS_BEHIND_SECONDS: Final = 0.02
 _LONGEST_ROUND_SECONDS: Final = 60.0  # Java's too; the next round goes on
 _AFTER_FAILURE_SECONDS: Final = 1.0
 _RECORD_ROOM_BYTES: Final = 16 << 10  # more than the decisions of a turn usually take
+_MOST_TOGETHER: Final = 1000  # decisions in one op message
+_MOST_BYTES_OF_ONE: Final = 20  # 19 digits and a comma
 
 
 class HalfMessage(msgspec.Struct, gc=False):
@@ -246,24 +248,24 @@ class HalfMessages:
         self._to_record += queue_offsets
 
     def record_decisions(self) -> None:
-        """One op message for all decisions of this turn of the loop."""
+        """One op message for all decisions of this turn of the loop; several after a disk was full for long, or where messages must be short."""
         self._do_not_record_later()
-        if not self._to_record:
-            return
-        decided, self._to_record = self._to_record, []
-        body = "".join(f"{offset}," for offset in decided).encode()
-        now_ms = self._clock.now_ms()
+        most = max(1, min(_MOST_TOGETHER, self._store.log.max_body_bytes // _MOST_BYTES_OF_ONE))
         tag = encode_properties({keys.TAGS: _DECIDED_TAG})
-        try:
-            appended = self._store.append(names.HALF_OP_TOPIC, _QUEUE, body, tag, now_ms, self._store_host)
-        except StorageError as error:
-            # Kept, and tried again soon: lost with a crash, what was committed is undecided again and may be published twice.
-            logger.error("cannot record %d decided transactions yet: %s", len(decided), error)
-            self._failure = error
-            self._to_record = decided + self._to_record
-            loop = asyncio.get_running_loop()
-            self._recording = loop.call_later(_AFTER_FAILURE_SECONDS, self.record_decisions)
-        else:
+        while self._to_record:
+            decided = self._to_record[:most]
+            body = "".join(f"{offset}," for offset in decided).encode()
+            now_ms = self._clock.now_ms()
+            try:
+                appended = self._store.append(names.HALF_OP_TOPIC, _QUEUE, body, tag, now_ms, self._store_host)
+            except StorageError as error:
+                # Kept, and tried again soon: lost with a crash, what was committed is undecided again and may be published twice.
+                logger.error("cannot record %d decided transactions yet: %s", len(self._to_record), error)
+                self._failure = error
+                loop = asyncio.get_running_loop()
+                self._recording = loop.call_later(_AFTER_FAILURE_SECONDS, self.record_decisions)
+                return
+            del self._to_record[: len(decided)]
             self._failure = None
             self._note_recorded(appended.queue_offset, max(decided))
 
