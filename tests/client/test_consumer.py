@@ -646,6 +646,16 @@ async def test_pause_resume_and_seek(cluster: ScriptedCluster, client: Client) -
         assert seen.messages[-1].body == b"5"
 
 
+async def test_of_two_seeks_at_once_the_later_one_counts(cluster: ScriptedCluster, client: Client) -> None:
+    seen, queue = Collected(), QueueRef("T", "broker-a", 0)
+    for number in range(5):
+        cluster.broker.put("T", 0, b"%d" % number)
+    async with client.consumer("T", group="G", start="earliest", handler=seen) as consumer:
+        await seen.wait(5)
+        await asyncio.gather(consumer.seek(queue, 4), consumer.seek(queue, 2))
+        await eventually(lambda: [message.body for message in seen.messages[-3:]] == [b"2", b"3", b"4"])
+
+
 async def test_what_is_paused_stays_paused_wherever_it_is_sent_and_whatever_comes(
     cluster: ScriptedCluster, client: Client
 ) -> None:

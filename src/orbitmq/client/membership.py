@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.client import questions
@@ -102,6 +103,7 @@ class Membership:
         )
         self._tasks = Tasks()
         self._pulls: dict[QueueRef, asyncio.Task[None]] = {}
+        self._moves: defaultdict[QueueRef, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._leaving: set[QueueRef] = set()
         self._locked: set[QueueRef] = set()  # held now, or being handed over
         self._look_again = asyncio.Event()
@@ -194,9 +196,14 @@ class Membership:
         Who is cancelled meanwhile leaves it going on: halfway the queue is read by nobody.
         """
         name = f"moving {queue.topic}/{queue.queue_id}"
-        moving = self._tasks.start(self._restart(queue, offset), name)
+        moving = self._tasks.start(self._restart_in_turn(queue, offset), name)
         if moving is not None:
             await shared(moving, lambda: AlreadyClosed(f"{queue} was given up while it moved", hint="close it later"))
+
+    async def _restart_in_turn(self, queue: QueueRef, offset: int) -> None:
+        """Of two at once the later one counts, which finds the queue where the first has left it."""
+        async with self._moves[queue]:
+            await self._restart(queue, offset)
 
     async def _restart(self, queue: QueueRef, offset: int) -> None:
         held = self.queues.get(queue)
