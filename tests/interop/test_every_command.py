@@ -43,7 +43,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
         stack.callback(theirs.process.kill)
         ours = orbit.start_name_server(folder / "nameserver")
         stack.callback(ours.process.kill)
-        settings: dict[str, str | int] = {**PROVIDERS, "traceTopicEnable": "true"}
+        settings: dict[str, str | int] = {**PROVIDERS, **apache.SELDOM_SAVED, "traceTopicEnable": "true"}
         plan = BrokerPlan(
             name="broker-a", cluster="cluster-a", name_servers=[theirs.address, ours.address], settings=settings
         )

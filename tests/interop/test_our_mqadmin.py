@@ -67,7 +67,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             name="broker-a",
             cluster=CLUSTER,
             name_servers=[name_server.address],
-            settings={**PROVIDERS, "traceTopicEnable": "true", "enablePropertyFilter": "true"},
+            settings={**PROVIDERS, **apache.SELDOM_SAVED, "traceTopicEnable": "true", "enablePropertyFilter": "true"},
         )
         broker = apache.start_broker(java, folder / "broker", plan)
         stack.callback(broker.process.kill)

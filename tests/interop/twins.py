@@ -56,6 +56,7 @@ def running_twins(folder: Path, java: JavaBuild, admin: MqAdmin) -> Iterator[tup
             stack.callback(server.process.kill)
         ports = [free_port(), free_port()]
         common: dict[str, str | int] = {
+            **apache.SELDOM_SAVED,
             "traceTopicEnable": "true",
             "mappedFileSizeCommitLog": 16 << 20,
             "metricsExporterType": "PROM",

@@ -27,6 +27,7 @@ _SETTINGS: Final[dict[str, str | int]] = {
     "enablePropertyFilter": "true",
     "enableLmq": "true",
     "enableMultiDispatch": "true",
+    **apache.SELDOM_SAVED,
 }
 
 
