@@ -302,8 +302,8 @@ def test_commands_and_names_complete(orbitmq: Command, words: str, completed: li
         timeout=60,
         check=False,
     )
-    assert done.stdout.split() == completed
     assert done.stderr == ""
+    assert done.stdout.split() == completed
 
 
 def test_whoever_looks_sees_progress(orbitmq: Command, tmp_path: Path) -> None:

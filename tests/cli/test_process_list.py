@@ -22,6 +22,7 @@ USER = '{"username":"root","password":"s3cret-of-root"}'
 @pytest.mark.parametrize(
     ("arguments", "secrets"),
     [
+        ([], []),
         (["topic", "list", "--access-key", "me", "--secret-key", "hush"], ["hush"]),
         (["topic", "list", "--secret-key=hush"], ["hush"]),
         (["acl", "user", "add", "ann", "--password", "hush"], ["hush"]),

@@ -11,16 +11,18 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from orbitmq.broker.replication import slave as slave_module
 from orbitmq.errors import TransportError
+from orbitmq.spark import discovery
 from orbitmq.spark.access import close_links
 from orbitmq.spark.planning import QueueRange, RangesPartition
 from orbitmq.spark.queue_offsets import from_json
 from orbitmq.testing.contents import Contents
-from tests.replication.kit import copied, group_of_brokers
+from tests.replication.kit import copied, group_of_brokers, until
 from tests.spark.direct import batch_reader, bodies, rows_of, send, stream_reader
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from orbitmq.client.cluster import Cluster
     from orbitmq.spark.stream_reader import StreamReader
     from tests.replication.kit import Group
 
@@ -63,6 +65,29 @@ async def test_a_batch_is_planned_when_its_broker_is_back(tmp_path: Path) -> Non
         await asyncio.to_thread(close_links)
 
 
+async def test_a_broker_that_comes_back_between_two_questions_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name server knows no route of the topic, and a moment later, asked for its brokers, it knows one."""
+    here = asyncio.get_running_loop()
+    check_brokers = discovery._check_brokers
+    async with group_of_brokers(tmp_path) as group:
+        master = await group.master()
+        await sent(group, "1")
+        await asyncio.to_thread(close_links)
+        await group.stop(master)
+
+        async def back_meanwhile(cluster: Cluster) -> None:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(group.master(), here))
+            await check_brokers(cluster)
+
+        monkeypatch.setattr(discovery, "_check_brokers", back_meanwhile)
+        reader = batch_reader(servers(group), subscribe="T", retryTimeout="0ms")
+        planned = await asyncio.to_thread(reader.partitions)
+        assert bodies(await asyncio.to_thread(rows_of, reader, planned)) == ["1"]
+        await asyncio.to_thread(close_links)
+
+
 async def test_a_slave_that_is_behind_its_dead_master_is_no_end_and_its_master_is_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +97,7 @@ async def test_a_slave_that_is_behind_its_dead_master_is_no_end_and_its_master_i
         master, slave = await group.master(), await group.slave()
         await sent(group, "1", "2")
         await copied(master, slave)
+        await until(lambda: slave.state.topics.get("T") is not None, "the slave knows the topic")
         await group.stop(slave)
         await sent(group, "3")
         stream = stream_reader(at, subscribe="T", startingOffsets="earliest")

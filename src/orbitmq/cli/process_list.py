@@ -10,6 +10,7 @@ Linux alone lets a process change what is shown of it. Elsewhere, and until Pyth
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,7 +45,7 @@ def hide_secrets(arguments: Sequence[str]) -> None:
 def secrets_in(arguments: Sequence[str]) -> list[str]:
     found = []
     is_user_verb = not _USER_VERBS.isdisjoint(arguments)
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in pairwise([*arguments, ""]):
         name, _, value = argument.partition("=")
         if name == "--set":
             name, _, value = (value or following).partition("=")

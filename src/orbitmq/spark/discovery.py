@@ -117,6 +117,8 @@ async def _routes(cluster: Cluster, topics: Iterable[str]) -> list[Route]:
         route = await cluster.fetch_route(topic)
         if route is None:
             await _check_brokers(cluster)
+            route = await cluster.fetch_route(topic)  # its broker may have come back in between
+        if route is None:
             raise RequestFailed(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic {topic!r} does not exist",
