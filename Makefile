@@ -24,6 +24,7 @@ demo: setup
 # Nearly every test talks to real servers over real sockets. One that fails is tried once more and shown as RERUN, so that a machine
 # which stood still for seconds is told from a defect; a ledger of promises (tests/marks.py) is never tried twice.
 test: check
+	@$(BIN)/python -m tests.spark_java
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup --reruns 1
 
 check: setup

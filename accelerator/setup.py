@@ -1,5 +1,6 @@
 """The compiled modules; everything else stands in pyproject.toml."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from setuptools import Extension, setup
 SOURCES = Path("src/orbitmq_accelerator")
 NEEDS_EPOLL = {"sockets"}
 MODULES = {file.stem for file in SOURCES.glob("*.pyx")} - (set() if sys.platform == "linux" else NEEDS_EPOLL)
+CORES = os.cpu_count() or 1
 
 setup(
+    options={"build_ext": {"parallel": CORES}},
     ext_modules=cythonize(
         [
             Extension(
@@ -23,7 +26,8 @@ setup(
             )
             for name in sorted(MODULES)
         ],
+        nthreads=CORES,
         language_level=3,
         compiler_directives={"boundscheck": False, "wraparound": False, "cdivision": True, "initializedcheck": False},
-    )
+    ),
 )

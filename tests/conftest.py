@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 from orbitmq.accelerated import SWITCH, compiled
+from tests import spark_java
 from tests.leftovers import pytest_sessionfinish as pytest_sessionfinish
 
 # Tests assert behaviour, never time: a busy machine is no failure. A failing example is printed so that it can be repeated.
@@ -15,6 +16,7 @@ settings.load_profile("orbitmq")
 
 # The loops in Python are the reference. Tests of what the accelerator does ask for `loops`, and run both ways.
 os.environ.setdefault(SWITCH, "0")
+spark_java.start_quickly()
 
 
 @pytest.fixture(scope="module", params=["in Python", "compiled"])

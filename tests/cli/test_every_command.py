@@ -126,4 +126,4 @@ def test_the_story_of_every_command(tour: Tour) -> None:
 @pytest.mark.timeout(1800)
 def test_the_story_of_sparks_commands(tour: Tour) -> None:
     tour.tell_of_spark()
-    tour.tell(SPARK_FOR_PEOPLE)
+    tour.tell_in_one_process(SPARK_FOR_PEOPLE)

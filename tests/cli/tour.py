@@ -25,11 +25,12 @@ from orbitmq.cli.entry import cli
 from tests import golden_stores
 from tests.cli import schemas
 from tests.cli.field_tables import STREAMS
+from tests.cli.one_process import one_process
 from tests.cli.story import AFTER, APP, BEFORE, BEFORE_SPARK, MENDING, SPARK, UNTIL_SPARK, WHILE_THE_APP_RUNS
 from tests.console.visitor import Visitor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tests.cli.story import Typed
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS: Final = 90.0
 _HUNG_SECONDS: Final = 600.0  # a JVM that starts on a machine with twenty others needs two minutes
 _PAUSE_SECONDS: Final = 0.2
-_SPARK_SETTINGS: Final = (
-    "spark.driver.defaultJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"  # half the time to start
-)
 _CHANGES: Final = ("msg send", "bench")  # print JSON, but are not to be repeated until they say the right thing
 _OF_SPARK: Final = ("spark", "pipeline")  # whose JVM has a lot to say, and is not to
 _tours: Final = itertools.count(1)
@@ -97,9 +95,7 @@ class Tour:
         number = next(_tours)  # a test that is repeated finds what it made the first time
         names = {name: f"{name.capitalize()}OfTour{number}" for name in ("topic", "group", "copy", "user")}
         self._words = {**words, **names, "damaged": str(damaged), "credentials": repr(credentials)}
-        (folder / "spark-defaults.conf").write_text(_SPARK_SETTINGS)
-        home = {"HOME": str(folder), "SPARK_CONF_DIR": str(folder)}
-        self._environment = {**os.environ, "NAMESRV_ADDR": name_server, **home}
+        self._environment = {**os.environ, "NAMESRV_ADDR": name_server, "HOME": str(folder)}
         if credentials is not None:
             self._environment |= {"ORBITMQ_ACCESS_KEY": credentials[0], "ORBITMQ_SECRET_KEY": credentials[1]}
 
@@ -112,25 +108,36 @@ class Tour:
         self.tell(AFTER)
         self.tell(MENDING)
 
-    def tell_of_spark(self) -> None:
+    def tell_of_spark(self, *, in_one_process: bool = False) -> None:
         self.tell(BEFORE_SPARK)
         with self.running_app():
             self.tell(UNTIL_SPARK)
         asyncio.run(self._send_traced())
-        self.tell(SPARK)
+        if in_one_process:
+            self.tell_in_one_process(SPARK)
+        else:
+            self.tell(SPARK)
+
+    def tell_in_one_process(self, story: Sequence[Typed]) -> None:
+        """Whose Spark is started once. As programs, commands are slower by that."""
+        with one_process(self._folder, self._environment) as run:
+            for typed in story:
+                self.type(typed, run)
 
     def tell(self, story: Sequence[Typed]) -> None:
         for typed in story:
             self.type(typed)
 
-    def type(self, typed: Typed) -> None:
+    def type(
+        self, typed: Typed, run: Callable[[Sequence[str]], subprocess.CompletedProcess[str]] | None = None
+    ) -> None:
         """Once; what only looks is repeated until it sees what it should, for what others do takes its time."""
         words = [word.format(**self._words) for word in shlex.split(typed.text)]
         schema = schema_of(words)
         wanted = typed.says.format(**self._words) if "{" in typed.says else typed.says
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            done = self._run(words)
+            done = run(words) if run is not None else self._run(words)
             if done.returncode == typed.code and wanted in (done.stdout or done.stderr):
                 break
             only_looks = schema is not None and schema not in _CHANGES and "--resend" not in words

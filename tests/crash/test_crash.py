@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("loops")
 
 SEEDS = (20261115, 20261116)
+KILLS = 100
 
 
 @LEDGER
@@ -23,9 +24,9 @@ SEEDS = (20261115, 20261116)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_promise_is_broken_by_kills_and_power_cuts(seed: int, tmp_path: Path) -> None:
-    outcome = run_life(tmp_path, seed, 840, "--kills", "150")
+    outcome = run_life(tmp_path, seed, 840, "--kills", str(KILLS))
     assert outcome["broken"] == [], outcome["again"]
-    assert outcome["kills"] == 150
+    assert outcome["kills"] == KILLS
     assert set(outcome["by_way"]) == {"line", "function", "clock", "power"}
     died_in = {point.name for point in POINTS if point.function in outcome["by_function"]}
     assert len(died_in) >= len(POINTS) // 2, f"only in {died_in}"

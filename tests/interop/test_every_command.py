@@ -59,7 +59,7 @@ def test_the_story_of_every_command(mixed: Mixed, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(1800)
 def test_the_story_of_sparks_commands(mixed: Mixed, tmp_path: Path) -> None:
-    Tour(mixed.theirs.address, tmp_path, mixed.words).tell_of_spark()
+    Tour(mixed.theirs.address, tmp_path, mixed.words).tell_of_spark(in_one_process=True)
 
 
 def test_our_name_server_knows_apaches_broker_and_apaches_knows_ours(mixed: Mixed, tmp_path: Path) -> None:
