@@ -11,7 +11,7 @@ from tests.interop.wire import brokers_of, is_answering, register_now
 
 BINARY_HEADERS: Final = {"rocketmq.serialize.type": "ROCKETMQ"}
 # For brokers that many tests share. Else they save their timer wheel every second, all 37 MB of it: a quarter of a core, all the time.
-SELDOM_SAVED: Final[dict[str, str | int]] = {"timerFlushIntervalMs": 20_000}
+SELDOM_SAVED: Final[dict[str, str | int]] = {"timerFlushIntervalMs": 600_000}
 
 
 @dataclass(frozen=True, slots=True)
