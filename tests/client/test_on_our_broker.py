@@ -5,7 +5,6 @@ Faults one by one: test_faults_of_processes.py.
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -40,6 +39,7 @@ from tests.client.suite import (  # noqa: F401 - tests that every server must pa
 )
 from tests.interop import orbit
 from tests.interop.processes import free_port
+from tests.topic_names import fresh_name
 
 pytestmark = pytest.mark.xdist_group("client-servers")
 
@@ -111,7 +111,7 @@ async def client(servers: Servers) -> AsyncIterator[Client]:
 @pytest.fixture
 async def topic(servers: Servers, client: Client, request: pytest.FixtureRequest) -> str:
     """A topic of its own for each test, with eight queues."""
-    name = "".join(part.capitalize() for part in re.split("_", request.node.originalname))[:80]
+    name = fresh_name(request)
     await servers.create_topic(name)
     await until_routed(client, name)
     return name

@@ -41,6 +41,7 @@ from tests.interop.kinds_of_both_clients import (  # noqa: F401 - the same
 )
 from tests.interop.marks import INTEROP
 from tests.interop.world import World
+from tests.topic_names import fresh_name
 
 pytestmark = INTEROP
 
@@ -59,7 +60,7 @@ async def client(name_server: str) -> AsyncIterator[Client]:
 @pytest.fixture
 def topic(world: World, release: str, request: pytest.FixtureRequest) -> str:
     """A topic of its own for each test, with eight queues."""
-    name = "".join(part[0].upper() + part[1:] for part in request.node.originalname.split("_"))[:60] + release[0]
+    name = fresh_name(request)
     broker = world.brokers[release]
     made = world.admins[release].run(
         "updateTopic", "-n", world.apache[release].address, "-b", broker.address, "-t", name, "-r", "8", "-w", "8"

@@ -30,6 +30,7 @@ from tests.interop.kinds_of_both_clients import (  # noqa: F401 - the same
     test_python_reads_every_kind_that_java_sends,
 )
 from tests.interop.marks import INTEROP
+from tests.topic_names import fresh_name
 
 pytestmark = INTEROP
 
@@ -60,7 +61,7 @@ async def client(name_server: str) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def topic(servers: Servers, client: Client, request: pytest.FixtureRequest) -> str:
-    name = "".join(part[0].upper() + part[1:] for part in request.node.originalname.split("_"))[:60]
+    name = fresh_name(request)
     await servers.create_topic(name)
     await until_routed(client, name)
     return name
