@@ -28,12 +28,13 @@ ROOT: Final = Path(__file__).parent.parent.parent
 def one_process(
     folder: Path, environment: Mapping[str, str]
 ) -> Iterator[Callable[[Sequence[str]], subprocess.CompletedProcess[str]]]:
-    """Seen from the test: how a command is run there. What Spark's JVM says is in the folder."""
+    """Seen from the test: how a command is run there. Spark's JVM has a lot to say, and is not to."""
+    log = folder / "spark.log"
     here = {**environment, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with (
-        (folder / "spark.log").open("w") as log,
-        child([sys.executable, "-m", __name__], cwd=folder, env=here, stderr=log, **pipes) as process,
+        log.open("w") as errors,
+        child([sys.executable, "-m", __name__], cwd=folder, env=here, stderr=errors, **pipes) as process,
     ):
         assert process.stdin is not None
         assert process.stdout is not None
@@ -42,10 +43,11 @@ def one_process(
         def run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
             print(json.dumps(words), file=asked, flush=True)
             answer = answers.readline()
-            assert answer, (folder / "spark.log").read_text()
+            assert answer, log.read_text()
             return subprocess.CompletedProcess(words, *json.loads(answer))
 
         yield run
+    assert log.read_text() == ""
 
 
 def main() -> None:

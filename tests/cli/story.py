@@ -113,13 +113,13 @@ SPARK: Final = (
     Typed("pipeline run shop/pipeline.toml", "clean: 3 rows read"),
     Typed("spark replay --lake lake --tags good", "sent 1 messages"),
     Typed("msg find {topic} --key k2 -o json", '"REPLAY_MSG_ID"'),
+    Typed("spark sql 'SELECT * FROM NoSuch' -t NoSuch", "topic 'NoSuch' does not exist", code=4),
 )
 # What needs no other cluster: tables for people, and what is refused.
 SPARK_FOR_PEOPLE: Final = (
     Typed("spark sql 'SELECT tags, topic FROM lake ORDER BY tags' --lake lake", "TAGS    TOPIC"),
     Typed("spark stats --lake lake", "largest:"),
     Typed("spark dlq {group} --resend --to-all --yes", "messages to the topics they came from"),
-    Typed("spark sql 'SELECT * FROM NoSuch' -t NoSuch", "topic 'NoSuch' does not exist", code=4),
     Typed("spark replay -t {topic}", "give --to", code=2),
     Typed("spark trace -n nonsense", "'nonsense' is not an address", code=2),
     Typed("pipeline run nowhere.toml", "`orbitmq pipeline init` makes one", code=1),

@@ -1,7 +1,7 @@
 """Every command as a user types it: the real program, in a process of its own, against a cluster of real servers.
 
-One story (story.py), told on our servers (test_every_command.py) and on Apache's (tests/interop/test_every_command.py). What is printed
-as JSON is held against docs/cli-schemas.json.
+One story (story.py), told on our servers (test_every_command.py) and on Apache's (tests/interop/test_every_command.py), where Spark's
+commands share a process (one_process.py). What is printed as JSON is held against docs/cli-schemas.json.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("loops")
 
 SEEDS = (20261115, 20261116)
-KILLS = 100
+KILLS = 150
 
 
 @LEDGER
