@@ -8,13 +8,13 @@
     pop           messages leased by 32 and acknowledged one by one
 
 Ours beside Apache's, in the same run, each with a fresh store. What counts is each kind's **share** of the plain sends of the same
-broker in the same round (the median of the rounds: a machine that is slower for a while is so for both), and that share as a multiple of
+broker right before it (the median of the rounds: a machine that is slower for a while is so for both), and that share as a multiple of
 Apache's (1 or more: as good). Two tables: by messages a second; and by how many messages a second of the broker's processor time is
 enough for, which a generator that is slower than the broker does not hide.
 Processor time counts until the last message is delivered; the rate is that of the sends (and acks).
 The generator is Python and takes a core of its own: compare shares, not rates (those are `python -m benchmarks broker`). What it spends
 on a message is in the file of results: where that is all of the time between two messages, the rate is the generator's.
-As it is, it takes about six minutes on two quiet cores.
+As it is, it takes about ten minutes on two quiet cores.
 
 Without Java only ours is measured. Results: benchmarks/results/kinds.json.
 """
@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
 import statistics
 import sys
 import tempfile
@@ -45,7 +44,7 @@ from benchmarks.broker import (
     start_apaches,
     start_ours,
 )
-from benchmarks.machine import about, processor_seconds, use_memory
+from benchmarks.machine import about, memory_at_hand, processor_seconds
 from orbitmq.message import properties as keys
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.properties import encode_properties
@@ -53,7 +52,7 @@ from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, request, request_with_raw_fields
 from orbitmq.protocol.headers.leases import ANY_QUEUE, START_AT_MIN, AckMessage, PopMessage, PopResult
 from orbitmq.protocol.headers.offsets import OffsetFound, QueueName
-from orbitmq.protocol.headers.send import SendMessageV2, SendReceipt
+from orbitmq.protocol.headers.send import SendMessageV2
 from orbitmq.protocol.headers.transactions import COMMIT
 from orbitmq.protocol.lease_texts import OF_TOPIC, Handle
 from orbitmq.transport.loop import run as run_loop
@@ -75,11 +74,12 @@ BODY: Final = b"x" * KB
 GROUP: Final = "bench"
 LEASE_MS: Final = 60_000
 BATCH: Final = 32
+MEMORY_MB: Final = 512  # for a cell
+BATCH_MEMORY_MB: Final = 1536
 _ANY_KEY: Final = "?" * 32
-_ANY_BATCH: Final = encode_batch([BatchMember(BODY, encode_properties({keys.UNIQUE_KEY: _ANY_KEY}))] * BATCH)
-_KEY_PLACES: Final = [
-    slice(place.start(), place.end()) for place in re.finditer(re.escape(_ANY_KEY.encode()), _ANY_BATCH)
-]
+_MEMBERS: Final = encode_batch([BatchMember(BODY, encode_properties({keys.UNIQUE_KEY: _ANY_KEY}))] * BATCH).replace(
+    _ANY_KEY.encode(), b"%032X"
+)
 _OFFSET_DIGITS: Final = 16  # in the log, at the end of an id
 _END: Final = (
     b'{"commitLogOffset":"%d","commitOrRollback":"%d","fromTransactionCheck":"false","msgId":"%032X",'
@@ -135,10 +135,10 @@ async def timer(pool: Pool, address: Address, topic: str, number: int) -> int:
 
 async def transaction(pool: Pool, address: Address, topic: str, number: int) -> int:
     half = _send(topic, number, {keys.PREPARED: "true", keys.PRODUCER_GROUP: GROUP}, sys_flag=4)
-    receipt = (await _call(pool, address, half)).read(SendReceipt)
+    receipt = (await _call(pool, address, half)).fields
     # Of fields that are ready: making them anew took as long as half a send, which no broker can make up for.
-    offset = int(receipt.msg_id[-_OFFSET_DIGITS:], 16)
-    fields = _END % (offset, COMMIT, number, GROUP.encode(), topic.encode(), receipt.queue_offset)
+    offset = int(receipt["msgId"][-_OFFSET_DIGITS:], 16)
+    fields = _END % (offset, COMMIT, number, GROUP.encode(), topic.encode(), int(receipt["queueOffset"]))
     connection = pool.open_connection(address) or await pool.connection(address)
     connection.notify(request_with_raw_fields(RequestCode.END_TRANSACTION, fields))
     return 1
@@ -146,10 +146,8 @@ async def transaction(pool: Pool, address: Address, topic: str, number: int) -> 
 
 async def batch(pool: Pool, address: Address, topic: str, number: int) -> int:
     # Only the keys are new, as in a plain send: encoding each member anew took a third of the generator's time.
-    members = bytearray(_ANY_BATCH)
-    for index, place in enumerate(_KEY_PLACES):
-        members[place] = b"%032X" % (number * BATCH + index)
-    await _call(pool, address, _send(topic, number, {}, members=bytes(members)))
+    members = _MEMBERS % tuple(range(number * BATCH, (number + 1) * BATCH))
+    await _call(pool, address, _send(topic, number, {}, members=members))
     return BATCH
 
 
@@ -251,20 +249,31 @@ async def _stored(pool: Pool, address: Address, topic: str) -> int:
     return ends
 
 
-def run_cell(contender: Contender, kind: str, topic: str, seconds: float, *, counts: bool) -> None:
+def run_cell(contender: Contender, kind: str, topic: str, seconds: float) -> dict[str, float]:
     create_topic(contender.address, topic)
     step = KINDS[kind]
-    use_memory()
     if step is pop:
-        run_loop(_load(contender.address, topic, plain, seconds))
-    before, own_before = processor_seconds(contender.process.pid), time.process_time()
-    total, took = run_loop(_load(contender.address, topic, step, seconds))
-    own = time.process_time() - own_before
+        with memory_at_hand(MEMORY_MB) as give_back:
+            give_back(seconds)
+            run_loop(_load(contender.address, topic, plain, seconds))
+    with memory_at_hand(BATCH_MEMORY_MB if step is batch else MEMORY_MB) as give_back:
+        give_back(seconds)
+        before, own_before = processor_seconds(contender.process.pid), time.process_time()
+        total, took = run_loop(_load(contender.address, topic, step, seconds))
+        own = time.process_time() - own_before
     if step is not pop:
         run_loop(_wait_for_all(contender.address, topic, total))  # what is delivered later is part of what a kind costs
     used = processor_seconds(contender.process.pid) - before
-    if counts and total:
-        contender.note(kind, rate=total / took, processor_us=1e6 * used / total, generator_us=1e6 * own / total)
+    if not total:
+        raise SystemExit(f"{contender.name} had nothing to do for {kind}")
+    return {"rate": total / took, "processor_us": 1e6 * used / total, "generator_us": 1e6 * own / total}
+
+
+def run_beside_plain(contender: Contender, kind: str, topic: str, seconds: float) -> None:
+    """Plain sends right before each kind: some seconds later the machine may be another."""
+    beside = run_cell(contender, PLAIN, f"{topic}-plain", seconds)
+    figures = beside if kind == PLAIN else run_cell(contender, kind, topic, seconds)
+    contender.note(kind, **figures, **{f"{PLAIN}_{name}": figure for name, figure in beside.items()})
 
 
 def report(contenders: list[Contender], head: dict[str, object]) -> None:
@@ -298,10 +307,11 @@ def report(contenders: list[Contender], head: dict[str, object]) -> None:
 
 
 def shares_of(contender: Contender, figure: str) -> dict[str, float]:
-    """Of the plain sends of the same broker in the same round."""
-    plain_rounds = contender.figures[PLAIN][figure]
+    """Of the plain sends right before."""
     return {
-        kind: statistics.median(value / of_plain for value, of_plain in zip(figures[figure], plain_rounds, strict=True))
+        kind: statistics.median(
+            value / of_plain for value, of_plain in zip(figures[figure], figures[f"{PLAIN}_{figure}"], strict=True)
+        )
         for kind, figures in contender.figures.items()
     }
 
@@ -346,9 +356,9 @@ def run(argv: list[str]) -> None:
         ]
         for contender in contenders:
             for number, kind in enumerate(KINDS):
-                run_cell(contender, kind, f"WarmUp-{number}", options.seconds, counts=False)
+                run_cell(contender, kind, f"WarmUp-{number}", options.seconds)
         for turn in range(options.rounds):
             for contender in contenders if turn % 2 == 0 else contenders[::-1]:
                 for number, kind in enumerate(KINDS):
-                    run_cell(contender, kind, f"Kind-{number}-{turn}", options.seconds, counts=True)
+                    run_beside_plain(contender, kind, f"Kind-{number}-{turn}", options.seconds)
         report(contenders, head)

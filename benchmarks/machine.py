@@ -10,8 +10,15 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_STEP_MB: Final = 16
 
 
 def compile_c(folder: Path, name: str) -> Path:
@@ -56,14 +63,38 @@ def memory_mb(pid: int, kind: str = "VmRSS") -> float:
     return int(re.findall(rf"{kind}:\s+(\d+) kB", status)[0]) / 1024
 
 
-def use_memory(megabytes: int = 2048) -> None:
-    """Take so much memory and give it back at once, before a measurement that fills new pages.
+@contextmanager
+def memory_at_hand(megabytes: int) -> Iterator[Callable[[float], None]]:
+    """Memory that is in use, to be given back bit by bit while a measurement fills new pages: call what is yielded with its seconds.
 
-    A virtual machine may hand what it does not use back to its host. Each page then costs several times as much when it is used next,
-    and who comes first pays: here that was 3 us a message of 1 KB, more than a signature or a delay costs.
+    A virtual machine may hand what it does not use back to its host, within a second or two, if two megabytes lie together. Where it does,
+    each page of them costs 40 us or more when it is used next, as long as several messages: who brings pages of a file into memory by the
+    megabyte pays, and who takes them one by one does not. What was given back last is taken first.
     """
-    with mmap.mmap(-1, megabytes << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE):
-        pass
+    steps = max(1, megabytes // _STEP_MB)
+    enough = Event()
+    givers: list[Thread] = []
+    with mmap.mmap(-1, (steps * _STEP_MB) << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        for page in range(0, len(memory), mmap.PAGESIZE):
+            memory[page] = 1
+
+        def give_back(seconds: float) -> None:
+            for step in range(steps):
+                memory.madvise(mmap.MADV_DONTNEED, (step * _STEP_MB) << 20, _STEP_MB << 20)
+                if enough.wait(seconds / steps):
+                    return
+
+        def begin(seconds: float) -> None:
+            givers.append(Thread(target=give_back, args=(seconds,)))
+            givers[-1].start()
+
+        try:
+            yield begin
+        finally:
+            enough.set()
+            for giver in givers:
+                giver.join()
 
 
 def about(**more: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.interop import orbit
 
 from benchmarks.broker import BROKER_NAME, PATIENCE_SECONDS, QUEUES, Cell, Load
-from benchmarks.machine import about, compile_c, page_faults, processor_seconds, use_memory
+from benchmarks.machine import about, compile_c, memory_at_hand, page_faults, processor_seconds
 from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command, request
@@ -59,6 +59,7 @@ SENDER: Final = Credentials("the-sender", "sender-of-the-benchmark")
 TOPIC: Final = "SignedTopic"
 MESSAGES: Final = 1 << 16
 WARM_UP_SECONDS: Final = 0.5
+MEMORY_MB: Final = 768  # for a cell
 GUARDED: Final[dict[str, str | int]] = {
     "authenticationEnabled": "true",
     "authorizationEnabled": "true",
@@ -156,8 +157,9 @@ def run(argv: list[str]) -> None:
         for turn in range(options.rounds):
             for cell in cells:
                 for way, (kind, mode, _) in reversed(WAYS.items()) if turn % 2 else WAYS.items():
-                    with brokers[kind].started(folder / "broker") as broker:
-                        use_memory()
+                    # In this order: what the broker before had is taken before the machine's host takes it.
+                    with memory_at_hand(MEMORY_MB) as give_back, brokers[kind].started(folder / "broker") as broker:
+                        give_back(WARM_UP_SECONDS + options.seconds)
                         run_cell(load, mode, *broker, cell, WARM_UP_SECONDS)
                         measured = run_cell(load, mode, *broker, cell, options.seconds)
                     figures.setdefault(cell.name, {}).setdefault(way, []).append(measured)

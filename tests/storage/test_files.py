@@ -424,16 +424,28 @@ def test_while_much_is_written_the_next_pages_are_made_storable(tmp_path: Path) 
         pages.stop()  # which lets it end what it does
     file.close()
     assert [asked[1:] for asked in file.asked if asked[0] == "storable"] == [
-        (1, 3), (2, 8), (4, 20), (6, 9), (7, 10), (8, 11), (9, 12), (10, 13), (11, 14),
+        (1, 3), (2, 8), (4, 17), (6, 9), (7, 10), (8, 11), (9, 12), (10, 13), (11, 14),
     ]  # fmt: skip
-    assert [asked[1:] for asked in file.asked if asked[0] == "read"] == [(0, 16), (16, 20), (20, 24)]
+    assert [asked[1:] for asked in file.asked if asked[0] == "read"] == [(1, 17), (17, 22), (22, 24)]
+
+
+def test_while_little_is_written_no_pages_are_had_ready(tmp_path: Path) -> None:
+    file, clock = _Watched(tmp_path / "file"), ManualClock()
+    pages = PagesAhead(clock)
+    for megabyte in range(24):
+        clock.advance(ms=BUSY_STEP_MS + 1)
+        assert pages.want(file, megabyte << 20) == (megabyte + 1) << 20
+        pages.stop()  # which lets it end what it does
+    file.close()
+    assert file.asked == [("reads no more", 0, 24)]
 
 
 def test_no_pages_are_had_ready_where_nearly_nothing_is_stored_to_them(tmp_path: Path) -> None:
     file, other, clock = _Watched(tmp_path / "file"), _Watched(tmp_path / "other"), ManualClock()
     pages = PagesAhead(clock)
+    pages.want(file, 0)  # from when on it is known how fast it goes
     for megabyte, is_stored_to in ((0, True), (17, False), (18, False), (19, True), (20, False)):
-        clock.advance(ms=BUSY_STEP_MS + 1)
+        clock.advance(ms=BUSY_STEP_MS)
         assert pages.want(file, megabyte << 20, is_stored_to=is_stored_to) == (megabyte + 1) << 20
         pages.stop()  # which lets it end what it does
     pages.want(other, 0, is_stored_to=False)

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orbitmq.accelerated import SWITCH
 from orbitmq.clock import ManualClock
 from orbitmq.message.batch import BatchMember
 from orbitmq.message.properties import decode_properties, encode_properties
 from orbitmq.message.record import topic_field
 from orbitmq.message.sysflags import INNER_BATCH, NEED_UNWRAP
 from orbitmq.message.tags import tag_code
+from orbitmq.storage import indexer
 from orbitmq.storage.config import FlushMode
 from orbitmq.storage.queue_index import QueueIndex
 from tests.storage.store_kit import BORN_AT_MS, BORN_HOST, bodies, open_store, put
@@ -190,6 +192,73 @@ def test_a_rebuild_from_the_log_equals_what_was_built_on_the_way(
         shutil.rmtree(directory / name, ignore_errors=True)
     opened().close()
     assert index_files(directory) == built
+
+
+def make_one_entry(store: Store, count: int) -> None:
+    """Of the last records that were appended, as sends of large batches do."""
+    recent = store.log.recent
+    members = [recent.pop() for _ in range(count)][::-1]
+    queue, start, _, queue_offset, sys_flag, stored_at_ms, _ = members[0]
+    size = members[-1][1] + members[-1][2] - start
+    records = store.log.memory[start - store.log.segment_start :][:size]
+    recent.append((queue, start, size, queue_offset, sys_flag, stored_at_ms, records))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=st.lists(st.one_of(ONE, ONE, MANY, INNER), max_size=60),
+    at_once=st.sampled_from([1, 3, 60]),
+    many=st.sampled_from([1, 8, 1000]),
+)
+def test_many_records_at_once_some_of_them_batches_leave_the_indexes_of_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[object, ...]], at_once: int, many: int
+) -> None:
+    directory = tmp_path_factory.mktemp("store")
+    clock = ManualClock()
+
+    def opened() -> Store:
+        return open_store(directory, clock=clock, is_batch_topic=lambda topic: topic == "Batched", index_entries=30)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexer, "_MANY", many)
+        store = opened()
+        put(store, "A", KEYS="k0")
+        store.flush()  # the first key of a file is always entered by itself
+        for number, step in enumerate(steps):
+            perform(store, clock, [step])
+            if step[0] == "many" and store.indexes_whole_batches:
+                make_one_entry(store, int(str(step[1])))
+            if number % at_once == 0:
+                store.dispatch()
+        store.close()
+        built = index_files(directory)
+        for name in ("consumequeue", "batchconsumequeue", "index"):
+            shutil.rmtree(directory / name, ignore_errors=True)
+        patch.setenv(SWITCH, "0")
+        opened().close()
+    assert index_files(directory) == built
+
+
+def test_keys_of_a_batch_are_found_though_one_of_its_members_is_unusual(tmp_path: Path) -> None:
+    store = open_store(tmp_path, segment_bytes=1 << 16)
+    put(store, UNIQ_KEY="U", KEYS="before")
+    store.flush()
+    put(store, UNIQ_KEY="U0", KEYS="waits")
+    store.dispatch()
+    tags = ["", "", "new", ""]
+    members = [
+        BatchMember(b"m", encode_properties({"UNIQ_KEY": f"U{number}", **({"TAGS": tag} if tag else {})}))
+        for number, tag in enumerate(tags)
+    ]
+    for _ in range(2):  # the second time, the tag is known
+        store.append_batch("T", 0, members, b"", BORN_AT_MS, BORN_HOST)
+        if store.indexes_whole_batches:
+            make_one_entry(store, len(members))
+        store.dispatch()
+    assert store.queue_range("T", 0) == (0, 10)
+    assert [len(store.find_by_key("T", f"U{number}").records) for number in range(4)] == [3, 2, 2, 2]
+    assert [entry(store, "T", 0, offset)[2] for offset in (4, 8)] == [tag_code("new")] * 2
+    store.close()
 
 
 def test_keys_that_wait_are_entered_when_somebody_looks_or_the_indexes_are_flushed(tmp_path: Path) -> None:

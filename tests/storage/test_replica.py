@@ -151,7 +151,7 @@ def test_a_slave_copies_no_more_while_its_disk_keeps_keys_out_of_the_index_and_n
         pytest.skip("orbitmq-accelerator is not installed: `make setup` builds it where there is a C compiler")
     monkeypatch.setattr(index_file, "_RESERVE_ENTRIES", 4)
     monkeypatch.setattr(index_file, "_LOW_ENTRIES", 0)  # no thread reserves ahead
-    monkeypatch.setattr(indexer, "_COPIED_KEYS", 8)  # so that the compiled loop has to reserve in each read
+    monkeypatch.setattr(indexer, "_KEYS_AT_ONCE", 8)  # so that the compiled loop has to reserve in each read
     files: dict[str, Any] = {"segment_bytes": 1 << 20, "index_entries": 10_000}
     ((_, log),) = fill(tmp_path / "master", Random(20261116), files)
     reads = [(at, log[at : at + 8192]) for at in range(0, len(log), 8192)]

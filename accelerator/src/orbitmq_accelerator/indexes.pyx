@@ -170,160 +170,6 @@ def usual_records(memory, Py_ssize_t at, Py_ssize_t limit, int64_t base, Py_ssiz
     return entries
 
 
-cdef class Entering:
-    """One pass over records, in the order of the log."""
-
-    cdef dict tag_codes, queues, runs
-    cdef object queue_type
-    cdef str delay_topic
-    cdef tuple delay_levels_ms
-
-    # Of the record before.
-    cdef tuple queue
-    cdef bint is_delayed, knows_tags
-    cdef Run run  # None if this pass has none for the queue yet
-    cdef const char *tags  # in properties that stay where they are until the pass ends
-    cdef Py_ssize_t tags_bytes
-    cdef int64_t tag_code
-
-    cdef int choose(self, tuple queue) except -1:
-        if queue is not self.queue:
-            self.queue = queue
-            self.is_delayed = queue[0] == self.delay_topic
-            self.run = self.runs.get(queue)
-        return 0
-
-    cdef bint enter(
-        self, offset_number, int64_t size, int64_t queue_offset, stored_at, const char *properties, Py_ssize_t length, list keys
-    ) except -1:
-        """A record of the queue that was chosen. False, and nothing done, if it is unusual."""
-        cdef Found found
-        cdef int64_t code, level = 0, offset = offset_number
-        cdef Py_ssize_t packed_bytes
-        cdef uint8_t *out
-        look_through(properties, length, &found)
-        if self.is_delayed:
-            level = level_of(&found)
-        if level < 0:
-            return False
-        if level:
-            code = <int64_t>stored_at + <int64_t>self.delay_levels_ms[min(level, len(self.delay_levels_ms)) - 1]
-        elif self.find_tags(&found):
-            code = self.tag_code
-        else:
-            return False
-        if self.run is None:
-            opened = self.queues.get(self.queue)
-            if type(opened) is not self.queue_type:
-                return False
-            self.run = self.runs[self.queue] = Run(opened, queue_offset, offset)
-        elif self.run.next != queue_offset:
-            return False
-        packed_bytes = PyByteArray_GET_SIZE(self.run.packed)
-        PyByteArray_Resize(self.run.packed, packed_bytes + QUEUE_ENTRY_BYTES)
-        out = <uint8_t *>PyByteArray_AS_STRING(self.run.packed) + packed_bytes
-        store64(out, offset)
-        store32(out + 8, <uint32_t>size)
-        store64(out + 12, code)
-        self.run.end = offset + size
-        self.run.next = queue_offset + 1
-        if keys is not None and (found.unique_key != NULL or found.keys != NULL):
-            keys.append((
-                offset_number, stored_at, self.queue[0], value_or_none(found.unique_key, found.unique_key_bytes),
-                value_or_none(found.keys, found.keys_bytes),
-            ))
-        return True
-
-    cdef bint find_tags(self, const Found *found) except -1:
-        """Nearly always those of the message before. False if nobody has seen them yet."""
-        if self.knows_tags and is_same_value(self.tags, self.tags_bytes, found.tags, found.tags_bytes):
-            return True
-        known = self.tag_codes.get(value_or_none(found.tags, found.tags_bytes))
-        if known is None:
-            return False
-        self.knows_tags, self.tag_code = True, known
-        self.tags, self.tags_bytes = found.tags, found.tags_bytes
-        return True
-
-    cdef bint enter_batch(self, int64_t offset, int64_t queue_offset, stored_at, records, list keys) except -1:
-        """Records of one queue that lie together in the log, from `offset` on: all of them, or none."""
-        cdef Py_buffer view
-        cdef Run before = self.run
-        cdef int64_t next_before = 0, end_before = 0
-        cdef Py_ssize_t packed_before = 0
-        cdef list found = None if keys is None else []
-        cdef bint is_usual
-        if before is not None:
-            next_before, end_before, packed_before = before.next, before.end, PyByteArray_GET_SIZE(before.packed)
-        PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
-        try:
-            is_usual = self.enter_records(<const uint8_t *>view.buf, view.len, offset, queue_offset, stored_at, found)
-        finally:
-            PyBuffer_Release(&view)
-        if is_usual:
-            if keys is not None:
-                keys += found
-        elif before is not None:
-            before.next, before.end = next_before, end_before
-            PyByteArray_Resize(before.packed, packed_before)
-        else:
-            self.runs.pop(self.queue, None)
-            self.run = None
-        return is_usual
-
-    cdef bint enter_records(
-        self, const uint8_t *record, Py_ssize_t length, int64_t offset, int64_t queue_offset, stored_at, list keys
-    ) except -1:
-        cdef const uint8_t *end = record + length
-        cdef const uint8_t *properties
-        cdef int64_t size
-        while record < end:
-            size = load32(record)
-            properties = record + HEAD_BYTES + load32(record + 84)
-            properties += 1 + properties[0] if load32(record + 4) == MAGIC_V1 else 2 + (properties[0] << 8 | properties[1])
-            properties += 2
-            if not self.enter(
-                offset, size, queue_offset, stored_at, <const char *>properties, record + size - properties, keys
-            ):
-                return False
-            record += size
-            offset += size
-            queue_offset += 1
-        return True
-
-
-def usual_entries(
-    list batch, Py_ssize_t start, dict tag_codes, dict queues, queue_type, str delay_topic, tuple delay_levels_ms,
-    list waiting_keys,
-):
-    """How many entries from `start` on are of usual records, and their runs. `waiting_keys` gets their keys, unless it is None."""
-    cdef Entering entering = Entering()
-    cdef Py_ssize_t at = start
-    cdef tuple entry
-    cdef bytes properties
-    entering.tag_codes = tag_codes
-    entering.queues = queues
-    entering.runs = {}
-    entering.queue_type = queue_type
-    entering.delay_topic = delay_topic
-    entering.delay_levels_ms = delay_levels_ms
-    while at < len(batch):
-        entry = <tuple>batch[at]
-        if <int64_t>entry[4] & NO_QUEUE_ENTRY:
-            break
-        entering.choose(<tuple>entry[0])
-        if type(entry[6]) is bytes:
-            properties = <bytes>entry[6]
-            if not entering.enter(
-                entry[1], entry[2], entry[3], entry[5], PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), waiting_keys
-            ):
-                break
-        elif not entering.enter_batch(entry[1], entry[3], entry[5], entry[6], waiting_keys):
-            break
-        at += 1
-    return at - start, list(entering.runs.values())
-
-
 cdef uint32_t hashed(uint32_t value, const uint8_t *text, Py_ssize_t length) noexcept nogil:
     """Java's hash of what `value` is the hash of and this text, as the key index keeps it: never negative."""
     cdef Py_ssize_t at
@@ -504,6 +350,184 @@ cdef class Keys(KeyWriter):
                 if at > begin:
                     self.put(before, text + begin, at - begin, offset, seconds)
                 begin = at + 1
+
+
+cdef class Entering:
+    """One pass over records, in the order of the log."""
+
+    cdef dict tag_codes, queues, runs
+    cdef object queue_type
+    cdef str delay_topic
+    cdef tuple delay_levels_ms
+
+    # Where keys go: into `keys`; into a list, to be entered later; or nowhere, if both are None.
+    cdef Keys keys
+    cdef list waiting_keys
+
+    # Of the record before.
+    cdef tuple queue
+    cdef str topic
+    cdef uint32_t topic_hash
+    cdef bint is_delayed, knows_tags
+    cdef Run run  # None if this pass has none for the queue yet
+    cdef const char *tags  # in properties that stay where they are until the pass ends
+    cdef Py_ssize_t tags_bytes
+    cdef int64_t tag_code
+
+    cdef int choose(self, tuple queue) except -1:
+        if queue is not self.queue:
+            self.queue = queue
+            self.run = self.runs.get(queue)
+            if queue[0] is not self.topic:
+                self.topic = queue[0]
+                self.is_delayed = self.topic == self.delay_topic
+                if self.keys is not None:
+                    self.topic_hash = <uint32_t><int64_t>self.keys.topic_hash(self.topic)
+        return 0
+
+    cdef bint enter(
+        self, int64_t offset, int64_t size, int64_t queue_offset, int64_t stored_at_ms, const char *properties, Py_ssize_t length
+    ) except -1:
+        """A record of the queue that was chosen. False, and nothing done, if it is unusual."""
+        cdef Found found
+        cdef int64_t code, level = 0
+        cdef Py_ssize_t packed_bytes
+        cdef uint8_t *out
+        look_through(properties, length, &found)
+        if self.is_delayed:
+            level = level_of(&found)
+        if level < 0:
+            return False
+        if level:
+            code = stored_at_ms + <int64_t>self.delay_levels_ms[min(level, len(self.delay_levels_ms)) - 1]
+        elif self.find_tags(&found):
+            code = self.tag_code
+        else:
+            return False
+        if self.keys is not None and not self.keys.takes(&found, stored_at_ms):
+            return False
+        if self.run is None:
+            opened = self.queues.get(self.queue)
+            if type(opened) is not self.queue_type:
+                return False
+            self.run = self.runs[self.queue] = Run(opened, queue_offset, offset)
+        elif self.run.next != queue_offset:
+            return False
+        packed_bytes = PyByteArray_GET_SIZE(self.run.packed)
+        PyByteArray_Resize(self.run.packed, packed_bytes + QUEUE_ENTRY_BYTES)
+        out = <uint8_t *>PyByteArray_AS_STRING(self.run.packed) + packed_bytes
+        store64(out, offset)
+        store32(out + 8, <uint32_t>size)
+        store64(out + 12, code)
+        self.run.end = offset + size
+        self.run.next = queue_offset + 1
+        if self.keys is not None:
+            self.keys.enter(&found, self.topic_hash, offset, stored_at_ms)
+        elif self.waiting_keys is not None and (found.unique_key != NULL or found.keys != NULL):
+            self.waiting_keys.append((
+                offset, stored_at_ms, self.topic, value_or_none(found.unique_key, found.unique_key_bytes),
+                value_or_none(found.keys, found.keys_bytes),
+            ))
+        return True
+
+    cdef bint find_tags(self, const Found *found) except -1:
+        """Nearly always those of the message before. False if nobody has seen them yet."""
+        if self.knows_tags and is_same_value(self.tags, self.tags_bytes, found.tags, found.tags_bytes):
+            return True
+        known = self.tag_codes.get(value_or_none(found.tags, found.tags_bytes))
+        if known is None:
+            return False
+        self.knows_tags, self.tag_code = True, known
+        self.tags, self.tags_bytes = found.tags, found.tags_bytes
+        return True
+
+    cdef bint enter_batch(self, int64_t offset, int64_t queue_offset, int64_t stored_at_ms, records) except -1:
+        """Records of one queue that lie together in the log, from `offset` on: all of them, or none.
+
+        Keys that were entered into their file stay there: whoever takes more care does not enter them twice.
+        """
+        cdef Py_buffer view
+        cdef Run before = self.run
+        cdef int64_t next_before = 0, end_before = 0
+        cdef Py_ssize_t packed_before = 0
+        cdef list waiting_keys = self.waiting_keys, own_keys = None if waiting_keys is None else []
+        cdef bint is_usual
+        if before is not None:
+            next_before, end_before, packed_before = before.next, before.end, PyByteArray_GET_SIZE(before.packed)
+        PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+        self.waiting_keys = own_keys
+        try:
+            is_usual = self.enter_records(<const uint8_t *>view.buf, view.len, offset, queue_offset, stored_at_ms)
+        finally:
+            self.waiting_keys = waiting_keys
+            PyBuffer_Release(&view)
+        if is_usual:
+            if waiting_keys is not None:
+                waiting_keys += own_keys
+        elif before is not None:
+            before.next, before.end = next_before, end_before
+            PyByteArray_Resize(before.packed, packed_before)
+        else:
+            self.runs.pop(self.queue, None)
+            self.run = None
+        return is_usual
+
+    cdef bint enter_records(
+        self, const uint8_t *record, Py_ssize_t length, int64_t offset, int64_t queue_offset, int64_t stored_at_ms
+    ) except -1:
+        cdef const uint8_t *end = record + length
+        cdef const uint8_t *properties
+        cdef int64_t size
+        while record < end:
+            size = load32(record)
+            properties = record + HEAD_BYTES + load32(record + 84)
+            properties += 1 + properties[0] if load32(record + 4) == MAGIC_V1 else 2 + (properties[0] << 8 | properties[1])
+            properties += 2
+            if not self.enter(
+                offset, size, queue_offset, stored_at_ms, <const char *>properties, record + size - properties
+            ):
+                return False
+            record += size
+            offset += size
+            queue_offset += 1
+        return True
+
+
+def usual_entries(
+    list batch, Py_ssize_t start, dict tag_codes, dict queues, queue_type, str delay_topic, tuple delay_levels_ms,
+    Keys keys, list waiting_keys,
+):
+    """How many entries from `start` on are of usual records, and their runs.
+
+    Their keys are entered into `keys`, or kept in `waiting_keys` if it is None; in neither, if both are.
+    """
+    cdef Entering entering = Entering()
+    cdef Py_ssize_t at = start
+    cdef tuple entry
+    cdef bytes properties
+    entering.tag_codes = tag_codes
+    entering.queues = queues
+    entering.runs = {}
+    entering.queue_type = queue_type
+    entering.delay_topic = delay_topic
+    entering.delay_levels_ms = delay_levels_ms
+    entering.keys = keys
+    entering.waiting_keys = waiting_keys
+    while at < len(batch):
+        entry = <tuple>batch[at]
+        if <int64_t>entry[4] & NO_QUEUE_ENTRY:
+            break
+        entering.choose(<tuple>entry[0])
+        if type(entry[6]) is bytes:
+            properties = <bytes>entry[6]
+            if not entering.enter(
+                entry[1], entry[2], entry[3], entry[5], PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties)
+            ):
+                break
+        elif not entering.enter_batch(entry[1], entry[3], entry[5], entry[6]):
+            break
+        at += 1
+    return at - start, list(entering.runs.values())
 
 
 def index_copied(

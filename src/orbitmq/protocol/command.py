@@ -36,7 +36,7 @@ H = TypeVar("H", bound="Header")
 _OUR_LANGUAGE: Final = "PYTHON"
 _OUR_LANGUAGE_BYTES: Final = _OUR_LANGUAGE.encode()
 _SHORT_BODY_BYTES: Final = 4096
-_LARGE_BODY_BYTES: Final = 64 * 1024  # not worth copying behind its header
+_LARGE_BODY_BYTES: Final = 16 * 1024  # not worth copying behind its header
 _BARE_HEADER: Final = (
     b'{"code":%d,"flag":%d,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
 )

@@ -84,7 +84,8 @@ _VALUE_END: Final = 0x02  # as a number: looking for a single byte is quicker th
 NEVER: Final = 2**63  # a log offset that is not reached
 _REMEMBERED: Final = 10_000  # tags, and kinds of properties
 _COPIED_RECORDS: Final = 1024  # that are entered at once
-_COPIED_KEYS: Final = 4096  # of them
+_KEYS_AT_ONCE: Final = 4096  # that room is had for
+_MANY: Final = 32  # entries whose keys are not worth keeping for later
 _LONGEST_REMEMBERED: Final = 4096  # bytes of properties
 
 
@@ -269,7 +270,7 @@ class Indexer:
     def _room_for_keys(self, offset: int) -> AbstractContextManager[Any]:
         if self._keys is None:
             return nullcontext()
-        return self._keys.copied_keys(offset, _COPIED_KEYS)
+        return self._keys.open(offset, _KEYS_AT_ONCE)
 
     def _enter_queues(self, batch: Sequence[LogEntry | BatchEntry]) -> list[AnyQueue]:
         """Their queues, and their keys among those that wait. Nearly every message comes by here."""
@@ -280,9 +281,12 @@ class Indexer:
                 self._enter_all(cast("Sequence[LogEntry]", batch), others)
             else:
                 done = 0
-                while (done := done + self._enter_usual(self._loops, batch, done, others)) < len(batch):
-                    self._enter_all(single_entries(batch[done]), others)  # of a new queue, with a new tag
-                    done += 1
+                while done < len(batch):
+                    count = self._enter_usual(self._loops, batch, done, others)
+                    if not count:
+                        self._enter_all(single_entries(batch[done]), others)  # of a new queue, with a new tag
+                        count = 1
+                    done += count
             touched = list(others)
             self._queues.touched(touched)
             self.indexed_to = _end(batch[-1])
@@ -341,8 +345,26 @@ class Indexer:
     def _enter_usual(
         self, loops: Any, batch: Sequence[LogEntry | BatchEntry], start: int, touched: dict[AnyQueue, None]
     ) -> int:
-        """What the compiled loop enters from `start` on; how many entries that were."""
-        waiting_keys = self._waiting_keys if self._keys is not None else None
+        """What the compiled loop enters from `start` on; how many entries that were. Of many records the keys are entered with them."""
+        if self._keys is None:
+            return self._enter_compiled(loops, batch, start, touched, None, None)
+        is_batch = not isinstance(batch[start][6], bytes)
+        if (is_batch or len(batch) - start >= _MANY) and self._may_enter_keys():
+            with self._entering_keys, self._room_for_keys(batch[start][1]) as keys:
+                count = 0 if keys is None else self._enter_compiled(loops, batch, start, touched, keys, None)
+            if count:
+                return count
+        return self._enter_compiled(loops, batch, start, touched, None, self._waiting_keys)
+
+    def _enter_compiled(
+        self,
+        loops: Any,
+        batch: Sequence[LogEntry | BatchEntry],
+        start: int,
+        touched: dict[AnyQueue, None],
+        keys: Any,
+        waiting_keys: list[KeyedRecord] | None,
+    ) -> int:
         done, runs = loops.usual_entries(
             batch,
             start,
@@ -351,6 +373,7 @@ class Indexer:
             QueueIndex,
             DELAY_TOPIC,
             self.delay_levels_ms,
+            keys,
             waiting_keys,
         )
         for run in runs:

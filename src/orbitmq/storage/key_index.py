@@ -125,10 +125,7 @@ class KeyIndex:
         """`put` for many records, in log order, none rolled back; the keys as the bytes of their properties."""
         for at in range(0, len(records), MOST_AT_ONCE):
             self._put_some(records[at : at + MOST_AT_ONCE])
-        if self._is_low():
-            self._reserving.start()
-            if self._reserving.idle:
-                self._reserving.wake()
+        self._have_room_reserved()
 
     def _put_some(self, records: list[KeyedRecord]) -> None:
         last = self.files[-1] if self.files else None
@@ -156,7 +153,7 @@ class KeyIndex:
             self.put(offset, stored_at_ms, topic, _text(unique_key), _text(more_keys))
 
     @contextmanager
-    def copied_keys(self, offset: int, count: int) -> Iterator[Any]:
+    def open(self, offset: int, count: int) -> Iterator[Any]:
         """What the accelerator enters up to `count` keys of records from `offset` on into; None if they need more care."""
         last = self.files[-1] if self.files else None
         if self._loops is None or last is None or last.next_entry == 1 or last.end_offset >= offset:
@@ -171,6 +168,7 @@ class KeyIndex:
             yield keys
         finally:
             last.take_over(keys)
+            self._have_room_reserved()
 
     def _hashes(self, topics: Sequence[str], keys: Sequence[bytes]) -> list[int] | None:
         """A record may have several keys: as many at a time as can be hashed together. None if one of them cannot be."""
@@ -291,6 +289,12 @@ class KeyIndex:
         with self._changing:
             self.files = (*self.files, file)
         return file
+
+    def _have_room_reserved(self) -> None:
+        if self._is_low():
+            self._reserving.start()
+            if self._reserving.idle:
+                self._reserving.wake()
 
     def _is_low(self) -> bool:
         return bool(self.files) and self.files[-1].is_low
