@@ -211,6 +211,20 @@ def test_an_answer_without_fields_has_no_map_and_one_with_an_empty_header_has_an
     assert b'"extFields":{}' in commands.encode(Command(0, fields={}))
 
 
+@pytest.mark.parametrize("size", [0, 4095, 4096, 16_383, 16_384, 65_536])
+@pytest.mark.parametrize("parts", [(), (memoryview(b"one"), memoryview(b"two"))])
+def test_pieces_are_the_frame_and_a_large_body_is_one_that_nobody_copies(
+    size: int, parts: tuple[memoryview, ...]
+) -> None:
+    body = bytes(size)
+    one = Command(310, opaque=7, fields={"a": "b"}, body=body)
+    one.parts = parts
+    pieces = commands.encode_pieces(one)
+    without_parts = Command(310, opaque=7, fields={"a": "b"}, body=b"".join((body, *parts)))
+    assert b"".join(pieces) == commands.encode(without_parts)
+    assert parts or (len(pieces) == 2 and pieces[1] is body) == (size >= 16_384)
+
+
 def test_headers_are_strict_compact_json_in_alphabetical_order() -> None:
     command = commands.answer(ResponseCode.SYSTEM_ERROR, 'a "remark"\n')
     command._fields = {"b": "1", "a": "ü"}

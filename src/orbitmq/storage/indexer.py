@@ -273,19 +273,19 @@ class Indexer:
         return self._keys.open(offset, _KEYS_AT_ONCE)
 
     def _enter_queues(self, batch: Sequence[LogEntry | BatchEntry]) -> list[AnyQueue]:
-        """Their queues, and their keys among those that wait. Nearly every message comes by here."""
+        """Their queues; their keys as well, or among those that wait. Nearly every message comes by here."""
         others: dict[AnyQueue, None] = {}
         with self._queues.lock:
             if self._loops is None:
                 # Nobody makes entries of batches where nobody takes them.
                 self._enter_all(cast("Sequence[LogEntry]", batch), others)
             else:
-                done = 0
+                done, keys_wait = 0, len(batch) < _MANY
                 while done < len(batch):
-                    count = self._enter_usual(self._loops, batch, done, others)
+                    count = self._enter_usual(self._loops, batch, done, others, keys_wait=keys_wait)
                     if not count:
                         self._enter_all(single_entries(batch[done]), others)  # of a new queue, with a new tag
-                        count = 1
+                        count, keys_wait = 1, True  # perhaps they all have
                     done += count
             touched = list(others)
             self._queues.touched(touched)
@@ -343,13 +343,19 @@ class Indexer:
             touched[run.queue] = None
 
     def _enter_usual(
-        self, loops: Any, batch: Sequence[LogEntry | BatchEntry], start: int, touched: dict[AnyQueue, None]
+        self,
+        loops: Any,
+        batch: Sequence[LogEntry | BatchEntry],
+        start: int,
+        touched: dict[AnyQueue, None],
+        *,
+        keys_wait: bool,
     ) -> int:
-        """What the compiled loop enters from `start` on; how many entries that were. Of many records the keys are entered with them."""
+        """What the compiled loop enters from `start` on; how many entries that were. Keys of batches need not wait for more."""
         if self._keys is None:
             return self._enter_compiled(loops, batch, start, touched, None, None)
         is_batch = not isinstance(batch[start][6], bytes)
-        if (is_batch or len(batch) - start >= _MANY) and self._may_enter_keys():
+        if (is_batch or not keys_wait) and self._may_enter_keys():
             with self._entering_keys, self._room_for_keys(batch[start][1]) as keys:
                 count = 0 if keys is None else self._enter_compiled(loops, batch, start, touched, keys, None)
             if count:
