@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from tests.broker.kit import running as running_broker
 from tests.line import Line, connected
 from tests.nameserver.running import registration_fields, topic_table
 from tests.nameserver.running import running as running_name_server
+from tests.profiling import counted_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,23 +54,14 @@ def budget(request: str) -> float:
 
 def calls_for(chunks: list[bytes], feed: Callable[[bytes], None], afterwards: Callable[[], None]) -> float:
     """Calls for each request, with what the broker does for them a moment later."""
-    count = 0
-
-    def note(_frame: object, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
     with pytest.MonkeyPatch.context() as patch:
         loop = asyncio.get_running_loop()
         patch.setattr(loop, "time", partial(float, loop.time()))  # a slow machine would note slow requests
-        sys.setprofile(note)
-        try:
+        with counted_calls() as calls:
             for chunk in chunks:
                 feed(chunk)
             afterwards()
-        finally:
-            sys.setprofile(None)
-    return count / REQUESTS
+    return calls.count / REQUESTS
 
 
 def index_all(broker: Broker) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -24,6 +23,7 @@ from orbitmq.protocol.headers.transactions import COMMIT, ROLLBACK, UNKNOWN, End
 from orbitmq.storage.queue_index import ENTRY
 from tests.broker.kit import SEND_BATCH, SEND_V2, running, send_header, wire
 from tests.line import connected
+from tests.profiling import counted_calls
 from tests.raw_client import until
 
 if TYPE_CHECKING:
@@ -469,20 +469,11 @@ async def test_what_has_to_wait_is_taken_in_few_calls(
             for number, header in enumerate(headers)
         ]
         connection, line = connected(broker._servers[0])
-        calls = 0
-
-        def note(_frame: object, event: str, _argument: object) -> None:
-            nonlocal calls
-            calls += event in ("call", "c_call")
-
-        sys.setprofile(note)
-        try:
+        with counted_calls() as calls:
             connection.data_received(b"".join(frames))
-        finally:
-            sys.setprofile(None)
         assert len(FrameDecoder().feed(bytes(line.written))) == len(frames)
         connection.connection_lost(None)
-    assert calls / len(frames) <= most_calls, calls / len(frames)
+    assert calls.count / len(frames) <= most_calls, calls.count / len(frames)
 
 
 async def test_what_a_run_stores_is_indexed_at_once_however_many_records_a_request_has(

@@ -3,7 +3,6 @@
 Counted as tests/test_budget.py counts, without sockets: a producer that gets its answer at once, a pull answer that is there.
 """
 
-import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -25,6 +24,7 @@ from orbitmq.protocol.command import Command
 from orbitmq.protocol.headers.send import SendMessageV2
 from orbitmq.transport.address import Address
 from tests.client.scripted import ScriptedBroker
+from tests.profiling import counted_calls
 from tests.test_budget import budget
 
 BATCH, ROUNDS = 32, 8
@@ -32,19 +32,10 @@ BODY = bytes(1024)
 
 
 def calls_of(action: Callable[[], object]) -> int:
-    count = 0
-
-    def note(_frame: object, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
+    with counted_calls() as calls:
         for _ in range(ROUNDS):
             action()
-    finally:
-        sys.setprofile(None)
-    return count
+    return calls.count
 
 
 def run(coroutine: Coroutine[Any, Any, object]) -> None:

@@ -6,13 +6,13 @@ message takes: take it off again, or say in the commit why it is worth that much
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.lock import mark_running
 from orbitmq.storage.store import Store
+from tests.profiling import profiled
 from tests.storage.store_kit import BORN_AT_MS, BORN_HOST, STORE_HOST, small_config
 
 if TYPE_CHECKING:
@@ -36,11 +36,8 @@ def calls(work: Callable[[], object]) -> Counter[str]:
         elif event == "c_call":
             counted[getattr(argument, "__qualname__", repr(argument))] += 1
 
-    sys.setprofile(count)
-    try:
+    with profiled(count):
         work()
-    finally:
-        sys.setprofile(None)
     return counted
 
 
