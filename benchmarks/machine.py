@@ -63,6 +63,10 @@ def memory_mb(pid: int, kind: str = "VmRSS") -> float:
     return int(re.findall(rf"{kind}:\s+(\d+) kB", status)[0]) / 1024
 
 
+def memory_of_machine_mb() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 20)
+
+
 @contextmanager
 def memory_at_hand(megabytes: int) -> Iterator[Callable[[float], None]]:
     """Memory that is in use, to be given back bit by bit while a measurement fills new pages: call what is yielded with its seconds.

@@ -1,11 +1,11 @@
 """What access control costs: signed sends beside unsigned ones, `python -m benchmarks signed [--seconds S] [--rounds N]`.
 
 Brokers of ours: open, with users and policies (5.x), with access files (4.x); the sender may send to its topic and nothing else. JSON
-headers and binary ones. Rounds alternate between all of them; each is compared with the unsigned one of its round, and the median counts.
-On a busy machine the rates say little and the processor time of the broker does.
+headers and binary ones. All of them take turns of half a second; each is compared with the unsigned turn beside it, and the median of these
+shares counts: rates of one broker differ by a third from one second to the next where others use the machine, too, which is more
+than a signature costs. On a busy machine the rates say little and the processor time of the broker does.
 
-Each figure is of a broker of its own on an empty store, which is gone before the next one starts: what is still to be written of one store
-would cost whoever comes next, and memory full of pages of old stores costs more to fill again than a signature does.
+In each round the brokers begin with empty stores.
 
 The generator sends the same messages to all of them, over and over. It signs each of them over its own fields and body, before it starts
 the clock; the broker knows nothing of that and checks each one it gets. The generator's processor time is in the table, too: were it
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import statistics
 import tempfile
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.interop import orbit
 
 from benchmarks.broker import BROKER_NAME, PATIENCE_SECONDS, QUEUES, Cell, Load
-from benchmarks.machine import about, compile_c, memory_at_hand, page_faults, processor_seconds
+from benchmarks.machine import about, compile_c, memory_at_hand, memory_of_machine_mb, page_faults, processor_seconds
 from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command, request
@@ -59,7 +60,8 @@ SENDER: Final = Credentials("the-sender", "sender-of-the-benchmark")
 TOPIC: Final = "SignedTopic"
 MESSAGES: Final = 1 << 16
 WARM_UP_SECONDS: Final = 0.5
-MEMORY_MB: Final = 768  # for a cell
+TURN_SECONDS: Final = 0.5
+MEMORY_SHARE: Final = 0.25  # of the machine's, for a round of a cell
 GUARDED: Final[dict[str, str | int]] = {
     "authenticationEnabled": "true",
     "authorizationEnabled": "true",
@@ -123,18 +125,20 @@ class Kind:
 
 def kinds(folder: Path, stack: ExitStack) -> dict[str, Kind]:
     """With their name servers, which run until the stack is closed."""
-    name_server = orbit.start_name_server(folder / "names")
-    stack.callback(name_server.process.stop)
-    guarded_name_server = orbit.start_name_server(folder / "guarded-names", GUARDED)
-    stack.callback(guarded_name_server.process.stop)
+    open_names, guarded_names, filed_names = (
+        orbit.start_name_server(folder / f"{name}-names", settings)
+        for name, settings in (("open", {}), ("guarded", GUARDED), ("filed", {}))
+    )
+    for name_server in (open_names, guarded_names, filed_names):
+        stack.callback(name_server.process.stop)
     home = folder / "home"
     (home / "conf").mkdir(parents=True)
     (home / "conf" / "plain_acl.yml").write_text(ACCESS_FILE)
     return {
-        "open": Kind(name_server.address, {}),
-        "users": Kind(guarded_name_server.address, GUARDED),
+        "open": Kind(open_names.address, {}),
+        "users": Kind(guarded_names.address, GUARDED),
         "files": Kind(
-            name_server.address,
+            filed_names.address,
             {"aclEnable": "true", "rocketmqHome": str(home)},
             Credentials("root-account", ROOT.secret_key),
         ),
@@ -143,7 +147,7 @@ def kinds(folder: Path, stack: ExitStack) -> dict[str, Kind]:
 
 def run(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of load for each cell and round")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of load for each way, cell and round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", metavar="TEXT", help="cells whose name has it; results are not kept")
     options = parser.parse_args(argv)
@@ -154,16 +158,32 @@ def run(argv: list[str]) -> None:
         folder = Path(base)
         load = Load(compile_c(folder, "load"))
         brokers = kinds(folder, stack)
-        for turn in range(options.rounds):
+        for number in range(options.rounds):
             for cell in cells:
-                for way, (kind, mode, _) in reversed(WAYS.items()) if turn % 2 else WAYS.items():
-                    # In this order: what the broker before had is taken before the machine's host takes it.
-                    with memory_at_hand(MEMORY_MB) as give_back, brokers[kind].started(folder / "broker") as broker:
-                        give_back(WARM_UP_SECONDS + options.seconds)
-                        run_cell(load, mode, *broker, cell, WARM_UP_SECONDS)
-                        measured = run_cell(load, mode, *broker, cell, options.seconds)
-                    figures.setdefault(cell.name, {}).setdefault(way, []).append(measured)
+                run_round(load, folder, brokers, cell, options.seconds, figures.setdefault(cell.name, {}), number)
     report(figures, head, keep=not options.only)
+
+
+def run_round(
+    load: Load,
+    folder: Path,
+    brokers: dict[str, Kind],
+    cell: Cell,
+    seconds: float,
+    figures: dict[str, list[dict[str, float]]],
+    number: int,
+) -> None:
+    turns = math.ceil(seconds / TURN_SECONDS)
+    # In this order: what the brokers before had is taken before the machine's host takes it.
+    with memory_at_hand(int(MEMORY_SHARE * memory_of_machine_mb())) as give_back, ExitStack() as stack:
+        started = {name: stack.enter_context(kind.started(folder / name)) for name, kind in brokers.items()}
+        # About as long again as it sends, the generator makes ready what it will send.
+        give_back(2 * len(WAYS) * (WARM_UP_SECONDS + turns * TURN_SECONDS))
+        for kind, mode, _ in WAYS.values():
+            run_cell(load, mode, *started[kind], cell, WARM_UP_SECONDS)
+        for turn in range(turns):
+            for way, (kind, mode, _) in reversed(WAYS.items()) if (turn + number) % 2 else WAYS.items():
+                figures.setdefault(way, []).append(run_cell(load, mode, *started[kind], cell, TURN_SECONDS))
 
 
 def run_cell(load: Load, mode: str, address: Address, process: Process, cell: Cell, seconds: float) -> dict[str, float]:
@@ -204,5 +224,5 @@ def report(figures: dict[str, dict[str, list[dict[str, float]]]], head: dict[str
 
 
 def share(of: list[dict[str, float]], beside: list[dict[str, float]], figure: str) -> float:
-    """Round by round: a machine that is slower for a while is so for both."""
+    """Turn by turn: a machine that is slower for a while is so for both."""
     return statistics.median(one[figure] / other[figure] for one, other in zip(of, beside, strict=True))
