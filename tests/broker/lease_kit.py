@@ -37,6 +37,15 @@ class Leased(NamedTuple):
         return real_topic(self.topic, self.group, self.handle.kind)
 
 
+def ack_fields(leased: Leased, **changes: object) -> dict[str, str]:
+    handle = leased.handle
+    fields = {
+        "consumerGroup": leased.group, "topic": leased.real_topic, "queueId": handle.queue_id,
+        "extraInfo": handle.text(), "offset": handle.offset, "bname": "broker-a", **changes,
+    }  # fmt: skip
+    return {name: str(value) for name, value in fields.items()}
+
+
 class LeaseClient:
     def __init__(self, wire: Wire, group: str = "LG", broker_name: str = "broker-a") -> None:
         self.wire = wire
@@ -55,6 +64,10 @@ class LeaseClient:
             "initMode": 0,
             **changes,
         }
+
+    def pop_fields(self, topic: str, **changes: Any) -> dict[str, str]:
+        """As a frame has them."""
+        return {name: str(value) for name, value in self._header(topic, changes).items()}
 
     async def ask_pop(self, topic: str, **changes: Any) -> Command:
         return await self.wire.ask(POP, self._header(topic, changes))

@@ -17,7 +17,7 @@ from orbitmq.protocol.codes import FLAG_ONEWAY
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import FrameDecoder
 from tests.broker.kit import SEND_V2, running, send_header, wire
-from tests.broker.lease_kit import ACK, LeaseClient
+from tests.broker.lease_kit import ACK, LeaseClient, ack_fields
 from tests.line import connected
 
 if TYPE_CHECKING:
@@ -28,15 +28,6 @@ if TYPE_CHECKING:
 
 TIMERS = "rmq_sys_wheel_timer"
 QUEUES, MESSAGES_EACH = 3, 24
-
-
-def ack_fields(leased: Leased, **changes: object) -> dict[str, str]:
-    handle = leased.handle
-    fields = {
-        "consumerGroup": leased.group, "topic": leased.real_topic, "queueId": handle.queue_id,
-        "extraInfo": handle.text(), "offset": handle.offset, "bname": "broker-a", **changes,
-    }  # fmt: skip
-    return {name: str(value) for name, value in fields.items()}
 
 
 def frame(number: int, fields: dict[str, str], **changes: Any) -> bytes:

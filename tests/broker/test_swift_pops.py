@@ -21,8 +21,8 @@ from orbitmq.protocol.frame import FrameDecoder
 from orbitmq.storage.store import Store
 from orbitmq.transport.server import Server
 from tests.broker.kit import SEND_V2, running, send_header, wire
-from tests.broker.lease_kit import ACK, POP, LeaseClient
-from tests.broker.test_swift_acks import ack_fields, acknowledged
+from tests.broker.lease_kit import ACK, POP, LeaseClient, ack_fields
+from tests.broker.test_swift_acks import acknowledged
 from tests.line import connected, plain_answer, swift_answer
 
 if TYPE_CHECKING:

@@ -313,6 +313,9 @@ class _MemoryMap(MappedFile):
     def fetch(self, start: int, end: int) -> None:
         """It is in memory."""
 
+    def let_go(self, start: int, end: int) -> None:
+        """It is memory, and mapped from nowhere."""
+
     def forget(self, start: int, end: int) -> None:
         """It stays there."""
 

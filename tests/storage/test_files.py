@@ -19,9 +19,14 @@ from orbitmq.storage.open_files import PAGE_BYTES, MappedFile, clear_pages, stor
 from orbitmq.storage.pages_ahead import BUSY_STEP_MS, STEP_BYTES, PagesAhead
 from tests.child import child
 from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.store_kit import BORN_HOST, bodies, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+SMAPS = Path("/proc/self/smaps")
+tells_what_is_mapped = pytest.mark.skipif(not SMAPS.exists(), reason="this system does not tell what is mapped")
 
 
 @pytest.fixture(params=["local", "faulty"])
@@ -347,6 +352,51 @@ def test_no_store_is_lost_to_pages_that_are_being_had_ready(tmp_path: Path) -> N
         stored.set()
         thread.join()
     file.close()
+
+
+def mapped_bytes(path: Path) -> int:
+    """Of a file, by this process. By its number: it may have been mapped under another name."""
+    total, is_of_file = 0, False
+    for line in SMAPS.read_text().splitlines():
+        words = line.split()
+        if "-" in words[0]:
+            is_of_file = int(words[4]) == path.stat().st_ino
+        elif is_of_file and words[0] == "Rss:":
+            total += int(words[1]) * 1024
+    return total
+
+
+@pytest.mark.usefixtures("loops")
+@tells_what_is_mapped
+def test_pages_that_are_let_go_are_not_mapped_and_stay_as_they_are(tmp_path: Path) -> None:
+    path, size = tmp_path / "file", 3 << 20
+    LocalDisk().allocate(path, size).close()
+    file = MappedFile(path, os.open(path, os.O_RDWR), size, writable=True)
+    content = Random(5).randbytes(size)
+    file.memory[:] = content
+    file.let_go(0, 10 * PAGE_BYTES)  # too few to be worth it
+    assert mapped_bytes(path) == size
+    file.let_go(100, size - 100)
+    assert mapped_bytes(path) == 2 * PAGE_BYTES  # of which a part is let go
+    assert file.memory == content
+    file.memory[5000:5004] = b"more"
+    file.let_go(0, size)
+    file.sync()
+    assert path.read_bytes() == content[:5000] + b"more" + content[5004:]
+    file.close()
+    file.let_go(0, size)
+
+
+@tells_what_is_mapped
+def test_a_log_that_is_synced_lets_go_of_what_was_written(tmp_path: Path) -> None:
+    with open_store(tmp_path, segment_bytes=4 << 20) as store:
+        for number in range(200):
+            store.append("T", 0, bytes([number]) * 10_000, b"", 1, BORN_HOST)
+        path = store.log.files.segments[0].file.path
+        assert mapped_bytes(path) >= 200 * 10_000
+        store.flush()
+        assert mapped_bytes(path) < 100_000
+        assert bodies(store, "T", 0) == [bytes([number]) * 10_000 for number in range(200)]
 
 
 class _Watched(MappedFile):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +24,7 @@ from orbitmq.protocol.frame import FrameDecoder
 from orbitmq.storage.indexer import Indexer
 from orbitmq.transport.connection import Connection
 from tests.broker.kit import MAX_OFFSET, PULL, SEND_BATCH, SEND_V2, pull_header, running, send_header, wire
+from tests.broker.lease_kit import ACK, POP, LeaseClient, ack_fields
 from tests.raw_client import RawClient, raw_client, until
 
 SYSTEM_BUSY = 2
@@ -377,6 +378,44 @@ async def test_who_asks_in_the_turn_in_which_a_send_was_answered_finds_it(tmp_pa
             if (await reader.answer()).code == 0:
                 found.append(is_usual)
         assert set(found) == {0, 1}
+
+
+async def test_acks_of_many_sockets_in_a_turn_are_indexed_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them is stored, and none of them asks for what those before it stored."""
+    async with running(tmp_path) as broker, seated(broker), wire(broker) as maker, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(seated(broker)) for _ in range(20)]
+        leased = await LeaseClient(maker).pop("T", queueId=0)
+        assert len(leased) >= len(clients)
+        rounds = 0
+        catch_up = Indexer.catch_up
+
+        def count(indexer: Indexer, to: int) -> None:
+            nonlocal rounds
+            rounds += 1
+            catch_up(indexer, to)
+
+        monkeypatch.setattr(Indexer, "catch_up", count)
+        for client, each in zip(clients, leased, strict=False):
+            client.send(client.request(ACK, ack_fields(each)))
+        assert [(await client.answer()).code for client in clients] == [0] * len(clients)
+        assert rounds < len(clients) // 2
+        in_flight = broker.state.open_leases.in_flight("T", "LG", 0)
+        assert in_flight == len(leased) - len(clients)
+
+
+async def test_a_pop_behind_an_ack_finds_what_was_sent_in_the_same_turn(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, seated(broker) as sender, seated(broker) as consumer, wire(broker) as maker:
+        for number in range(10):
+            leased = await LeaseClient(maker).pop("T", queueId=0)
+            sender.send(usual(sender, 4 * number))
+            ack = consumer.request(ACK, ack_fields(leased[0]))
+            consumer.send(ack + consumer.request(POP, LeaseClient(maker).pop_fields("T", queueId=0)))
+            assert (await sender.answer()).code == 0
+            assert [(await consumer.answer()).code for _ in range(2)] == [0, 0]
+            sender.send(usual(sender, 4 * number))
+            assert (await sender.answer()).code == 0
 
 
 async def test_what_fails_when_messages_are_indexed_ends_no_connection_that_is_read_next(

@@ -36,3 +36,4 @@ cdef class SwiftAcks:
 
 
 cdef bint begins_with_a_lease(const uint8_t *data, Py_ssize_t length) noexcept nogil
+cdef bint has_a_pop(const uint8_t *data, Py_ssize_t length) noexcept nogil

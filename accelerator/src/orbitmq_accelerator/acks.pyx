@@ -268,3 +268,13 @@ cdef bint begins_with_a_lease(const uint8_t *data, Py_ssize_t length) noexcept n
         length > 24 and data[4] == 0 and memcmp(data + PREFIX_BYTES, b'{"code":20005', 13) == 0
         and (data[21] == c"0" or data[21] == c"1") and data[22] == c","
     )
+
+
+cdef bint has_a_pop(const uint8_t *data, Py_ssize_t length) noexcept nogil:
+    """Whether a frame that begins in this may be a pop, whatever stands before it."""
+    cdef Py_ssize_t at = 0
+    while length - at > 24:
+        if data[at + 4] == 0 and memcmp(data + at + PREFIX_BYTES, b'{"code":200050,', 15) == 0:
+            return True
+        at += <Py_ssize_t>load32(data + at) + 4
+    return False

@@ -12,7 +12,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp, memset
 
 from orbitmq_accelerator.byte_order cimport load32, load64, store32, store64
-from orbitmq_accelerator.record cimport HEAD_BYTES
+from orbitmq_accelerator.record cimport BODY_LENGTH_AT, HEAD_BYTES, PREFETCH
 
 cdef enum:
     QUEUE_ENTRY_BYTES = 20
@@ -120,7 +120,7 @@ cdef bint take_apart(const uint8_t *record, Py_ssize_t room, Parts *parts) noexc
     cdef int64_t body_bytes
     if room < LEAST_BYTES:
         return False
-    parts.size, parts.sys_flag, body_bytes = <int32_t>load32(record), load32(record + 36), load32(record + 84)
+    parts.size, parts.sys_flag, body_bytes = <int32_t>load32(record), load32(record + 36), load32(record + BODY_LENGTH_AT)
     if load32(record + 4) != MAGIC_V1 or parts.sys_flag & HOSTS_MASK:
         return False
     if not HEAD_BYTES + body_bytes + 3 <= parts.size <= room:
@@ -480,9 +480,12 @@ cdef class Entering:
         cdef int64_t size
         while record < end:
             size = load32(record)
-            properties = record + HEAD_BYTES + load32(record + 84)
+            properties = record + HEAD_BYTES + load32(record + BODY_LENGTH_AT)
             properties += 1 + properties[0] if load32(record + 4) == MAGIC_V1 else 2 + (properties[0] << 8 | properties[1])
             properties += 2
+            # Records of a batch are of one kind, and mostly of one length: what is looked at of the next two is on its way meanwhile.
+            PREFETCH(properties + size)
+            PREFETCH(properties + 2 * size)
             if not self.enter(
                 offset, size, queue_offset, stored_at_ms, <const char *>properties, record + size - properties
             ):

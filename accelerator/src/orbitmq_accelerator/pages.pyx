@@ -1,4 +1,4 @@
-"""Pages of a mapped file, had in memory and made ready for stores: `orbitmq.storage.open_files.MappedFile`, `read_in` and `make_storable`.
+"""Pages of a mapped file, had in memory, made ready for stores and let go: `orbitmq.storage.open_files.MappedFile`, `read_in`, `make_storable`, `let_go`.
 
 Each is one step without the interpreter's lock, or with it: a thread that gives it up again and again waits up to five milliseconds each
 time while another computes, and then it is not ahead of anything.
@@ -8,7 +8,7 @@ processor. It must be: a page that was read first is mapped for reading, and two
 (The system's way, MADV_POPULATE_WRITE, keeps the whole process from mapping memory while it waits for the disk.)
 """
 
-from cpython.buffer cimport PyBUF_CONTIG, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_CONTIG, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport EINTR, ENOMEM, errno
 from libc.stdint cimport uint8_t
 from libc.stdlib cimport free, malloc
@@ -18,6 +18,7 @@ import os
 cdef extern from *:
     """
     #include <fcntl.h>
+    #include <sys/mman.h>
     #include <sys/uio.h>
     #include <unistd.h>
 
@@ -36,6 +37,8 @@ cdef extern from *:
     int duplicate_descriptor(int descriptor) noexcept nogil
     ssize_t preadv(int descriptor, const iovec *parts, int count, long long position) noexcept nogil
     int close(int descriptor) noexcept nogil
+    int madvise(void *start, size_t length, int advice) noexcept nogil
+    int MADV_DONTNEED
     void store_same(uint8_t *at) noexcept nogil
 
 cdef enum:
@@ -85,6 +88,23 @@ cdef int _read_in(int descriptor, long long start, long long end) noexcept nogil
             start += read
     free(piece)
     return 0
+
+
+def let_go(memory, Py_ssize_t start, Py_ssize_t end):
+    """Of whole pages."""
+    cdef Py_buffer view
+    cdef int failed = 0
+    PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= start < end <= view.len:
+            raise ValueError(f"[{start}, {end}) is not within {view.len} bytes")
+        with nogil:
+            if madvise(<uint8_t *>view.buf + start, end - start, MADV_DONTNEED) != 0:
+                failed = errno
+    finally:
+        PyBuffer_Release(&view)
+    if failed:
+        raise OSError(failed, os.strerror(failed))
 
 
 def make_storable(memory, Py_ssize_t start, Py_ssize_t end):

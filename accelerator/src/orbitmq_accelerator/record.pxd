@@ -8,11 +8,14 @@ from orbitmq_accelerator.byte_order cimport store32, store64
 cdef extern from *:
     """
     #define KEEP_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
+    #define PREFETCH(at) __builtin_prefetch(at)
     """
     void KEEP_ORDER() noexcept nogil
+    void PREFETCH(const void *at) noexcept nogil  # it need not lie in memory of ours
 
 cdef enum:
     HEAD_BYTES = 88  # of a record with IPv4 hosts, before its body
+    BODY_LENGTH_AT = 84
     BLANK_BYTES = 8  # behind the last record of a file
     MOST_PROPERTIES = 32767
 
@@ -66,7 +69,7 @@ cdef inline uint8_t *write_record(uint8_t *out, const Record *record) noexcept n
     memcpy(out + 64, record.store_host, 8)
     store32(out + 72, <uint32_t>record.reconsume_times)
     store64(out + 76, record.prepared_offset)
-    store32(out + 84, <uint32_t>record.body_bytes)
+    store32(out + BODY_LENGTH_AT, <uint32_t>record.body_bytes)
     memcpy(out + HEAD_BYTES, record.body, record.body_bytes)
     memcpy(behind_body, record.topic, record.topic_bytes)
     behind_body[record.topic_bytes] = properties_bytes >> 8

@@ -19,7 +19,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset, strerror
 
-from orbitmq_accelerator.acks cimport SwiftAcks, begins_with_a_lease
+from orbitmq_accelerator.acks cimport SwiftAcks, begins_with_a_lease, has_a_pop
 from orbitmq_accelerator.byte_order cimport load32
 from orbitmq_accelerator.pulls cimport SwiftPulls, begins_with_a_pull, iovec
 from orbitmq_accelerator.refusals cimport RefusedSends
@@ -264,7 +264,10 @@ cdef class SwiftReader:
             self.show_what_was_acknowledged()
             taken = self.serve_pulls(seat, descriptor, data, length)
         elif self.acks is not None and begins_with_a_lease(data, length):
-            self.show_what_was_acknowledged()
+            if has_a_pop(data, length):
+                self.show_what_was_acknowledged()
+            else:
+                self.close_run()  # what is acknowledged was indexed when it was leased
             taken = self.acks.take_frames(data, length)
             if taken:
                 self.write(seat, descriptor, self.acks.answers.data, self.acks.answers.length)

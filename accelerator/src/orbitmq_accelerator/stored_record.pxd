@@ -5,7 +5,7 @@ from libc.string cimport memchr, memcmp
 
 from orbitmq_accelerator.byte_order cimport load32, load64
 from orbitmq_accelerator.command_header cimport read_number
-from orbitmq_accelerator.record cimport HEAD_BYTES, Record
+from orbitmq_accelerator.record cimport BODY_LENGTH_AT, HEAD_BYTES, Record
 from orbitmq_accelerator.send_header cimport memmem
 
 cdef enum:
@@ -37,7 +37,7 @@ cdef inline const uint8_t *read_record(
     if length < HEAD_BYTES + 3 or load32(data) != length:
         return NULL
     record.sys_flag = <int32_t>load32(data + 36)
-    record.body_bytes = <int32_t>load32(data + 84)
+    record.body_bytes = <int32_t>load32(data + BODY_LENGTH_AT)
     if record.sys_flag & UNUSUAL_FLAGS or not 0 <= record.body_bytes <= length - HEAD_BYTES - 3:
         return NULL
     record.body_crc = load32(data + 8)

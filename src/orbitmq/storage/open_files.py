@@ -31,6 +31,8 @@ PAGE_BYTES: Final = 4096
 _ZEROES: Final = bytes(1 << 20)
 _READ_IN_BYTES: Final = 1 << 17
 _READ_IN_PIECES: Final = 64
+_LEAST_LET_GO_BYTES: Final = 16 * PAGE_BYTES
+_LET_GO_BYTES: Final = 1 << 20  # at once: nobody else computes meanwhile
 _MOST_PARTS: Final = 1024  # IOV_MAX
 
 _HINTS: Final = {
@@ -184,12 +186,31 @@ class MappedFile:
         """[start, end) is read soon: have it in memory by then. Waits for nothing."""
         self._advise(os.POSIX_FADV_WILLNEED, start, end)
 
+    def let_go(self, start: int, end: int) -> None:
+        """Nobody stores to [start, end) any more. What stands there stays in memory, and is mapped again for who looks at it, many pages at a time.
+
+        A sync costs less then: it takes every page that was stored to through the map out of it, one by one, and interrupts all processors
+        for each.
+        """
+        pages = compiled("pages")
+        start, end = -(-start // PAGE_BYTES) * PAGE_BYTES, end // PAGE_BYTES * PAGE_BYTES
+        if end - start < _LEAST_LET_GO_BYTES or self._descriptor < 0:
+            return
+        with suppress(OSError):  # the sync does it, then
+            if pages is not None:
+                pages.let_go(self.memory, start, end)
+            else:
+                for at in range(start, end, _LET_GO_BYTES):
+                    self._unmap(at, min(at + _LET_GO_BYTES, end))
+
+    def _unmap(self, start: int, end: int) -> None:
+        cast("mmap.mmap", self.memory.obj).madvise(mmap.MADV_DONTNEED, start, end - start)
+
     def forget(self, start: int, end: int) -> None:
         """[start, end) is on the device and not needed soon: the memory it takes can be another's. It stays readable."""
         start, end = -(-start // PAGE_BYTES) * PAGE_BYTES, end // PAGE_BYTES * PAGE_BYTES
         if start < end:
-            # The system keeps what is mapped.
-            cast("mmap.mmap", self.memory.obj).madvise(mmap.MADV_DONTNEED, start, end - start)
+            self._unmap(start, end)  # the system keeps what is mapped
             self._advise(os.POSIX_FADV_DONTNEED, start, end)
 
     def _advise(self, advice: int, start: int, end: int) -> None:

@@ -158,10 +158,10 @@ class SegmentedLog:
         return segment
 
     def sync(self, start: int, end: int) -> None:
-        """Make [start, end) durable."""
-        for segment in self.segments:
-            if segment.start < end and start < segment.end:
-                segment.file.sync()
+        """Make [start, end) durable. Nobody stores to it any more."""
+        for segment, first, last in self._parts(start, end):
+            segment.file.let_go(first, last)
+            segment.file.sync()
 
     def sync_cut(self, end: int) -> None:
         """Make it durable that nothing stands behind `end`, where the log was cut: in its file, and of files behind it."""
