@@ -204,6 +204,7 @@ class KeyIndex:
         """Sync the files that were filled since the last time; the store time of the last record that is now safe, or 0."""
         safe_until_ms = 0
         for full in list(self._unsynced):
+            full.file.let_go(0, full.file.size)
             full.file.sync()
             safe_until_ms = full.end_ms
             with self._changing:
