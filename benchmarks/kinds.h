@@ -9,6 +9,9 @@
 #define MEMBER_HEAD 20
 #define KEY_DIGITS 12 /* the end of a unique key */
 #define MOST_EMPTY 200 /* pops in a row that found nothing: other connections have the queues, or nothing is left */
+#define NOTHING_FOUND 19
+#define POLLING_FULL 209
+#define POLLING_TIMEOUT 210
 #define LEASE_MS "60000"
 #define PREPARED_FLAG 4 /* of a half message */
 #define ID_DIGITS 32

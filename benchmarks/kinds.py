@@ -107,7 +107,8 @@ async def _stored(pool: Pool, address: Address, topic: str) -> int:
 def run_cell(contender: Contender, program: Load, kind: str, way: str, topic: str, seconds: float) -> dict[str, float]:
     create_topic(contender.address, topic)
     if kind == POP:  # what there is to lease; nobody leases as quickly as this
-        send(contender, program, PLAIN, "4 x 32", topic, seconds)
+        there = send(contender, program, PLAIN, "4 x 32", topic, seconds)
+        run_loop(_wait_for_all(contender.address, topic, int(there["msgs"])))
     before = processor_seconds(contender.process.pid)
     printed = send(contender, program, kind, way, topic, seconds)
     if kind != POP:
@@ -119,6 +120,8 @@ def run_cell(contender: Contender, program: Load, kind: str, way: str, topic: st
         "processor_us": 1e6 * used / printed["msgs"],
         "generator_us": printed["cpu"],
         "errors": printed["errors"],
+        "empty": printed.get("empty", 0.0),  # pops that found nothing, and connections that went because of many
+        "given_up": printed.get("given_up", 0.0),
     }
 
 

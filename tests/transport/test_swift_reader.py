@@ -443,6 +443,29 @@ async def test_what_fails_when_messages_are_indexed_ends_no_connection_that_is_r
         await until(lambda: broker.state.store.dispatched_offset == broker.state.store.log.end, what="all indexed")
 
 
+async def test_what_fails_when_many_messages_are_indexed_ends_no_connection_that_acknowledges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(running(tmp_path))
+        senders = [await stack.enter_async_context(seated(broker)) for _ in range(3)]
+        consumer = await stack.enter_async_context(seated(broker))
+        leased = await LeaseClient(await stack.enter_async_context(wire(broker))).pop("T", queueId=0)
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+        def fail(_self: Indexer, _batch: object) -> None:
+            raise RuntimeError("a queue cannot be entered")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Indexer, "index", fail)
+            for sender in senders:
+                sender.send(b"".join(usual(sender, number, 20) for number in range(130)))
+            consumer.send(consumer.request(ACK, ack_fields(leased[0])))
+            for sender in senders:
+                assert {(await sender.answer()).code for _ in range(130)} == {0}
+            assert (await consumer.answer()).code == 0
+
+
 async def test_while_sends_are_refused_a_share_of_them_is_taken_whatever_they_need(tmp_path: Path) -> None:
     """Also those that the compiled loop leaves to the ordinary way: every time when more of the log has to be made ready."""
     async with running(tmp_path) as broker, wire(broker) as maker:

@@ -272,9 +272,9 @@ cdef bint begins_with_a_lease(const uint8_t *data, Py_ssize_t length) noexcept n
 
 cdef bint has_a_pop(const uint8_t *data, Py_ssize_t length) noexcept nogil:
     """Whether a frame that begins in this may be a pop, whatever stands before it."""
-    cdef Py_ssize_t at = 0
+    cdef int64_t at = 0  # a frame may say that it is longer than any memory
     while length - at > 24:
         if data[at + 4] == 0 and memcmp(data + at + PREFIX_BYTES, b'{"code":200050,', 15) == 0:
             return True
-        at += <Py_ssize_t>load32(data + at) + 4
+        at += <int64_t>load32(data + at) + 4
     return False

@@ -91,7 +91,7 @@ cdef int _read_in(int descriptor, long long start, long long end) noexcept nogil
 
 
 def let_go(memory, Py_ssize_t start, Py_ssize_t end):
-    """Of whole pages."""
+    """`start` and `end` are at the ends of pages."""
     cdef Py_buffer view
     cdef int failed = 0
     PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)

@@ -16,7 +16,7 @@ from cpython.buffer cimport PyBUF_CONTIG, PyBuffer_Release, PyObject_GetBuffer
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 from orbitmq_accelerator.acks cimport begins_with_a_lease
 from orbitmq_accelerator.byte_order cimport load32, store32
@@ -39,7 +39,6 @@ from orbitmq.broker import names
 from orbitmq.broker.handlers.send_express import pay_run
 from orbitmq.broker.sending import packed_host
 from orbitmq.errors import OrbitError, StorageError
-from orbitmq.message.record import UNFINISHED as UNFINISHED_TEXT
 from orbitmq.storage.appended import Appended
 
 cdef enum:
@@ -73,7 +72,6 @@ cdef extern from "crc32.h" nogil:
 cdef uint32_t CRC[8][256]
 cdef bint crc_by_instruction = crc32_has_instructions()
 cdef tuple NOTHING = (0, b"")
-cdef bytes UNFINISHED = UNFINISHED_TEXT
 
 
 cdef void make_crc_tables() noexcept:
@@ -681,14 +679,19 @@ cdef class SwiftSends:
         """
         cdef bytearray whole = PyByteArray_FromStringAndSize(NULL, total)
         cdef uint8_t *records = <uint8_t *>PyByteArray_AS_STRING(whole)
+        cdef bytearray headless
+        cdef uint8_t *out
+        cdef Py_ssize_t at = 0
         self.write_members(send, record, queue, records, total)
-        head = PyBytes_FromStringAndSize(<const char *>records, SIZE_AND_MAGIC)
-        write_text(records, UNFINISHED)
+        headless = PyByteArray_FromStringAndSize(<char *>records, total)
+        out = <uint8_t *>PyByteArray_AS_STRING(headless)
+        while at < total:
+            memset(out + at, 0, SIZE_AND_MAGIC)
+            at += load32(records + at)
         try:
-            self.log.write_together(self.at, head, (whole,))
+            self.log.write_together(self.at, (headless,), (whole,))
         except StorageError:
             return None
-        write_text(records, head)
         return memoryview(whole)
 
     cdef Py_ssize_t check_members(self, const Send *send, const uint8_t *at, Py_ssize_t length, Py_ssize_t *total) except -1:

@@ -91,8 +91,6 @@ _HEADS: Final = (_head(8, 8), _head(20, 8), _head(8, 20), _head(20, 20))
 _USUAL_HEAD: Final = _HEADS[0]
 _HOSTS_SHIFT: Final = 4
 SIZE_AND_MAGIC: Final = struct.Struct(_SIZE_AND_MAGIC_FORMAT)
-# Where the first record of a batch has size and magic, while the batch is being written: nothing from there on is a record yet.
-UNFINISHED: Final = SIZE_AND_MAGIC.pack(0, int.from_bytes(b"part"))
 REST_OF_USUAL_HEAD: Final = _head(8, 8, start=">")  # what stands between the magic and the body, both hosts IPv4
 _SYS_FLAG_AND_BODY_LENGTH: Final = struct.Struct(">i44xi")  # the latter where it stands with IPv4 hosts
 _UNUSUAL_FLAGS: Final = HOSTS_MASK | COMPRESSED | NEED_UNWRAP | INNER_BATCH

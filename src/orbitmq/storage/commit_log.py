@@ -38,7 +38,6 @@ from orbitmq.message.record import (
     BLANK_BYTES,
     REST_OF_USUAL_HEAD,
     SIZE_AND_MAGIC,
-    UNFINISHED,
     USUAL_HEAD_BYTES,
     TopicField,
     encode_blank,
@@ -91,6 +90,7 @@ LARGE_BATCH_BYTES: Final = 16 << 10  # of its records: for less, two calls cost 
 _MUCH_BYTES: Final = 64 << 10  # copied at once: a call costs less than the faults of so many new pages
 _SPECIAL: Final = HOSTS_MASK | INNER_BATCH | NO_QUEUE_ENTRY
 _SHORT: Final = struct.Struct(">h")
+_NO_HEAD: Final = bytes(SIZE_AND_MAGIC.size)
 _crc32: Final = zlib.crc32
 _write_head: Final = REST_OF_USUAL_HEAD.pack_into
 _write_size_and_magic: Final = SIZE_AND_MAGIC.pack_into
@@ -333,12 +333,12 @@ class CommitLog:
             entries.append((queue, offset, size, first + number, sys_flag, stored_at_ms, text))
             offsets.append(offset)
             offset += size
+        # One after the other: a kill half way leaves the first ones, never later ones behind a hole.
         if self._pool is None and total >= LARGE_BATCH_BYTES:
-            head = records[0][: len(UNFINISHED)]
-            self.write_together(at, head, [UNFINISHED, memoryview(records[0])[len(head) :], *records[1:]])
+            headless = [part for record in records for part in (_NO_HEAD, memoryview(record)[len(_NO_HEAD) :])]
+            self.write_together(at, headless, records)
             self.end = offset
         else:
-            # One after the other: a kill half way leaves the first ones, never later ones behind a hole.
             for start, record in zip(offsets, records, strict=True):
                 self._write(start, record)
         self.last_stored_at_ms = stored_at_ms
@@ -374,33 +374,36 @@ class CommitLog:
                 position += len(part)
         self.end = offset + size
 
-    def write_together(self, at: int, head: Bytes, parts: Sequence[Bytes]) -> None:
-        """Records that follow each other, from `at` on, where there is room for them: UNFINISHED in place of the first one's `head`.
+    def write_together(self, at: int, headless: Sequence[Bytes], records: Sequence[Bytes]) -> None:
+        """Records that follow each other, from `at` on, where there is room for them; `headless`: without what makes them records.
 
-        All of it first, then that head: the system writes front to back, so who is killed leaves all of them, or what recovery knows for the
-        end of the log. For who moves `end` (and accelerator/). A full disk raises StoreFull; nothing is left of it.
+        Those first, then all of it: the system writes front to back, so who is killed leaves records that are whole, and nothing
+        behind them that could be taken for one. For who moves `end` (and accelerator/). A full disk raises StoreFull; nothing is left of it.
         """
-        size, position = sum(map(len, parts)), at - self.segment_start
+        size, position = sum(map(len, records)), at - self.segment_start
         if position < 0 or position + size + BLANK_BYTES > len(self.memory):
             raise StorageError(f"{size} bytes at {at} do not fit into the file that begins at {self.segment_start}")
         file = self.files.segments[-1].file
         try:
-            file.write(parts, position)
-            file.write((head,), position)
+            file.write(headless, position)
+            file.write(records, position)
         except StorageError:
-            self._take_back(position, size)
+            self._take_back(b"".join(records), position)
             raise
         self._written_together += size
 
-    def _take_back(self, position: int, size: int) -> None:
+    def _take_back(self, records: bytes, position: int) -> None:
         """So that no restart looks into what smaller records leave of it. Through the map: another call may fail as well.
 
-        That it is unfinished goes last: who is killed meanwhile leaves the end of the log.
+        The heads first, and from the back: who is killed meanwhile leaves whole records, if any.
         """
-        start = position + len(UNFINISHED)
-        self.memory[position:start] = UNFINISHED
-        clear_pages(self.memory[start : position + size])
-        clear_pages(self.memory[position:start])
+        heads = [0]
+        while heads[-1] < len(records):
+            heads.append(heads[-1] + SIZE_AND_MAGIC.unpack_from(records, heads[-1])[0])
+        memory = self.memory[position : position + len(records)]
+        for at in reversed(heads[:-1]):
+            clear_pages(memory[at : at + len(_NO_HEAD)])
+        clear_pages(memory)
 
     def read(self, offset: int, size: int) -> memoryview | None:
         """The bytes of a record that begins at `offset`; None if they are deleted, or not there yet."""

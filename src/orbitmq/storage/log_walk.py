@@ -11,9 +11,8 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import MessageError
-from orbitmq.message.record import END_OF_FILE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, UNFINISHED
+from orbitmq.message.record import END_OF_FILE, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from orbitmq.message.record_check import check_record, size_by_parts, valid_run
-from orbitmq.storage.open_files import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -143,8 +142,6 @@ def behind_broken(segment: Segment, position: int, come: int | None = None) -> i
     `come`: what lies from there on has not come yet, so nothing is known of it.
     """
     memory, length = segment.memory, len(segment.memory)
-    if _is_unfinished(segment, position):
-        return length
     if not _names_its_place(segment, position):
         return next_record(segment, position + 1)
     ends = _told_ends(segment, position)
@@ -159,20 +156,6 @@ def behind_broken(segment: Segment, position: int, come: int | None = None) -> i
     if SIZE_AND_MAGIC.unpack_from(memory, position)[0] == 0:
         return length  # as far as anybody can tell, it was being stored
     return next_record(segment, position + 1)
-
-
-def _is_unfinished(segment: Segment, position: int) -> bool:
-    """Whether a batch was being written from there on: its first head goes in last, in two pieces if a page ends within it."""
-    memory, size = segment.memory, len(UNFINISHED)
-    found = bytes(memory[position : position + size])
-    missing = -position % PAGE_BYTES  # of the head, up to the end of a page
-    if found == UNFINISHED or not 0 < missing < size:
-        return found == UNFINISHED
-    record_bytes = size_by_parts(memory, position, len(memory))
-    return record_bytes is not None and any(
-        found == SIZE_AND_MAGIC.pack(record_bytes, magic)[:missing] + UNFINISHED[missing:]
-        for magic in (MAGIC_V1, MAGIC_V2)
-    )
 
 
 def _told_ends(segment: Segment, position: int) -> list[int]:

@@ -187,7 +187,7 @@ class MappedFile:
         self._advise(os.POSIX_FADV_WILLNEED, start, end)
 
     def let_go(self, start: int, end: int) -> None:
-        """Nobody stores to [start, end) any more. What stands there stays in memory, and is mapped again for who looks at it, many pages at a time.
+        """Unmap [start, end), to which nobody stores any more. It stays in memory, and is mapped again for who looks at it, many pages at a time.
 
         A sync costs less then: it takes every page that was stored to through the map out of it, one by one, and interrupts all processors
         for each.
