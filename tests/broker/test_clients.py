@@ -261,3 +261,29 @@ def test_locks_of_clients_that_fell_silent_are_forgotten() -> None:
     locks.lock("new", "c", places[:1])
     assert len(locks) == 101
     assert locks.lock("young", "other", places) == []
+
+
+def beat(client_id: str, topics: list[str], fingerprint: int, *, without: bool = False) -> bytes:
+    wanted = [{"topic": topic, "subString": "*", "subVersion": 1, "expressionType": "TAG"} for topic in topics]
+    consumer = {"groupName": "G", "subscriptionDataSet": [] if without else wanted}
+    return json.dumps(
+        {
+            "clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": [],
+            "heartbeatFingerprint": fingerprint, "withoutSub": without,
+        }
+    ).encode()  # fmt: skip
+
+
+async def test_a_member_whose_subscriptions_another_replaced_is_asked_to_say_them_again(
+    client: Wire, broker: Broker
+) -> None:
+    await client.send("T1", b"1")
+    await client.send("T2", b"2")
+    async with wire(broker) as older:
+        assert (await client.ask(HEART_BEAT, None, beat("new", ["T1", "T2"], 12))).code == 0
+        assert (await older.ask(HEART_BEAT, None, beat("old", ["T1"], 1))).code == 0
+        assert (
+            await client.pull("T2", 0, 0, sys_flag=0, sub_version=1)
+        ).code == 24  # the group's are the newest heartbeat's
+        answer = await client.ask(HEART_BEAT, None, beat("new", ["T1", "T2"], 12, without=True))
+        assert answer.fields["IS_SUB_CHANGE"] == "true"

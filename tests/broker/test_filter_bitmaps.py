@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from orbitmq.broker import consumer_filters
+from orbitmq.broker.settings_bounds import RANGES
 from orbitmq.broker.sql_filter.bloom import BloomFilter, murmur3_128
 from orbitmq.clock import ManualClock
 from orbitmq.storage.queue_extension import LAST_EXTENSION_ADDRESS
@@ -223,3 +224,20 @@ async def test_no_more_text_of_filters_is_kept_than_there_is_room_for(
     monkeypatch.setattr(consumer_filters, "_MOST_KEPT", 1000)
     async with running(tmp_path, **SETTINGS) as broker:
         assert len(await kept(broker)) == 1, "of the file, too"
+
+
+async def test_messages_are_entered_however_many_consumers_are_expected(tmp_path: Path) -> None:
+    bounds = {name: (least, most) for name, least, most in RANGES}
+    settings = {
+        **SETTINGS,
+        "mappedFileSizeConsumeQueueExt": 1 << 20,
+        "expectConsumerNumUseFilter": bounds["expect_consumer_num_use_filter"][1],
+        "maxErrorRateOfBloomFilter": bounds["max_error_rate_of_bloom_filter"][0],
+    }
+    async with running(tmp_path, **settings) as broker, wire(broker) as client:
+        await client.send("T", b"before", a="5")
+        await join(client, "G", "a > 1")
+        answer = await client.send("T", b"after", a="5")
+        assert answer.code == 0, answer.remark
+        assert (await client.send("Other", b"x")).code == 0
+        assert await pulled(client, "G") == [b"before", b"after"]

@@ -12,6 +12,7 @@ from orbitmq.protocol.codes import RequestCode, ResponseCode
 from tests.broker.kit import SEND_BATCH, Wire, send_header
 
 if TYPE_CHECKING:
+    from orbitmq.broker.broker import Broker
     from orbitmq.protocol.command import Command
 
 pytestmark = pytest.mark.usefixtures("loops")
@@ -85,3 +86,16 @@ async def test_a_reply_is_no_way_around_what_a_topic_takes(client: Wire, attribu
 
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert await client.bodies("Typed") == []
+
+
+@pytest.mark.parametrize("attribute", ["queue.type=BatchCQ", "cleanup.policy=COMPACTION"])
+async def test_what_is_fixed_at_creation_cannot_be_taken_away(client: Wire, broker: Broker, attribute: str) -> None:
+    await create(client, f"+{attribute}")
+    key, _, value = attribute.partition("=")
+    header = {
+        "topic": "Typed", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false", "attributes": f"-{key}",
+    }  # fmt: skip
+    answer = await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    assert answer.code != 0
+    assert broker.state.topics.require("Typed").attributes == {key: value}

@@ -415,3 +415,22 @@ async def test_a_send_that_connects_while_its_client_closes_fails_and_is_not_can
         await producer.close()
         with pytest.raises(OrbitError, match="closed"):
             await sending
+
+
+async def test_an_orderly_member_that_gives_up_a_message_of_its_retry_topic_keeps_where_it_came_from(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    """A dead letter that was sent to the group again, and fails again."""
+    cluster.topics["T"] = 1
+    cluster.broker.put("%RETRY%G", 0, b"again", RETRY_TOPIC="T")
+
+    async def handler(message: ReceivedMessage) -> None:
+        assert message.topic == "T"
+        raise ValueError("no")
+
+    async with client.consumer(
+        "T", group="G", orderly=True, start="earliest", handler=handler, suspend=0.01, max_retries=0
+    ):
+        await eventually(lambda: len(cluster.broker.queues["%RETRY%G", 0]) == 2)
+    given_up = cluster.broker.queues["%RETRY%G", 0][1]
+    assert given_up.properties["RETRY_TOPIC"] == "T"

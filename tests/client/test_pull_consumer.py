@@ -5,9 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orbitmq import Client, QueueRef
-from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed
+from orbitmq import Client, QueueRef, ReceivedMessage, Sql, connect
+from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed, TransportError
 from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.headers.pull import PULL_SUBSCRIPTION, PullMessage
+from orbitmq.testing import Server
 from tests.client.scripted import ScriptedCluster, eventually, refuse
 
 FIRST, SECOND = QueueRef("T", "broker-a", 0), QueueRef("T", "broker-a", 1)
@@ -171,3 +173,50 @@ async def test_failures_are_told_with_code_and_hint(cluster: ScriptedCluster, cl
             await reader.fetch(FIRST, offset=0)
         assert caught.value.code == ResponseCode.NO_PERMISSION
         assert "credentials" in caught.value.hint
+
+
+async def test_assigned_queues_can_be_filtered_by_sql(cluster: ScriptedCluster, client: Client) -> None:
+    """What no heartbeat announces has to be said with the pull."""
+    async with client.pull_consumer("Reader") as reader:
+        await reader.assign(await reader.queues("T"), filter=Sql("a > 1"))
+        await eventually(lambda: cluster.broker.received(RequestCode.PULL_MESSAGE))
+    header = cluster.broker.received(RequestCode.PULL_MESSAGE)[0].read(PullMessage)
+    assert (header.subscription, header.sys_flag & PULL_SUBSCRIPTION) == ("a > 1", PULL_SUBSCRIPTION)
+
+
+def test_assigned_queues_can_be_filtered_by_sql_on_our_broker() -> None:
+    async def run(address: str) -> list[bytes]:
+        async with connect(address) as client, client.producer("P") as producer:
+            await producer.send("Sqls", b"one", properties={"a": "1"})
+            await producer.send("Sqls", b"five", properties={"a": "5"})
+            async with client.pull_consumer("Reader") as reader:
+                await reader.assign(await reader.queues("Sqls"), filter=Sql("a > 1"))
+                found: list[bytes] = []
+                for _ in range(4):
+                    found += [message.body for message in await reader.poll(timeout=1)]
+                return found
+
+    with Server(settings={"enablePropertyFilter": "true"}) as server:
+        assert asyncio.run(run(server.address)) == [b"five"]
+
+
+async def test_subscribing_again_after_a_failure_reads(cluster: ScriptedCluster) -> None:
+    """The name server was away at the first attempt."""
+    port = cluster.name_server.port
+    await cluster.stop("name server")
+    cluster.broker.put("T", 0, b"x")
+    async with connect(f"127.0.0.1:{port}", timeout=0.5) as client, client.pull_consumer("Reader") as reader:
+        with pytest.raises(TransportError, match="no name server"):
+            await reader.subscribe("T")
+        await cluster.start_name_server(port)
+        for _ in range(50):  # connecting again has a back-off
+            try:
+                await reader.subscribe("T")
+            except TransportError:
+                await asyncio.sleep(0.1)
+            else:
+                break
+        found: list[ReceivedMessage] = []
+        for _ in range(5):
+            found += await reader.poll(timeout=1)
+        assert [message.body for message in found] == [b"x"]

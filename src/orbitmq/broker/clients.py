@@ -177,7 +177,9 @@ class Clients:
         if client is None:
             return False
         client.last_seen_ms = self._clock.now_ms()
-        return True
+        assert members is not None
+        # Another member may have said something else since.
+        return client.subscriptions == {topic: wanted.sub_string for topic, wanted in members.subscriptions.items()}
 
     # ---- going
 

@@ -399,7 +399,9 @@ class Sending:
         exhausted = header.reconsume_times > limit
         came_back_from_lease = group != names.group_of_retry_topic(header.topic)
         # A group that consumes in order does not wait for a retry: it goes on behind the dead letter.
-        if not exhausted and (came_back_from_lease or not self._locks.is_any_held(group)):
+        # A consumer that gives up says how often it tried, or may. Who sends a dead letter again says neither.
+        gives_up = header.reconsume_times > 0 or header.max_reconsume_times is not None
+        if not exhausted and (came_back_from_lease or not gives_up or not self._locks.is_any_held(group)):
             return header.topic, header.queue_id, properties
         dead = self._topics.create_internal(names.dead_letter_topic(group), 1)
         self._stats.counter(statistics.DLQ_PUT_NUMS, f"{header.topic}@{group}").add(1)

@@ -279,6 +279,8 @@ def alter_attributes(current: dict[str, str] | None, changes: str) -> dict[str, 
         if change[0] == "-":
             if current is None:
                 raise RequestFailed(ResponseCode.SYSTEM_ERROR, "only add attribute is supported while creating topic")
+            if key in _FIXED_AT_CREATION and current.get(key, _ATTRIBUTES[key][0]) != _ATTRIBUTES[key][0]:
+                raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"attempt to update an unchangeable attribute: {key}")
             attributes.pop(key, None)
             continue
         if value not in _ATTRIBUTES[key]:

@@ -49,6 +49,7 @@ class Destination(NamedTuple):
     queue: QueueRef | None = None
     order_key: str | None = None
     message_group: str | None = None
+    near: QueueRef | None = None  # the first to be tried
 
     @property
     def is_fixed(self) -> bool:
@@ -209,6 +210,8 @@ class Delivery:
     def _choose(self, route: Route, to: Destination, avoid_broker: str) -> QueueRef:
         if to.queue is not None:
             return to.queue
+        if to.near is not None and not avoid_broker:
+            return to.near
         if to.order_key is not None:
             return queue_for_key(route.writable, to.order_key)
         if to.message_group is not None:

@@ -107,17 +107,24 @@ class Instance:
 
     async def greet(self, broker_names: Iterable[str]) -> None:
         """Return when the masters of these brokers know our producers, over connections that are still open."""
-        for broker_name in broker_names:
-            address = self.cluster.master(broker_name)
-            if address is not None and self._greeted.get(address) != self._greeting(address):
-                await self.heartbeat_to(address)
+        masters = [address for name in broker_names if (address := self.cluster.master(name)) is not None]
+        strangers = [address for address in masters if self._greeted.get(address) != self._greeting(address)]
+        outcomes = await asyncio.gather(*map(self.heartbeat_to, strangers), return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for failure in failures:
+            if not isinstance(failure, OrbitError) or len(failures) == len(masters):
+                raise failure
+            logger.info("a master is away; the others know us: %s", failure)
 
     async def all_are_5(self, broker_names: Iterable[str]) -> bool:
         """Whether the masters of these brokers are of release 5.0 or later, as they said when they were greeted."""
         names = list(broker_names)
         await self.greet(names)
         masters = [self.cluster.master(name) for name in names]
-        return all(self._versions.get(master, 0) >= FIRST_OF_5 for master in masters if master is not None)
+        known = [
+            self._versions[master] for master in masters if master in self._versions
+        ]  # one that is away says nothing
+        return bool(known) and min(known) >= FIRST_OF_5
 
     def _greeting(self, address: Address) -> tuple[Connection | None, int]:
         return self.cluster.open_connection(address), self._added

@@ -98,6 +98,7 @@ class Membership:
             batch_size=options.pull_batch_size,
             # A pull that is carried out late would take the offset back, and an orderly queue with it.
             commits=not options.broadcasting and not options.orderly,
+            says_filters=fixed is not None,
             deliver=deliver,
             moved=self._moved,
         )

@@ -361,7 +361,7 @@ class Producer:
         route = await delivery.route(message.topic)
         asked_at = to.queue.broker_name
         near = next((queue for queue in route.writable if queue.broker_name == asked_at), None)
-        destination = ANYWHERE if near is None else Destination(near)
+        destination = Destination(near=near)
         code, seconds = RequestCode.SEND_REPLY_MESSAGE_V2, self._timeout(timeout)
         delivered = await self._deliver(code, header, data, destination, seconds, [sending])
         receipt = self._receipt(delivered, message.topic, sending)

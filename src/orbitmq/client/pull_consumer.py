@@ -169,7 +169,7 @@ class PullConsumer:
         if member is None:
             member = self._member = self._membership(None)
             member.subscriptions[self._wire_name(topic)] = self._subscription(topic, filter)
-            await member.start()
+            await self._start(member)
             return
         if member.is_fixed:
             raise ConfigError("this pull consumer has assigned queues", hint="use another one to subscribe")
@@ -184,7 +184,15 @@ class PullConsumer:
         member = self._member = self._membership(wire)
         for topic in dict.fromkeys(queue.topic for queue in wire):
             member.subscriptions[topic] = self._subscription(topic, filter)
-        await member.start()
+        await self._start(member)
+
+    async def _start(self, member: Membership) -> None:
+        """One that cannot start reads nothing, ever: the next attempt needs another."""
+        try:
+            await member.start()
+        except BaseException:
+            self._member = None
+            raise
 
     async def poll(self, *, max: int = 32, timeout: float = 5.0) -> list[ReceivedMessage]:  # noqa: A002
         """The next messages, up to `max` of one queue; empty when none came within `timeout` seconds."""

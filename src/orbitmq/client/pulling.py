@@ -63,6 +63,7 @@ class Puller:
         *,
         batch_size: int,
         commits: bool,
+        says_filters: bool,
         deliver: Callable[[ProcessQueue, list[ReceivedMessage]], None],
         moved: Callable[[ProcessQueue, int, bool], Awaitable[None]],
     ) -> None:
@@ -73,6 +74,7 @@ class Puller:
         self._stats = stats
         self._batch_size = batch_size
         self._commits = commits
+        self._says_filters = says_filters  # SQL ones, too: no heartbeat does
         self._deliver = deliver
         self._moved = moved
 
@@ -171,7 +173,8 @@ class Puller:
         flags = PULL_SUSPEND
         if self._commits and commit_offset > 0 and broker_id == MASTER and self._offsets.has_table(queue):
             flags |= PULL_COMMIT_OFFSET
-        if not subscription.is_sql:
+        says_filter = self._says_filters or not subscription.is_sql
+        if says_filter:
             # Said with each pull, a filter holds even while other members of the group still announce another one.
             flags |= PULL_SUBSCRIPTION
         header = PullMessage(
@@ -183,7 +186,7 @@ class Puller:
             sys_flag=flags,
             commit_offset=commit_offset,
             suspend_timeout_millis=SUSPEND_MS,
-            subscription=None if subscription.is_sql else subscription.expression,
+            subscription=subscription.expression if says_filter else None,
             sub_version=subscription.version,
             expression_type=subscription.expression_type,
             bname=queue.broker_name,

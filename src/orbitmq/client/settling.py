@@ -198,7 +198,8 @@ class OrderlySettler:
     async def _given_up(self, message: ReceivedMessage, held: ProcessQueue) -> bool:
         """The broker puts a message with this many attempts into the dead-letter topic."""
         try:
-            await self._republisher.publish(message, held.queue.topic, self._max_retries)
+            wire_topic = message.properties.get(names.RETRY_TOPIC) or held.queue.topic
+            await self._republisher.publish(message, wire_topic, self._max_retries)
         except OrbitError as error:
             logger.warning("%r cannot be given up yet: %s", message, error)
             return False
