@@ -171,14 +171,11 @@ class Clients:
             self._notify(members)
 
     def refresh_consumer(self, group: str, connection: Connection) -> bool:
-        """A heartbeat that says "as before". False when there is no before: the client must say all of it again."""
+        """A heartbeat that says "as before". False when there is no before, or another member has said otherwise since: all of it must be said again."""
         members = self._consumers.get(group)
-        client = members.clients.get(connection) if members is not None else None
-        if client is None:
+        if members is None or (client := members.clients.get(connection)) is None:
             return False
         client.last_seen_ms = self._clock.now_ms()
-        assert members is not None
-        # Another member may have said something else since.
         return client.subscriptions == {topic: wanted.sub_string for topic, wanted in members.subscriptions.items()}
 
     # ---- going
