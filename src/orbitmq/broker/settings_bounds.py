@@ -64,7 +64,7 @@ RANGES: Final = (
     ("sync_flush_timeout", 1, _HOUR_MS),
     ("compaction_schedule_internal", 10, _DAY_MS),
     ("max_error_rate_of_bloom_filter", 1, 99),
-    ("expect_consumer_num_use_filter", 1, 27_000),
+    ("expect_consumer_num_use_filter", 1, 27_000),  # at the least error rate their bits just fit beside a queue's entry
     ("filter_data_clean_time_span", 1, 1 << 62),
     ("timer_precision_ms", 1, 60_000),
     ("timer_max_delay_sec", 1, 1 << 31),

@@ -121,9 +121,8 @@ class Instance:
         names = list(broker_names)
         await self.greet(names)
         masters = [self.cluster.master(name) for name in names]
-        known = [
-            self._versions[master] for master in masters if master in self._versions
-        ]  # one that is away says nothing
+        # One that is away says nothing.
+        known = [self._versions[master] for master in masters if master in self._versions]
         return bool(known) and min(known) >= FIRST_OF_5
 
     def _greeting(self, address: Address) -> tuple[Connection | None, int]:
