@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class Checked(NamedTuple):
     broken: list[str]  # promises; empty is good
     lost: list[str]  # acknowledged but not durable, as a power cut may take
+    torn: list[list[str]]  # batches of which it took a part
 
 
 class AfterReboot(LocalDisk):
@@ -55,6 +56,9 @@ def check_after_crash(directory: Path, promised: Promised, *, close: bool, power
     broken, lost = _promises(promised, messages, store.log.start, power_cut=power_cut)
     broken += _keys(store, messages) + _table(directory, promised, disk)
     served = {key: [name_of(message) for message in found] for key, found in messages.items() if found}
+    torn = _torn(promised, {name for names in served.values() for name in names})
+    if not power_cut:
+        broken += [f"only a part of the batch {' '.join(names)} is there" for names in torn]
     if seen_without_a_broker not in (None, served):
         broken.append(f"a reader saw {seen_without_a_broker} where the store then served {served}")
     if close:
@@ -64,7 +68,7 @@ def check_after_crash(directory: Path, promised: Promised, *, close: bool, power
         broken += [f"verify: {finding.path} byte {finding.byte}: {finding.problem}" for finding in found.findings]
     else:
         store.abandon()
-    return Checked(broken, lost)
+    return Checked(broken, lost, torn)
 
 
 def _as_a_reader_sees_it(directory: Path) -> dict[tuple[str, int], list[str]]:
@@ -131,6 +135,10 @@ def _promises(
         elif promise.queue_offset >= 0 and (found.queue_offset, found.commit_log_offset) != promise[2:4]:
             broken.append(f"{name} was promised at {promise}, is at {found.queue_offset}, {found.commit_log_offset}")
     return broken, lost
+
+
+def _torn(promised: Promised, served: set[str]) -> list[list[str]]:
+    return [names for names in promised.batches if not served.isdisjoint(names) and not served.issuperset(names)]
 
 
 def _keys(store: Store, queues: dict[tuple[str, int], list[StoredMessage]]) -> list[str]:

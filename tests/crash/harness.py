@@ -140,8 +140,9 @@ def _check(directory: Path, ledger_path: Path, *, close: bool, power_cut: bool) 
     if checked.broken:
         Path(f"{ledger_path}.error").write_text("\n".join(checked.broken[:20]))
         os._exit(_BROKEN_PROMISE)
-    if checked.lost:
-        Ledger(ledger_path).note(*(f"lost {name}" for name in checked.lost))
+    if checked.lost or checked.torn:
+        lost = (f"lost {name}" for name in checked.lost)
+        Ledger(ledger_path).note(*lost, *(f"torn {' '.join(names)}" for names in checked.torn))
 
 
 def _fork(work: Callable[[], None], error_path: Path) -> int:

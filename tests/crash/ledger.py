@@ -3,6 +3,8 @@
     try <id> <topic> <queue>                          before the append
     ack <id> <topic> <queue> <queue offset> <log offset> <end>    after it returned; a broken writer says -1s before it
     durable <log offset>                              after a flush: what ends before it survives a power cut, too
+    batch <id> <id> ...                               before them: these are appended together, all or none
+    torn <id> ...                                     a power cut took some of these that were appended together, and not all
     lost <id>                                         was acknowledged but not durable, and a power cut took it
     trysave <number>    acksave <number>              around saving a table
     kill <where>                                      just before the process kills itself
@@ -33,6 +35,7 @@ class Promise(NamedTuple):
 class Promised:
     tried: set[str] = field(default_factory=set)
     acked: dict[str, Promise] = field(default_factory=dict)
+    batches: list[list[str]] = field(default_factory=list)
     durable: int = 0
     save_tried: int = 0
     save_acked: int = 0
@@ -60,6 +63,10 @@ def read_ledger(path: Path) -> Promised:
             promised.acked[rest[0]] = Promise(rest[1], *map(int, rest[2:]))
         elif kind == "durable":
             promised.durable = int(rest[0])
+        elif kind == "batch":
+            promised.batches.append(rest)
+        elif kind == "torn":
+            promised.batches.remove(rest)
         elif kind == "lost":
             promised.acked.pop(rest[0])
         elif kind == "trysave":

@@ -1,16 +1,21 @@
-"""A large batch goes to the log by two calls of the system, `CommitLog.write_together`: a kill after any page of either, and a power cut."""
+"""A large batch goes to the log by a call of the system, `CommitLog.write_together`: a kill after any page of it, and a power cut."""
 
 from __future__ import annotations
 
+import shutil
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from orbitmq.message.batch import BatchMember
-from orbitmq.storage.commit_log import LARGE_BATCH_BYTES
-from orbitmq.storage.lock import LastExit
+from orbitmq.storage.commit_log import LARGE_BATCH_BYTES, CommitLog
+from orbitmq.storage.files import LocalDisk
+from orbitmq.storage.lock import LastExit, mark_running
 from orbitmq.storage.open_files import PAGE_BYTES, MappedFile
+from orbitmq.storage.reader import StoreReader
+from orbitmq.storage.unfinished_batch import UnfinishedBatch
 from tests.crash.page_writes import pages_of, writing_by_pages
 from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.store_kit import BORN_HOST, bodies, open_store
@@ -26,10 +31,6 @@ if TYPE_CHECKING:
 OVERHEAD = BODY_AT + len(b"\x01T") + 2
 LAST_BYTES = 300
 PAGES = HEAD + 2  # that the batch lies on
-
-
-class Killed(BaseException):
-    """Nothing of ours catches it."""
 
 
 def open_large(directory: Path, disk: Disk | None = None) -> Store:
@@ -53,44 +54,111 @@ def append(store: Store, members: list[BatchMember]) -> None:
     store.append_batch("T", 0, members, b"", 1, BORN_HOST)
 
 
-def dying_after(writes: int) -> Callable[[], None]:
-    left = writes
-
-    def count() -> None:
-        nonlocal left
-        if left == 0:
-            raise Killed
-        left -= 1
-
-    return count
+def at_page(number: int, act: Callable[[], None]) -> Callable[[], None]:
+    """Called before each page is written."""
+    pages = count()
+    return lambda: act() if next(pages) == number else None
 
 
-@pytest.mark.parametrize("writes", range(2 * PAGES))
-def test_a_kill_after_any_page_leaves_the_first_members_whole_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
-) -> None:
-    store = open_large(tmp_path)
+def members_of_one_batch(
+    directory: Path, image: Path, monkeypatch: pytest.MonkeyPatch, written_pages: int
+) -> list[BatchMember]:
+    """Written behind a first message; `image` is the directory as it was when so many of PAGES were."""
+
+    def take_image() -> None:
+        shutil.copytree(directory, image)
+
+    finish = UnfinishedBatch.finish
+
+    def take_image_and_finish(batch: UnfinishedBatch) -> None:
+        take_image()
+        finish(batch)
+
+    store = open_large(directory)
     at = store.append("T", 0, b"first", b"", 1, BORN_HOST).end
     members, starts = batch_from(at)
-    ends = [*starts[1:], starts[-1] + LAST_BYTES]
-    page_ends = [start + len(data) for start, data in pages_of([bytes(ends[-1] - at)], at)]
-    assert len(page_ends) == PAGES
+    assert len(list(pages_of([bytes(starts[-1] + LAST_BYTES - at)], at))) == PAGES
     with monkeypatch.context() as patched:
-        patched.setattr(MappedFile, "write", writing_by_pages(dying_after(writes)))
-        with pytest.raises(Killed):
-            append(store, members)
+        patched.setattr(MappedFile, "write", writing_by_pages(at_page(written_pages, take_image)))
+        if written_pages == PAGES:
+            patched.setattr(UnfinishedBatch, "finish", take_image_and_finish)
+        append(store, members)
+    assert bodies(store, "T", 0) == [b"first", *(member.body for member in members)]
     store.abandon()
-    # The first call stores no heads. Of the second, who has a head is whole.
-    written_to = page_ends[writes - PAGES - 1] if writes > PAGES else at
-    whole = sum(start + HEAD <= written_to for start in starts)
-    with open_large(tmp_path) as again:
+    return members
+
+
+@pytest.mark.parametrize("written", range(PAGES + 1))
+def test_a_kill_after_any_page_leaves_all_of_a_batch_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    image = tmp_path / "image"
+    members = members_of_one_batch(tmp_path / "store", image, monkeypatch, written)
+    kept = members if written == PAGES else []
+    mark_running(LocalDisk(), image)  # as if it had always been this directory
+    with StoreReader(image) as reader:
+        assert [message.body for message in reader.messages("T", 0)] == [b"first", *(member.body for member in kept)]
+    with open_large(image) as again:
         assert again.last_exit is LastExit.KILLED
         assert again.recovered.damages == []
-        assert again.log.end == [at, *ends][whole]
-        assert bodies(again, "T", 0) == [b"first", *(member.body for member in members[:whole])]
+        assert bodies(again, "T", 0) == [b"first", *(member.body for member in kept)]
+        assert not any(again.log.files.segments[0].memory[again.log.end :])
         assert_nothing_forged(again)
-        append(again, [*members[whole:], BatchMember(b"last")])
-        assert bodies(again, "T", 0) == [b"first", *(member.body for member in members), b"last"]
+        append(again, [BatchMember(b"last")])
+        again.abandon()
+    with open_large(image) as again:
+        assert bodies(again, "T", 0) == [b"first", *(member.body for member in kept), b"last"]
+
+
+@pytest.mark.parametrize("written", range(PAGES + 1))
+def test_who_does_not_know_of_unfinished_batches_keeps_whole_messages_from_the_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """A broker of Apache's; and ours where it is not sure that it was a process, and not a machine, that went down."""
+    image = tmp_path / "image"
+    members = members_of_one_batch(tmp_path / "store", image, monkeypatch, written)
+    with open_large(image) as again:
+        assert again.last_exit is LastExit.CRASHED
+        assert again.recovered.damages == []
+        found = bodies(again, "T", 0)
+        assert found == [b"first", *(member.body for member in members)][: len(found)]
+        assert len(found) >= 1 + (len(members) if written == PAGES else max(0, written - 2))
+        assert_nothing_forged(again)
+
+
+def test_what_an_earlier_process_left_unfinished_is_not_believed_later(tmp_path: Path) -> None:
+    """Its place was taken by others since, or by another kind of broker."""
+    store = open_large(tmp_path)
+    at = store.append("T", 0, b"first", b"", 1, BORN_HOST).end
+    store.log.unfinished.begin(at, at + LARGE_BATCH_BYTES)
+    store.close()
+    with open_large(tmp_path) as again:
+        assert again.last_exit is LastExit.CLEAN
+        again.append("T", 0, b"second", b"", 1, BORN_HOST)
+        again.abandon()
+    with open_large(tmp_path) as again:
+        assert again.last_exit is LastExit.KILLED
+        assert bodies(again, "T", 0) == [b"first", b"second"]
+
+
+def test_a_kill_between_the_messages_of_a_small_batch_leaves_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_large(tmp_path / "store")
+    store.append("T", 0, b"first", b"", 1, BORN_HOST)
+    write, image = CommitLog._write, tmp_path / "image"
+
+    def write_and_be_killed(log: CommitLog, at: int, record: bytes) -> None:
+        write(log, at, record)
+        if not image.exists():
+            shutil.copytree(tmp_path / "store", image)
+
+    monkeypatch.setattr(CommitLog, "_write", write_and_be_killed)
+    append(store, [BatchMember(b"a"), BatchMember(b"b")])
+    store.abandon()
+    mark_running(LocalDisk(), image)
+    with open_large(image) as again:
+        assert bodies(again, "T", 0) == [b"first"]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -105,7 +105,7 @@ class Writer:
         is_large = self._random.random() < 0.3  # enough to be written together
         count = self._random.randrange(10, 15) if is_large else self._random.randrange(1, 6)
         names = [self._next_id() for _ in range(count)]
-        self._ledger.note(*(f"try {name} {topic} {queue_id}" for name in names))
+        self._ledger.note(f"batch {' '.join(names)}", *(f"try {name} {topic} {queue_id}" for name in names))
         padding = b"." * (LARGE_BATCH_BYTES // count if is_large else 0)
         members = [BatchMember(self._body(name) + padding, self._properties(name)) for name in names]
         done = self._store.append_batch(topic, queue_id, members, b"", 1, HOST)

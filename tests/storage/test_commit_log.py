@@ -422,7 +422,7 @@ def test_a_batch_is_written_together_within_its_file_alone(tmp_path: Path) -> No
     size = (log.files.segments[0].file.path).stat().st_size
     for start, length in ((log.end, 64 << 10), ((64 << 10) - 10, 10), (-1, 1)):
         with pytest.raises(StorageError, match="do not fit"):
-            log.write_together(start, [bytes(length)], [bytes(length)])
+            log.write_together(start, [bytes(length)])
     members = [BatchMember(bytes([number]) * 1000) for number in range(LARGE_BATCH_BYTES // 1000)]
     done = log.append_batch("T", 0, members, b"", BORN_AT_MS, BORN_HOST)
     assert [at(log, offset).body for offset in done.commit_log_offsets] == [member.body for member in members]

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.message.record import crc31, encode_blank, encode_record, topic_field
+from orbitmq.storage import log_walk
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.log_walk import LogRecord, NoRecord, walk
 from orbitmq.storage.segmented_log import SegmentedLog
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from orbitmq.storage.segmented_log import Segment
 
 HOST = bytes(8)
 SIZE = 3 << 20
@@ -104,3 +107,23 @@ def test_a_body_that_does_not_match_its_crc_is_damage_only_when_asked(tmp_path: 
     log.segments[0].memory[88] ^= 1
     assert found(log)[:2] == [("nothing", 0, end), ("record", end, after)]
     assert next(item for item in walk(log.segments, check_crc=False) if isinstance(item, LogRecord)).offset == 0
+
+
+def test_what_comes_while_the_walk_looks_behind_the_end_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that runs stores two records between the look at the first one's place and the look at what lies behind."""
+    log = log_of(tmp_path)
+    first = put(log, 0)
+
+    second = first + len(record(first, b"second"))
+    look = log_walk.behind_broken
+
+    def be_stored_before_the_look(segment: Segment, position: int) -> int:
+        if position == first:
+            put(log, first, b"second")
+            put(log, second, b"third")
+        return look(segment, position)
+
+    monkeypatch.setattr(log_walk, "behind_broken", be_stored_before_the_look)
+    assert [item[:2] for item in found(log)][:3] == [("record", 0), ("record", first), ("record", second)]

@@ -7,6 +7,11 @@ from orbitmq_accelerator.record cimport Record
 from orbitmq_accelerator.stored_record cimport Goal
 
 
+cdef struct Tail:  # where a log is written
+    uint8_t *memory  # of its file
+    int64_t memory_start, at, prepared_to
+
+
 cdef class Window:
     cdef object files  # a SegmentedLog
     cdef int64_t start, end
@@ -30,8 +35,8 @@ cdef class Copies:
 
     # Of the run that is open.
     cdef Py_buffer view
-    cdef uint8_t *memory  # of the log file that is written
-    cdef int64_t at, memory_start, prepared_to, readable_end, most_body, stored_at_ms
+    cdef Tail tail
+    cdef int64_t readable_end, most_body, stored_at_ms
     cdef bytes store_host
     cdef dict next_offsets, sent
     cdef Tally tally  # of the last copy's topic, None before the first
@@ -44,6 +49,7 @@ cdef class Copies:
     cdef const uint8_t *find(self, Window window, int64_t offset, int64_t size) except? NULL
     cdef list tallies(self)
     cdef bint open(self) except -1
+    cdef int begin(self, stored_at) except -1
     cdef int close(self) except -1
     cdef int64_t append(self, Record *record, const Goal *goal) except -1
     cdef bint choose_topic(self, const Goal *goal) except -1

@@ -16,7 +16,7 @@ from orbitmq_accelerator.command_header cimport Text, is_plain, read_number
 from orbitmq_accelerator.record cimport (
     BLANK_BYTES, HEAD_BYTES, KEEP_ORDER, MOST_PROPERTIES, Record, record_bytes, write_record,
 )
-from orbitmq_accelerator.stored_record cimport Goal, asks_for_delay, read_waiting, was_told
+from orbitmq_accelerator.stored_record cimport Goal, read_waiting, was_told
 from orbitmq_accelerator.text cimport write_number, write_text
 
 cdef enum:
@@ -81,17 +81,22 @@ cdef class Copies:
         cdef int64_t size = 0, born_at_ms = 0
         cdef Text wanted
         wanted.start, wanted.length = <const uint8_t *>PyBytes_AS_STRING(group), PyBytes_GET_SIZE(group)
-        PyObject_GetBuffer(record, &view, PyBUF_SIMPLE)
+        if not self.open():
+            return None
         try:
-            size = self.commit_half(<const uint8_t *>view.buf, view.len, waited_in, wanted, queue_offset, &born_at_ms)
+            PyObject_GetBuffer(record, &view, PyBUF_SIMPLE)
+            try:
+                size = self.commit_half(<const uint8_t *>view.buf, view.len, waited_in, wanted, queue_offset, &born_at_ms)
+            finally:
+                PyBuffer_Release(&view)
         finally:
-            PyBuffer_Release(&view)
+            self.close()
         return (self.topic, size, born_at_ms) if size else None
 
     cdef int64_t commit_half(
         self, const uint8_t *data, Py_ssize_t length, bytes waited_in, Text group, int64_t queue_offset, int64_t *born_at_ms
     ) except -1:
-        """The size of its copy for `topic`; 0, and nothing done, if it is unusual."""
+        """In a run: the size of its copy for `topic`; 0, and nothing done, if it is unusual."""
         cdef Record half
         cdef Goal goal
         if not (
@@ -99,17 +104,13 @@ cdef class Copies:
             and half.queue_offset == queue_offset
             and goal.group_bytes == group.length
             and memcmp(goal.group, group.start, group.length) == 0
-            and not asks_for_delay(&half)
-            and self.open()
+            and not goal.waits_again
         ):
             return 0
         half.sys_flag = half.sys_flag & ~<int64_t>TRANSACTION_FLAGS | COMMITTED_FLAG
         half.prepared_offset = half.offset
         born_at_ms[0] = half.born_at_ms
-        try:
-            return self.append(&half, &goal)
-        finally:
-            self.close()
+        return self.append(&half, &goal)
 
     def send_on_delayed(self, bytes entries, bytes waited_in, int64_t now_ms, progress, int64_t number):
         """`SendingOn.delayed`"""
@@ -216,27 +217,33 @@ cdef class Copies:
 
     cdef bint open(self) except -1:
         log = self.log
-        self.at = log.end
-        self.prepared_to = log.prepared_to
-        if log.is_special or self.at + HEAD_BYTES + BLANK_BYTES > self.prepared_to:
+        self.tail.at = log.end
+        self.tail.prepared_to = log.prepared_to
+        if log.is_special or self.tail.at + HEAD_BYTES + BLANK_BYTES > self.tail.prepared_to:
             return False
         self.readable_end = log.readable_end
-        self.memory_start = log.segment_start
+        self.begin(self.now_ms())
+        PyObject_GetBuffer(log.memory, &self.view, PyBUF_CONTIG)
+        self.tail.memory = <uint8_t *>self.view.buf
+        self.tail.memory_start = log.segment_start
+        return True
+
+    cdef int begin(self, stored_at) except -1:
+        """A run in which others append as well: they say where the log ends before each, and heed where it ends afterwards."""
+        log = self.log
         self.most_body = log.max_body_bytes
         self.store_host = log.store_host
         self.next_offsets = log.next_queue_offsets
-        self.stored_at = self.now_ms()
-        self.stored_at_ms = self.stored_at
+        self.stored_at = stored_at
+        self.stored_at_ms = stored_at
         self.sent = {}
         self.tally = None
-        PyObject_GetBuffer(log.memory, &self.view, PyBUF_CONTIG)
-        self.memory = <uint8_t *>self.view.buf
-        return True
+        return 0
 
     cdef int close(self) except -1:
         PyBuffer_Release(&self.view)
         if self.sent:
-            self.log.end = self.at
+            self.log.end = self.tail.at
             self.log.last_stored_at_ms = self.stored_at_ms
         return 0
 
@@ -252,21 +259,21 @@ cdef class Copies:
         record.topic_bytes = PyBytes_GET_SIZE(self.topic_field)
         record.magic = <uint32_t>self.topic_magic
         record.queue_offset = 0 if known is None else known
-        record.offset = self.at
+        record.offset = self.tail.at
         record.store_host = <const uint8_t *>PyBytes_AS_STRING(self.store_host)
         record.stored_at_ms = self.stored_at_ms
         record.size = record_bytes(record)
         if (
             record.properties_bytes + record.more_properties_bytes > MOST_PROPERTIES
             or record.body_bytes > self.most_body
-            or self.at + record.size + BLANK_BYTES > self.prepared_to
+            or self.tail.at + record.size + BLANK_BYTES > self.tail.prepared_to
         ):
             return 0
-        properties = write_record(self.memory + (self.at - self.memory_start), record)
+        properties = write_record(self.tail.memory + (self.tail.at - self.tail.memory_start), record)
         text = PyBytes_FromStringAndSize(<const char *>properties, record.properties_bytes + record.more_properties_bytes)
-        self.note_record((queue, self.at, record.size, record.queue_offset, record.sys_flag, self.stored_at, text))
+        self.note_record((queue, record.offset, record.size, record.queue_offset, record.sys_flag, self.stored_at, text))
         self.next_offsets[queue] = record.queue_offset + 1
-        self.at += record.size
+        self.tail.at += record.size
         if self.tally is None:
             self.tally = self.sent[self.topic] = Tally()
         self.tally.messages += 1

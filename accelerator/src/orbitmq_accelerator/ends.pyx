@@ -7,8 +7,8 @@ forged one: all that is left to it.
 from libc.stdint cimport int64_t, uint8_t
 
 from orbitmq_accelerator.command_header cimport Text, is_text
-from orbitmq_accelerator.copies cimport Copies
-from orbitmq_accelerator.record cimport Record
+from orbitmq_accelerator.copies cimport Copies, Tail
+from orbitmq_accelerator.record cimport BLANK_BYTES, Record
 from orbitmq_accelerator.request_header cimport Request, find_number, find_text, read_request
 from orbitmq_accelerator.stored_record cimport seconds_between
 
@@ -17,6 +17,7 @@ cdef enum:
     ONEWAY = 2
     COMMIT = 8
     MAX_INT = 0x7FFFFFFF
+    MOST_LONGER = 256  # that a copy is than its half message, by the name of its topic
 
 cdef int64_t MAX_LONG = 0x7FFFFFFFFFFFFFFF
 
@@ -24,12 +25,11 @@ cdef int64_t MAX_LONG = 0x7FFFFFFFFFFFFFFF
 cdef class SwiftEnds:
     """Of one broker. What is decided in a run is handed over at its end; until then, nobody else looks."""
 
-    def __init__(self, half_messages, half_message, Copies copies, log, bytes waited_in, served):
+    def __init__(self, half_messages, half_message, Copies copies, bytes waited_in, served):
         self.half_messages = half_messages
         self.half_message = half_message  # the type of those
         self.undecided = half_messages.undecided
         self.copies = copies
-        self.log = log
         self.waited_in = waited_in
         self.served = served
         self.decided = []
@@ -40,11 +40,12 @@ cdef class SwiftEnds:
         self.undecided[half.queue_offset] = self.half_message(topic, half.offset, half.size, half.stored_at_ms)
         return 0
 
-    cdef bint take(self, const uint8_t *header, Py_ssize_t length, const uint8_t *memory, int64_t start) except -1:
-        """`memory` is the log file that is written, from offset `start` on. The log ends where it says. False, and nothing done: unusual."""
+    cdef bint take(self, const uint8_t *header, Py_ssize_t length, Tail *tail, stored_at) except -1:
+        """`tail`: of the log, which is moved on. False, and nothing done, if it is unusual, or the log lacks room."""
         cdef Request request
         cdef Text group, unused
         cdef int64_t queue_offset, offset, decision, size, born_at_ms = 0
+        self.lacks = 0
         if not read_request(&request, header, length) or request.envelope.code != END_TRANSACTION:
             return False
         if request.envelope.flag != ONEWAY or not (
@@ -61,25 +62,48 @@ cdef class SwiftEnds:
         if half is None or half.commit_log_offset != offset:
             return False
         size = half.size
-        if offset < start or size > <int64_t>self.log.end - offset:
+        if offset < tail.memory_start or size > tail.at - offset:
             return False  # in an older file
-        size = self.copies.commit_half(memory + (offset - start), size, self.waited_in, group, queue_offset, &born_at_ms)
+        if tail.at + size + MOST_LONGER + BLANK_BYTES > tail.prepared_to:
+            self.lacks = size + MOST_LONGER
+            return False
+        if not self.is_open:
+            self.copies.begin(stored_at)
+            self.is_open = True
+        self.copies.tail = tail[0]
+        size = self.copies.commit_half(
+            tail.memory + (offset - tail.memory_start), size, self.waited_in, group, queue_offset, &born_at_ms
+        )
         if not size:
             return False
+        tail.at = self.copies.tail.at
         del self.undecided[queue_offset]
         self.decided.append(queue_offset)
-        self.note(self.copies.topic, seconds_between(born_at_ms, self.copies.stored_at_ms), size)
+        self.count(self.copies.topic, seconds_between(born_at_ms, self.copies.stored_at_ms), size)
         return True
 
-    cdef int note(self, str topic, int64_t seconds, int64_t size) except -1:
-        kind = (topic, seconds)
-        messages, total = self.finished.get(kind, (0, 0))
-        self.finished[kind] = (messages + 1, total + size)
+    cdef int count(self, str topic, int64_t seconds, int64_t size) except -1:
+        if topic is not self.topic or seconds != self.seconds:
+            self.note_alike()
+            self.topic, self.seconds = topic, seconds
+        self.alike += 1
+        self.alike_bytes += size
+        return 0
+
+    cdef int note_alike(self) except -1:
+        if self.alike:
+            kind = (self.topic, self.seconds)
+            messages, total = self.finished.get(kind, (0, 0))
+            self.finished[kind] = (messages + self.alike, total + self.alike_bytes)
+            self.alike = self.alike_bytes = 0
         return 0
 
     cdef int hand_over(self) except -1:
+        """The run is over, or goes on after somebody else appended."""
+        self.is_open = False
         if not self.decided:
             return 0
+        self.note_alike()
         decided, self.decided = self.decided, []
         finished, self.finished = self.finished, {}
         if not self.served.fresh:

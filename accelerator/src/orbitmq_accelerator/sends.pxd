@@ -117,10 +117,12 @@ cdef class SwiftSends:
     cdef bint find_field(self, Place place) except -1
     cdef int count_place(self, Place place) except -1
     cdef bint take_end(self, connection, const uint8_t *header, Py_ssize_t header_bytes) except -1
+    cdef bint commit_half(self, const uint8_t *header, Py_ssize_t header_bytes) except -1
     cdef int take_log_back(self) except -1
     cdef bint take_batch(self, Send *send, const uint8_t *unique_key, Py_ssize_t key_bytes) except -1
     cdef int write_members(self, const Send *send, Record *record, tuple queue, uint8_t *out, Py_ssize_t room) except -1
     cdef object write_together(self, const Send *send, Record *record, tuple queue, Py_ssize_t total)
+    cdef int write_in_place(self, const Send *send, Record *record, tuple queue, Py_ssize_t total) except -1
     cdef Py_ssize_t check_members(self, const Send *send, const uint8_t *at, Py_ssize_t length, Py_ssize_t *total) except -1
     cdef void begin_record(self, Record *record, const Send *send) noexcept
     cdef bint place_record(self, Record *record, const Send *send, bytes field, int64_t magic) except -1

@@ -16,11 +16,12 @@ from cpython.buffer cimport PyBUF_CONTIG, PyBuffer_Release, PyObject_GetBuffer
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy
 
 from orbitmq_accelerator.acks cimport begins_with_a_lease
 from orbitmq_accelerator.byte_order cimport load32, store32
 from orbitmq_accelerator.command_header cimport Text, is_plain
+from orbitmq_accelerator.copies cimport Tail
 from orbitmq_accelerator.ends cimport SwiftEnds
 from orbitmq_accelerator.record cimport BLANK_BYTES, MOST_PROPERTIES, PREFETCH, Record, record_bytes, write_record
 from orbitmq_accelerator.send_header cimport (
@@ -53,7 +54,6 @@ cdef enum:
     LARGE_BATCH_BYTES = 16 << 10  # the same: less is stored sooner than calls are made
     MOST_COPY_BYTES = 512 << 10  # of a batch that is put together beside the log
     MOST_COPIES = 64  # that wait for the indexes
-    SIZE_AND_MAGIC = 8  # bytes that make a record a record
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     TOPIC = 1  # the letter b
@@ -580,12 +580,14 @@ cdef class SwiftSends:
         """They come between half messages, and would end every run. Decided where they always are, with the log in its place."""
         if not self.immediate or self.end_transaction is None:
             return False
+        if self.ends is not None:
+            if self.commit_half(header, header_bytes):
+                return True
+            if self.ends.lacks and self.make_log_room(self.ends.lacks) and self.commit_half(header, header_bytes):
+                return True
+            self.ends.hand_over()  # decisions are recorded in the order in which they came
         self.log.end = self.at
         try:
-            if self.ends is not None:
-                if self.ends.take(header, header_bytes, self.memory, self.memory_start):
-                    return True
-                self.ends.hand_over()  # decisions are recorded in the order in which they came
             answer = self.end_transaction(connection, PyBytes_FromStringAndSize(<const char *>header, header_bytes), b"")
         finally:
             self.take_log_back()
@@ -594,6 +596,14 @@ cdef class SwiftSends:
         self.make_room(PyBytes_GET_SIZE(answer))
         write_text(self.answers + self.answered, answer)
         self.answered += PyBytes_GET_SIZE(answer)
+        return True
+
+    cdef bint commit_half(self, const uint8_t *header, Py_ssize_t header_bytes) except -1:
+        cdef Tail tail
+        tail.memory, tail.memory_start, tail.at, tail.prepared_to = self.memory, self.memory_start, self.at, self.prepared_to
+        if not self.ends.take(header, header_bytes, &tail, self.stored_at):
+            return False
+        self.at = tail.at
         return True
 
     cdef int take_log_back(self) except -1:
@@ -632,13 +642,14 @@ cdef class SwiftSends:
         record.magic = <uint32_t>self.topic_magic
         record.queue_offset = first
         stored = None
-        if self.notes_batches and LARGE_BATCH_BYTES <= total <= MOST_COPY_BYTES:
-            stored = self.write_together(send, &record, queue, total)
-            if stored is None:
-                self.answered = answered
-                return False
-        else:
-            self.write_members(send, &record, queue, self.memory + position, total)
+        try:
+            if self.notes_batches and LARGE_BATCH_BYTES <= total <= MOST_COPY_BYTES:
+                stored = self.write_together(send, &record, queue, total)
+            else:
+                self.write_in_place(send, &record, queue, total)
+        except StorageError:
+            self.answered = answered  # the ordinary way tries it once more, and says why
+            return False
         if self.notes_batches:
             if stored is None or len(self.log.recent) >= MOST_COPIES:
                 stored = self.log.memory[position : position + total]
@@ -673,26 +684,20 @@ cdef class SwiftSends:
         return 0
 
     cdef object write_together(self, const Send *send, Record *record, tuple queue, Py_ssize_t total):
-        """Many pages of the log by calls of the system, as `CommitLog.write_together` says: a copy of them for the indexes.
-
-        None if they could not be written: the ordinary way tries it once more, and says why.
-        """
+        """Many pages of the log by a call of the system, as `CommitLog.write_together` says: a copy of them for the indexes."""
         cdef bytearray whole = PyByteArray_FromStringAndSize(NULL, total)
-        cdef uint8_t *records = <uint8_t *>PyByteArray_AS_STRING(whole)
-        cdef bytearray headless
-        cdef uint8_t *out
-        cdef Py_ssize_t at = 0
-        self.write_members(send, record, queue, records, total)
-        headless = PyByteArray_FromStringAndSize(<char *>records, total)
-        out = <uint8_t *>PyByteArray_AS_STRING(headless)
-        while at < total:
-            memset(out + at, 0, SIZE_AND_MAGIC)
-            at += load32(records + at)
-        try:
-            self.log.write_together(self.at, (headless,), (whole,))
-        except StorageError:
-            return None
+        self.write_members(send, record, queue, <uint8_t *>PyByteArray_AS_STRING(whole), total)
+        self.log.write_together(self.at, (whole,))
         return memoryview(whole)
+
+    cdef int write_in_place(self, const Send *send, Record *record, tuple queue, Py_ssize_t total) except -1:
+        unfinished = self.log.unfinished
+        unfinished.begin(self.at, self.at + total)
+        try:
+            self.write_members(send, record, queue, self.memory + (self.at - self.memory_start), total)
+        finally:
+            unfinished.finish()
+        return 0
 
     cdef Py_ssize_t check_members(self, const Send *send, const uint8_t *at, Py_ssize_t length, Py_ssize_t *total) except -1:
         """How many there are, and the bytes of their records; 0 if one is unusual."""

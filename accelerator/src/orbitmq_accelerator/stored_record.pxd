@@ -25,6 +25,7 @@ cdef struct Goal:
     Py_ssize_t group_bytes
     const uint8_t *due
     Py_ssize_t due_bytes
+    bint waits_again  # `sending.asks_for_delay`
 
 
 cdef inline const uint8_t *read_record(
@@ -75,6 +76,7 @@ cdef inline void look_for_goal(const uint8_t *text, Py_ssize_t length, Goal *goa
     cdef const uint8_t *stop
     goal.topic = goal.queue_id = goal.group = goal.due = NULL
     goal.topic_bytes = goal.queue_id_bytes = goal.group_bytes = goal.due_bytes = 0
+    goal.waits_again = False
     while text < end:
         stop = <const uint8_t *>memchr(text, VALUE_END, end - text)
         if stop == NULL:
@@ -88,9 +90,13 @@ cdef inline void look_for_goal(const uint8_t *text, Py_ssize_t length, Goal *goa
         elif stop - text > 7 and memcmp(text, b"PGROUP\x01", 7) == 0:
             goal.group = text + 7
             goal.group_bytes = stop - goal.group
-        elif stop - text > 13 and memcmp(text, b"TIMER_OUT_MS\x01", 13) == 0:
-            goal.due = text + 13
-            goal.due_bytes = stop - goal.due
+        elif stop - text > 6 and memcmp(text, b"TIMER_", 6) == 0:
+            goal.waits_again = True
+            if stop - text > 13 and memcmp(text, b"TIMER_OUT_MS\x01", 13) == 0:
+                goal.due = text + 13
+                goal.due_bytes = stop - goal.due
+        elif stop - text >= 6 and memcmp(text, b"DELAY\x01", 6) == 0:
+            goal.waits_again = True
         text = stop + 1
 
 
@@ -108,11 +114,6 @@ cdef inline bint read_waiting(
 
 cdef inline bint says(const Record *record, const char *text, size_t length) noexcept nogil:
     return memmem(record.properties, record.properties_bytes, text, length) != NULL
-
-
-cdef inline bint asks_for_delay(const Record *record) noexcept nogil:
-    """`sending.asks_for_delay`"""
-    return says(record, b"DELAY\x01", 6) or says(record, b"TIMER_", 6)
 
 
 cdef inline bint was_told(const Record *record) noexcept nogil:

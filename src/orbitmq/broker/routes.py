@@ -140,9 +140,7 @@ def _swift_ends(s: State) -> Any | None:
     if ends is None:
         return None
     served = s.times.of(Kind(RequestCode.END_TRANSACTION, result=Result.ONEWAY))
-    return ends.SwiftEnds(
-        s.half_messages, HalfMessage, s.store.sending_on.copies, s.store.log, HALF_TOPIC_BYTES, served
-    )
+    return ends.SwiftEnds(s.half_messages, HalfMessage, s.store.sending_on.copies, HALF_TOPIC_BYTES, served)
 
 
 def _swift_acks(s: State, codes: Collection[int]) -> SwiftHandler | None:

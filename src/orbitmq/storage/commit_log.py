@@ -4,7 +4,8 @@ Appending is a critical section without a lock: one thread appends (in the broke
 the queue offset is looked up, a place is found (a blank record closes a file that has no room), the store time is taken, the
 record is written, and only then the queue offset counts as used. The eight bytes that make a record a record are stored last,
 so a process killed half way leaves nothing that could be taken for a message. Records are stored through the map, of which the pages
-are had ready beforehand; many that come together, as a large batch, by calls of the system, which need no pages cleared for them.
+are had ready beforehand; many that come together, as a large batch, by a call of the system, which needs no pages cleared for them. Before
+a batch is written, it is noted where (unfinished_batch.py), so that a kill leaves all of it or none.
 
 `recent` holds what was appended and not yet indexed; the indexer takes it from there instead of decoding it again. With a write
 pool (write_pool.py) records go to plain memory first, and can be read once `commit` has copied them.
@@ -53,6 +54,7 @@ from orbitmq.storage.config import FlushMode
 from orbitmq.storage.files import is_file_name
 from orbitmq.storage.open_files import clear_pages
 from orbitmq.storage.segmented_log import SegmentedLog
+from orbitmq.storage.unfinished_batch import UnfinishedBatch
 from orbitmq.storage.write_pool import WritePool
 
 if TYPE_CHECKING:
@@ -86,11 +88,10 @@ NO_QUEUE_ENTRY: Final = TRANSACTION_PREPARED
 MOST_IN_BATCH: Final = 0x7FFF  # messages; the index counts them in two bytes
 # Each member gets the batch's properties, so a small batch could be a gigabyte of records.
 MOST_BATCH_GROWTH: Final = 16  # records of a batch together, as a multiple of the largest body
-LARGE_BATCH_BYTES: Final = 16 << 10  # of its records: for less, two calls cost more than the stores
+LARGE_BATCH_BYTES: Final = 16 << 10  # of its records: for less, a call costs more than the stores
 _MUCH_BYTES: Final = 64 << 10  # copied at once: a call costs less than the faults of so many new pages
 _SPECIAL: Final = HOSTS_MASK | INNER_BATCH | NO_QUEUE_ENTRY
 _SHORT: Final = struct.Struct(">h")
-_NO_HEAD: Final = bytes(SIZE_AND_MAGIC.size)
 _crc32: Final = zlib.crc32
 _write_head: Final = REST_OF_USUAL_HEAD.pack_into
 _write_size_and_magic: Final = SIZE_AND_MAGIC.pack_into
@@ -112,6 +113,7 @@ class CommitLog:
             warm_up=config.warm_up_segments,
             threads=threads,
         )
+        self.unfinished = UnfinishedBatch(disk, config.directory)
         self.store_host = store_host
         self.next_queue_offsets: dict[tuple[str, int], int] = {}
         self.recent: deque[LogEntry | BatchEntry] = deque()  # of batches only where `Store.indexes_whole_batches`
@@ -333,14 +335,7 @@ class CommitLog:
             entries.append((queue, offset, size, first + number, sys_flag, stored_at_ms, text))
             offsets.append(offset)
             offset += size
-        # One after the other: a kill half way leaves the first ones, never later ones behind a hole.
-        if self._pool is None and total >= LARGE_BATCH_BYTES:
-            headless = [part for record in records for part in (_NO_HEAD, memoryview(record)[len(_NO_HEAD) :])]
-            self.write_together(at, headless, records)
-            self.end = offset
-        else:
-            for start, record in zip(offsets, records, strict=True):
-                self._write(start, record)
+        self._write_batch(at, records, total)
         self.last_stored_at_ms = stored_at_ms
         self.next_queue_offsets[queue] = first + len(members)
         self.recent.extend(entries)
@@ -374,36 +369,36 @@ class CommitLog:
                 position += len(part)
         self.end = offset + size
 
-    def write_together(self, at: int, headless: Sequence[Bytes], records: Sequence[Bytes]) -> None:
-        """Records that follow each other, from `at` on, where there is room for them; `headless`: without what makes them records.
+    def write_together(self, at: int, records: Sequence[Bytes]) -> None:
+        """Records of a batch, that follow each other from `at` on, where there is room for them. For who moves `end` (and accelerator/).
 
-        Those first, then all of it: the system writes front to back, so who is killed leaves records that are whole, and nothing
-        behind them that could be taken for one. For who moves `end` (and accelerator/). A full disk raises StoreFull; nothing is left of it.
+        A full disk raises StoreFull; nothing is left of them.
         """
         size, position = sum(map(len, records)), at - self.segment_start
         if position < 0 or position + size + BLANK_BYTES > len(self.memory):
             raise StorageError(f"{size} bytes at {at} do not fit into the file that begins at {self.segment_start}")
-        file = self.files.segments[-1].file
+        self.unfinished.begin(at, at + size)
         try:
-            file.write(headless, position)
-            file.write(records, position)
-        except StorageError:
-            self._take_back(b"".join(records), position)
+            self.files.segments[-1].file.write(records, position)
+        except BaseException:
+            # Through the map: another call may fail as well. All of it, so that no restart looks into what smaller records leave of it.
+            clear_pages(self.memory[position : position + size])
             raise
+        finally:
+            self.unfinished.finish()
         self._written_together += size
 
-    def _take_back(self, records: bytes, position: int) -> None:
-        """So that no restart looks into what smaller records leave of it. Through the map: another call may fail as well.
-
-        The heads first, and from the back: who is killed meanwhile leaves whole records, if any.
-        """
-        heads = [0]
-        while heads[-1] < len(records):
-            heads.append(heads[-1] + SIZE_AND_MAGIC.unpack_from(records, heads[-1])[0])
-        memory = self.memory[position : position + len(records)]
-        for at in reversed(heads[:-1]):
-            clear_pages(memory[at : at + len(_NO_HEAD)])
-        clear_pages(memory)
+    def _write_batch(self, at: int, records: Sequence[bytes], size: int) -> None:
+        if self._pool is None and size >= LARGE_BATCH_BYTES:
+            self.write_together(at, records)
+            self.end = at + size
+            return
+        self.unfinished.begin(at, at + size)
+        try:
+            for record in records:
+                self._write(self.end, record)
+        finally:
+            self.unfinished.finish()
 
     def read(self, offset: int, size: int) -> memoryview | None:
         """The bytes of a record that begins at `offset`; None if they are deleted, or not there yet."""

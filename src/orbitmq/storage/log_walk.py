@@ -112,11 +112,13 @@ def walk_runs(
                 size = check_record(memory, position, length, check_crc=check_crc, property_crc=property_crc)
             except MessageError as error:
                 resumed = behind_broken(segment, position)
+                if resumed < length and _is_whole(segment, position, check_crc, property_crc):
+                    continue  # a broker that runs stored it meanwhile, and what was found behind it
                 whole = max(whole, resumed)
                 while whole < length and not _is_whole(segment, whole, check_crc, property_crc):
                     whole = behind_broken(segment, whole)
                 if whole == length:
-                    resumed = length  # nothing is damaged: a kill left a part of a batch without heads
+                    resumed = length  # nothing is damaged: it was being written
                 yield NoRecord(segment, segment.start + position, segment.start + resumed, error.message)
                 position = resumed
                 continue

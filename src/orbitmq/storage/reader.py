@@ -41,6 +41,7 @@ from orbitmq.storage.lock import ABORT_NAME, LOCK_NAME
 from orbitmq.storage.log_walk import LogRecord, walk
 from orbitmq.storage.queue_view import Place, QueueView
 from orbitmq.storage.segmented_log import SegmentedLog
+from orbitmq.storage.unfinished_batch import unfinished_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -274,9 +275,12 @@ class StoreReader:
         """Find the end of the log and, behind a stop that was not clean, what the queues' files do not have yet."""
         clean = self.is_clean
         start = self._indexed_to(clean)
+        unfinished = unfinished_range(self._disk, self.directory, self.log)
         for found in walk(self.log.segments, start, check_crc=False):
             if not isinstance(found, LogRecord):
                 continue
+            if unfinished is not None and found.offset >= unfinished.start:
+                break  # nothing was ever written behind it
             self._log_end = found.offset + found.size
             entry = decode_entry(found.data, 0, found.offset)
             if entry.sys_flag & TRANSACTION_PREPARED or self.is_deleted(entry.topic, found.offset):

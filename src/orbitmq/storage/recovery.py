@@ -1,5 +1,6 @@
 """What happens at start, top to bottom: find the end of the log, and make the indexes agree with it.
 
+    batch             one that a kill left unfinished is cleared (unfinished_batch.py)
     where to begin    clean stop: the file that holds the newest record known to a queue
                       otherwise: a file whose first record the checkpoint says is in log and queues
     walk              record by record to the end of the log; each is checked and offered to the indexes
@@ -26,6 +27,7 @@ from orbitmq.storage.indexer import NEVER
 from orbitmq.storage.lock import LastExit
 from orbitmq.storage.log_walk import EndOfFile, NoRecord, Run, walk_runs
 from orbitmq.storage.open_files import PAGE_BYTES, clear_pages
+from orbitmq.storage.unfinished_batch import unfinished_range
 
 if TYPE_CHECKING:
     from orbitmq.message.log_entry import LogEntry
@@ -33,10 +35,12 @@ if TYPE_CHECKING:
     from orbitmq.storage.commit_log import CommitLog
     from orbitmq.storage.config import StorageConfig
     from orbitmq.storage.deletions import Deletions
+    from orbitmq.storage.files import Disk
     from orbitmq.storage.indexer import Indexer
     from orbitmq.storage.key_index import KeyIndex
     from orbitmq.storage.queue_table import AnyQueue, QueueTable
     from orbitmq.storage.segmented_log import Segment
+    from orbitmq.storage.unfinished_batch import LogRange
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +66,7 @@ class Recovered(NamedTuple):
 
 
 def recover(
+    disk: Disk,
     config: StorageConfig,
     log: CommitLog,
     queues: QueueTable,
@@ -80,6 +85,7 @@ def recover(
         deletions.log_was_cut(0)
         log.place_end(0)
         return Recovered(0, 0, [])
+    _clear_unfinished(unfinished_range(disk, config.directory, log.files), log)
     dropped = _drop_torn_entries(log, queues) if exit_ is not LastExit.CLEAN else []
     first = _segment_to_begin_with(config, log, queues, checkpoint, exit_)
     keys_lost = keys is not None and keys.lost_some
@@ -118,6 +124,12 @@ def recover(
     log.last_stored_at_ms = indexer.last_stored_at_ms
     indexer.indexed_to = recovered.end
     return recovered
+
+
+def _clear_unfinished(batch: LogRange | None, log: CommitLog) -> None:
+    segment = log.files.segment_of(batch.start) if batch is not None else None
+    if batch is not None and segment is not None:
+        clear_pages(segment.memory[batch.start - segment.start : batch.end - segment.start])
 
 
 def _segment_to_begin_with(

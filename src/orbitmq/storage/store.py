@@ -102,6 +102,7 @@ class Store:
             self.checkpoint = read_checkpoint(self.disk, config.checkpoint_path, self.clock.now_ms())
             self.log = CommitLog(self.disk, config, self.clock, store_host, threads)
             undo.callback(self.log.files.close)
+            undo.callback(self.log.unfinished.close)
             self.queues = QueueTable(self.disk, config, is_batch_topic)
             undo.callback(self.queues.abandon)
             self.queues.load(trust=self.last_exit is not LastExit.CRASHED)
@@ -118,6 +119,7 @@ class Store:
                 self.log, self.queues, self.keys, self._extensions, config, self.health, self._deletions
             )
             self.recovered = recover(
+                self.disk,
                 config,
                 self.log,
                 self.queues,
@@ -127,6 +129,7 @@ class Store:
                 self._deletions,
                 self.last_exit,
             )
+            self.log.unfinished.forget()
             self._vouch_for_known_entries()
             self._log_flusher = LogFlusher(self.log, config, self.checkpoint, self.health, self._flushed, threads)
             if self.last_exit is not LastExit.CLEAN:
@@ -505,6 +508,7 @@ class Store:
         self._checkpoint_file.close()
         if self.keys is not None:
             self.keys.abandon()
+        self.log.unfinished.close()
         self.log.files.close(written_to=self.log.end if clean else None)
         if clean:
             mark_stopped(self.disk, self.config.directory)

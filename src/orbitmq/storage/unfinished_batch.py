@@ -1,0 +1,88 @@
+"""Which batch is being written to the log: all of its messages count or, after a kill, none.
+
+    unfinished-batch    4096 bytes
+
+    offset  size  field
+    0       8     the offset in the log where it begins
+    8       8     where it ends; 0: none is being written
+
+Noted before the first byte of a batch and taken back behind its last, unsynced: a killed process leaves it in the page cache, with all else
+that it wrote. So it is believed only where the last process was killed (lock.py). After a power cut any part of this and of the batch may be lost,
+and then as many messages of the batch count as are whole, from the front; so they do for a broker of Apache's, which passes over this file.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from orbitmq.storage.checkpoint import CheckpointFile
+from orbitmq.storage.lock import LastExit, last_exit
+from orbitmq.storage.log_walk import Run, walk_runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orbitmq.storage.files import Disk
+    from orbitmq.storage.segmented_log import SegmentedLog
+
+NAME: Final = "unfinished-batch"
+_RANGE: Final = struct.Struct(">qq")
+_END: Final = struct.Struct(">q")
+_END_AT: Final = 8
+
+
+class LogRange(NamedTuple):
+    start: int
+    end: int
+
+
+class UnfinishedBatch:
+    """Belongs to the thread that appends. The file is made with the first batch."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._path = directory / NAME
+        self._file: CheckpointFile | None = None
+        self._memory = memoryview(b"")
+
+    def begin(self, start: int, end: int) -> None:
+        """Something of [start, end) is written next. StorageError if this cannot be noted."""
+        if self._file is None:
+            self._file = CheckpointFile(self._disk, self._path)
+            self._memory = self._file.place(_RANGE.size, 0)
+        # The end last, and byte by byte from the highest: who is killed half way says something shorter, and has written nothing of it.
+        _RANGE.pack_into(self._memory, 0, start, end)
+
+    def finish(self) -> None:
+        """All of it is written, or nothing is left of it."""
+        _END.pack_into(self._memory, _END_AT, 0)
+
+    def forget(self) -> None:
+        """What an earlier process left."""
+        if self._disk.stat(self._path) is not None:
+            self.begin(0, 0)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._memory.release()
+            self._file.close()
+            self._file = None
+
+
+def unfinished_range(disk: Disk, directory: Path, log: SegmentedLog) -> LogRange | None:
+    """What the last process, which was killed, or still runs, has not written whole."""
+    path = directory / NAME
+    if last_exit(disk, directory) is not LastExit.KILLED or disk.stat(path) is None:
+        return None
+    noted = disk.read(path)[: _RANGE.size].ljust(_RANGE.size, b"\0")
+    batch = LogRange(*_RANGE.unpack(noted))
+    segment = log.segment_of(batch.start) if batch.start < batch.end else None
+    if segment is None:
+        return None
+    written_to = batch.start
+    for found in walk_runs([segment], batch.start):
+        if not isinstance(found, Run) or written_to >= batch.end:
+            break
+        written_to = found.end
+    return None if written_to >= batch.end else batch
