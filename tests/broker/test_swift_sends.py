@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import pytest
 
 from orbitmq.accelerated import SWITCH, compiled
+from orbitmq.broker.handlers.end_express import EndExpress
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
 from orbitmq.message.batch import BatchMember, encode_batch
@@ -307,14 +308,19 @@ def half_message(number: int, chance: random.Random) -> bytes:
 
 
 def end_of(receipt: Mapping[str, str], chance: random.Random) -> bytes:
+    group = chance.choice(("P", "P", "P", "another"))
+    decision = chance.choice((COMMIT, COMMIT, ROLLBACK, UNKNOWN))
+    return end_frame(receipt, group, decision, chance.choice((0, FLAG_ONEWAY)))
+
+
+def end_frame(receipt: Mapping[str, str], group: str, decision: int, flag: int) -> bytes:
     header = EndTransaction(
-        producer_group=chance.choice(("P", "P", "P", "another")),
+        producer_group=group,
         tran_state_table_offset=int(receipt["queueOffset"]),
         commit_log_offset=int(receipt["msgId"][16:], 16),
-        commit_or_rollback=chance.choice((COMMIT, COMMIT, ROLLBACK, UNKNOWN)),
+        commit_or_rollback=decision,
         msg_id="M",
     )
-    flag = chance.choice((0, FLAG_ONEWAY))
     return commands.encode(Command(END_TRANSACTION, opaque=9999, flag=flag, fields=header.to_fields()))
 
 
@@ -327,6 +333,40 @@ async def test_decisions_between_half_messages_leave_the_same_bytes_both_ways(
     assert compiled_story == await transactions(tmp_path / "python", seed)
     assert len([name for name in compiled_story.files if name.startswith("commitlog")]) > 2
     assert compiled_story.undecided
+
+
+async def test_commits_do_not_leave_the_compiled_loop_where_the_log_needs_more_pages(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch
+) -> None:
+    count, body = 300, b"x" * 5000
+    in_python: list[bytes] = []
+
+    def decide(_express: EndExpress, _connection: object, header: bytes, _body: bytes) -> None:
+        in_python.append(header)
+
+    accelerator.setattr(EndExpress, "__call__", decide)
+    async with (
+        running(tmp_path, clock=ManualClock(), mappedFileSizeCommitLog=16 << 20) as broker,
+        wire(broker) as client,
+    ):
+        await client.send("T", b"plain", 1)
+        await client.send("T", b"half", 1, TRAN_MSG="true", PGROUP="P")
+        connection, line = connected(broker._servers[0])
+        headers = [send_header("T", 1, {"UNIQ_KEY": f"A{n}", "TRAN_MSG": "true", "PGROUP": "P"}) for n in range(count)]
+        halves = [
+            commands.encode(Command(SEND_V2, opaque=number, fields=header.to_fields(), body=body))
+            for number, header in enumerate(headers)
+        ]
+        connection.data_received(b"".join(halves))
+        receipts = [commands.decode(frame).fields for frame in FrameDecoder().feed(bytes(line.written))]
+        ends = [end_frame(receipt, "P", COMMIT, FLAG_ONEWAY) for receipt in receipts]
+        # Between half messages, as producers send them.
+        connection.data_received(b"".join(half + end for half, end in zip(halves, ends, strict=True)))
+        await asyncio.sleep(0)
+        assert broker.state.half_messages.by_topic() == {"T": 1 + count}
+        assert len(await client.bodies("T", 1)) == 1 + count
+        connection.connection_lost(None)
+    assert in_python == []
 
 
 @pytest.mark.parametrize("by_instruction", [True, False])
@@ -508,15 +548,8 @@ async def test_what_a_run_stores_is_indexed_at_once_however_many_records_a_reque
         connection.data_received(commands.encode(half))
         (receipt,) = map(commands.decode, FrameDecoder().feed(bytes(line.written)))
         await until(lambda: store.dispatched_offset == store.log.end, what="the half message indexed")
-        end = EndTransaction(
-            producer_group="P",
-            tran_state_table_offset=int(receipt.fields["queueOffset"]),
-            commit_log_offset=int(receipt.fields["msgId"][16:], 16),
-            commit_or_rollback=COMMIT,
-            msg_id="M",
-        )
-        decision = Command(END_TRANSACTION, opaque=3, flag=FLAG_ONEWAY, fields=end.to_fields())
-        connection.data_received(commands.encode(half) + commands.encode(decision))
+        decision = end_frame(receipt.fields, "P", COMMIT, FLAG_ONEWAY)
+        connection.data_received(commands.encode(half) + decision)
         await until(lambda: store.dispatched_offset == store.log.end, what="the decision indexed")
         assert store.queue_range("T", 1).max_offset == 5
         connection.connection_lost(None)
@@ -559,14 +592,7 @@ async def test_times_of_storing_ascend_also_behind_a_decision_in_the_midst_of_a_
         connection, line = connected(broker._servers[0])
         connection.data_received(send("H1", TRAN_MSG="true", PGROUP="P"))
         (receipt,) = map(commands.decode, FrameDecoder().feed(bytes(line.written)))
-        end = EndTransaction(
-            producer_group="P",
-            tran_state_table_offset=int(receipt.fields["queueOffset"]),
-            commit_log_offset=int(receipt.fields["msgId"][16:], 16),
-            commit_or_rollback=COMMIT,
-            msg_id="M",
-        )
-        decision = commands.encode(Command(END_TRANSACTION, opaque=2, flag=FLAG_ONEWAY, fields=end.to_fields()))
+        decision = end_frame(receipt.fields, "P", COMMIT, FLAG_ONEWAY)
         store = broker.state.store
         at, times = store.log.end, []
         connection.data_received(send("S1") + decision + send("S2"))

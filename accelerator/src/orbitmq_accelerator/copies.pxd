@@ -37,6 +37,7 @@ cdef class Copies:
     cdef Py_buffer view
     cdef Tail tail
     cdef int64_t readable_end, most_body, stored_at_ms
+    cdef int64_t lacks  # bytes of the last record, if it had no room
     cdef bytes store_host
     cdef dict next_offsets, sent
     cdef Tally tally  # of the last copy's topic, None before the first

@@ -99,6 +99,7 @@ cdef class Copies:
         """In a run: the size of its copy for `topic`; 0, and nothing done, if it is unusual."""
         cdef Record half
         cdef Goal goal
+        self.lacks = 0
         if not (
             is_waiting(data, length, waited_in, &half, &goal)
             and half.queue_offset == queue_offset
@@ -266,8 +267,10 @@ cdef class Copies:
         if (
             record.properties_bytes + record.more_properties_bytes > MOST_PROPERTIES
             or record.body_bytes > self.most_body
-            or self.tail.at + record.size + BLANK_BYTES > self.tail.prepared_to
         ):
+            return 0
+        if self.tail.at + record.size + BLANK_BYTES > self.tail.prepared_to:
+            self.lacks = record.size
             return 0
         properties = write_record(self.tail.memory + (self.tail.at - self.tail.memory_start), record)
         text = PyBytes_FromStringAndSize(<const char *>properties, record.properties_bytes + record.more_properties_bytes)

@@ -14,7 +14,7 @@ cdef class SwiftEnds:
 
     # Of a run.
     cdef bint is_open  # the copies know of it
-    cdef int64_t lacks  # bytes, that the log has to have room for before the last one can be taken; 0: that is unusual
+    cdef int64_t lacks  # bytes that the log must have room for, then the last one can be taken; 0: it is unusual
     cdef list decided
     cdef dict finished  # by topic and seconds since they were born: how many, and the bytes of their records
     # What is like the last one, and not in there yet.

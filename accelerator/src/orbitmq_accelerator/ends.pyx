@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 from orbitmq_accelerator.command_header cimport Text, is_text
 from orbitmq_accelerator.copies cimport Copies, Tail
-from orbitmq_accelerator.record cimport BLANK_BYTES, Record
+from orbitmq_accelerator.record cimport Record
 from orbitmq_accelerator.request_header cimport Request, find_number, find_text, read_request
 from orbitmq_accelerator.stored_record cimport seconds_between
 
@@ -17,7 +17,6 @@ cdef enum:
     ONEWAY = 2
     COMMIT = 8
     MAX_INT = 0x7FFFFFFF
-    MOST_LONGER = 256  # that a copy is than its half message, by the name of its topic
 
 cdef int64_t MAX_LONG = 0x7FFFFFFFFFFFFFFF
 
@@ -41,7 +40,7 @@ cdef class SwiftEnds:
         return 0
 
     cdef bint take(self, const uint8_t *header, Py_ssize_t length, Tail *tail, stored_at) except -1:
-        """`tail`: of the log, which is moved on. False, and nothing done, if it is unusual, or the log lacks room."""
+        """`tail`: of the log, which is moved on. False, and nothing done, if it is unusual, or lacks room."""
         cdef Request request
         cdef Text group, unused
         cdef int64_t queue_offset, offset, decision, size, born_at_ms = 0
@@ -64,9 +63,6 @@ cdef class SwiftEnds:
         size = half.size
         if offset < tail.memory_start or size > tail.at - offset:
             return False  # in an older file
-        if tail.at + size + MOST_LONGER + BLANK_BYTES > tail.prepared_to:
-            self.lacks = size + MOST_LONGER
-            return False
         if not self.is_open:
             self.copies.begin(stored_at)
             self.is_open = True
@@ -75,6 +71,7 @@ cdef class SwiftEnds:
             tail.memory + (offset - tail.memory_start), size, self.waited_in, group, queue_offset, &born_at_ms
         )
         if not size:
+            self.lacks = self.copies.lacks
             return False
         tail.at = self.copies.tail.at
         del self.undecided[queue_offset]
