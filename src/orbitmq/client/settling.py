@@ -163,10 +163,10 @@ class OrderlySettler:
         assert held is not None
         if not held.holds(messages[0]):
             return  # settled already
-        self._stats.acked += len(messages)
-        _count(held, messages, is_done=True)
         held.remove(messages)
         if not held.dropped:
+            self._stats.acked += len(messages)
+            _count(held, messages, is_done=True)
             self._offsets.advance(held.queue, held.commit_offset)
         self._inbox.done(held)
 
@@ -174,6 +174,10 @@ class OrderlySettler:
         held = messages[0].holder
         assert held is not None
         if not held.holds(messages[0]):
+            return
+        if held.dropped:  # its next owner handles them
+            held.remove(messages)
+            self._inbox.done(held)
             return
         _count(held, messages, is_done=False)
         again = []
