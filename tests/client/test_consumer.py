@@ -388,6 +388,41 @@ async def test_process_swallows_what_a_block_raises_but_not_cancellation(
         assert consumer.stats.acked == 0
 
 
+async def test_a_message_that_fails_after_its_queue_went_to_another_member_is_left_to_that_one(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    release, entered = asyncio.Event(), 0
+    seen = Collected()
+
+    async def failing(message: ReceivedMessage) -> None:
+        nonlocal entered
+        entered += 1
+        await release.wait()
+        raise RetryLater
+
+    for queue_id in (0, 1):
+        cluster.broker.put("T", queue_id, b"x")
+    async with client.consumer("T", group="G", start="earliest", handler=failing) as first:
+        await eventually(lambda: entered == 2)
+        async with client.consumer("T", group="G", start="earliest", handler=seen):
+            await seen.wait(1)
+            release.set()
+            await eventually(lambda: first.stats.failed >= 2 and cluster.broker.received(SEND_BACK))
+    given_back = [one.read(SendBack).offset for one in cluster.broker.received(SEND_BACK)]
+    assert seen.messages[0].stored.commit_log_offset not in given_back
+
+
+async def test_a_message_that_is_settled_twice_counts_once(cluster: ScriptedCluster, client: Client) -> None:
+    for body in (b"acked", b"retried"):
+        cluster.broker.put("T", 0, body)
+    async with client.consumer("T", group="G", start="earliest") as consumer:
+        acked, retried = [await anext(consumer) for _ in range(2)]
+        await retried.retry()
+        for message in (acked, acked, retried):
+            message.ack()
+        assert (consumer.stats.acked, consumer.stats.retried) == (1, 1)
+
+
 async def test_a_message_whose_handler_hangs_is_given_back(cluster: ScriptedCluster, client: Client) -> None:
     hanging = asyncio.Event()
 

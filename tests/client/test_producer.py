@@ -703,6 +703,34 @@ async def test_headers_are_texts_as_java_sends_them(cluster: ScriptedCluster, pr
     assert decode_properties(fields["i"])["TAGS"] == "a"
 
 
+async def test_closing_waits_for_all_requests_of_a_batch(cluster: ScriptedCluster) -> None:
+    async def slowly(command: Command, connection: Connection) -> Command | None:
+        await asyncio.sleep(0.02)
+        return await cluster.broker._send_batch(command, connection)
+
+    cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, slowly, times=3)
+    async with connect(cluster.address) as client, client.producer("P", max_batch_messages=1) as producer:
+        sending = asyncio.create_task(producer.send_batch("T", [b"a", b"b", b"c"]))
+        await eventually(lambda: cluster.broker.received(RequestCode.SEND_BATCH_MESSAGE))
+        await producer.close()
+        assert len(await sending) == 3
+
+
+async def test_a_reply_does_not_outlive_its_timeout(cluster: ScriptedCluster, producer: Producer) -> None:
+    cluster.broker.put("T", 0, b"?", CLUSTER="c", CORRELATION_ID="1", REPLY_TO_CLIENT="someone", TTL="3000")
+    async with connect(cluster.address) as client, client.pull_consumer("R") as reader:
+        [asked] = await reader.fetch(QueueRef("T", "broker-a", 0), offset=0)
+    port = cluster.name_server.port
+    await cluster.stop("name server")
+    silent = Server({RequestCode.GET_ROUTEINFO_BY_TOPIC: never_answer})
+    await silent.start("127.0.0.1", port)
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(CallTimeout):
+        await producer.reply(asked, b"!", timeout=0.1)
+    assert asyncio.get_running_loop().time() - began < 2
+    await silent.stop(grace_seconds=0.01)
+
+
 async def test_closing_waits_for_what_is_on_its_way(cluster: ScriptedCluster) -> None:
     async with connect(cluster.address) as client:
         producer = await client.producer("P").start()

@@ -363,13 +363,15 @@ class Producer:
         assert self._instance is not None
         sending.properties[names.UNIQUE_KEY] = next(self._instance.unique_ids)
         with self._watched([sending]):
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + self._timeout(timeout)
             header, data = await self._encoded(sending, 0)
             # The broker that has the request knows who asked; others may not.
-            route = await delivery.route(message.topic)
+            route = await delivery.until(deadline, delivery.route(message.topic), message.topic)
             asked_at = to.queue.broker_name
             near = next((queue for queue in route.writable if queue.broker_name == asked_at), None)
             destination = Destination(near=near)
-            code, seconds = RequestCode.SEND_REPLY_MESSAGE_V2, self._timeout(timeout)
+            code, seconds = RequestCode.SEND_REPLY_MESSAGE_V2, max(0.0, deadline - loop.time())
             delivered = await delivery.deliver(code, header, data, destination, seconds)
             receipt = self._receipt(delivered, message.topic, sending)
         self._tell([sending], [receipt], delivered.address)

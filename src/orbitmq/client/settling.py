@@ -73,14 +73,16 @@ class ConcurrentSettler:
     def ack(self, messages: list[ReceivedMessage]) -> None:
         held = messages[0].holder
         assert held is not None
-        _count(held, messages, is_done=True)
-        self._let_go(held, messages)
+        if self._let_go(held, messages):
+            _count(held, messages, is_done=True)
 
-    def _let_go(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        self._stats.acked += len(messages)
-        held.remove(messages)
+    def _let_go(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> int:
+        """How many of them were not settled before."""
+        settled = held.remove(messages)
+        self._stats.acked += settled
         if not held.dropped:
             self._offsets.advance(held.queue, held.commit_offset)
+        return settled
 
     async def retry(self, messages: list[ReceivedMessage], delay_level: int) -> None:
         held = messages[0].holder
@@ -92,8 +94,8 @@ class ConcurrentSettler:
             self._let_go(held, messages)
             return
         for message in messages:
-            if not held.holds(message):
-                continue  # settled already, or expired
+            if held.dropped or not held.holds(message):
+                continue  # its next owner gets it; or it is settled already, or expired
             if await self._given_back(message, held, delay_level):
                 self._stats.retried += 1
                 held.remove([message])
