@@ -520,6 +520,6 @@ async def test_an_orderly_member_that_gives_up_a_message_of_its_retry_topic_keep
     async with client.consumer(
         "T", group="G", orderly=True, start="earliest", handler=handler, suspend=0.01, max_retries=0
     ):
-        await eventually(lambda: len(cluster.broker.queues["%RETRY%G", 0]) == 2)
+        await eventually(lambda: len(cluster.broker.queues["%RETRY%G", 0]) >= 2)
     given_up = cluster.broker.queues["%RETRY%G", 0][1]
     assert given_up.properties["RETRY_TOPIC"] == "T"

@@ -500,6 +500,18 @@ async def test_the_accumulator_batches_and_each_caller_gets_its_own_receipt(clus
         assert len(cluster.broker.received(SEND)) == 1
 
 
+async def test_only_those_hear_of_a_failed_batch_that_were_in_it(cluster: ScriptedCluster) -> None:
+    cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, cluster.broker._send_batch)
+    cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, refuse(ResponseCode.MESSAGE_ILLEGAL))
+    async with (
+        connect(cluster.address) as client,
+        client.producer("P", accumulate=True, max_batch_messages=2) as producer,
+    ):
+        sends = [producer.send("T", b"%d" % number) for number in range(4)]
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [Receipt, Receipt, RequestFailed, RequestFailed]
+
+
 async def test_a_failed_accumulated_batch_fails_for_every_caller(cluster: ScriptedCluster) -> None:
     async with connect(cluster.address) as client, client.producer("P", accumulate=True) as producer:
         cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, refuse(ResponseCode.MESSAGE_ILLEGAL))

@@ -223,6 +223,20 @@ async def test_a_hook_that_comes_while_a_send_is_on_its_way_does_no_harm(
     assert spans.get_finished_spans() == ()
 
 
+async def test_a_tracer_that_closes_does_not_wait_for_its_broker_batch_by_batch(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    async with client.producer("P") as producer:
+        async with Tracer(client, batch_size=3) as tracer:
+            producer.add_hook(tracer)
+            for _ in range(2):
+                await producer.send("T", b"x")
+            tracer._batch_size = 1
+            cluster.broker.inject(RequestCode.SEND_MESSAGE_V2, refuse(ResponseCode.MESSAGE_ILLEGAL), times=2)
+        assert tracer.lost == 2
+    assert len(cluster.broker.received(RequestCode.SEND_MESSAGE_V2)) == 3  # one of them traces
+
+
 async def test_one_way_sends_leave_no_traces(cluster: ScriptedCluster, client: Client) -> None:
     """As Java's: nobody knows what became of them."""
     async with Tracer(client) as tracer, client.producer("P", hooks=[tracer]) as producer:

@@ -214,7 +214,7 @@ class Membership:
         if held is None:
             return
         self._end_pull(queue)  # first: what it brought while a handler ends would be handled out of order
-        if self.options.orderly and held.busy:
+        if self.options.orderly and held.handed_out:
             held.pending.clear()
             await self._until_idle(held)
         held.drop()

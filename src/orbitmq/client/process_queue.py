@@ -43,11 +43,11 @@ class ProcessQueue:
         "_next_place",
         "_room",
         "active",
-        "busy",
         "bytes",
         "consumed_at",
         "dropped",
         "figures",
+        "handed_out",
         "idle",
         "last_offset",
         "locked_at",
@@ -83,9 +83,9 @@ class ProcessQueue:
         self.pull_from = 0  # the replica that the broker suggests
         self.pulled_at = 0.0
         self.consumed_at = 0.0
-        # Orderly consumption only: what waits its turn, whether one is being handled, until when the queue is ours alone.
+        # Orderly consumption only: what waits its turn, how many are being handled, until when the queue is ours alone.
         self.pending: deque[ReceivedMessage] = deque()
-        self.busy = False
+        self.handed_out = 0
         self.idle = asyncio.Event()
         self.idle.set()
         self.locked_at: float | None = None

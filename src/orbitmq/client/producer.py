@@ -79,8 +79,12 @@ class Producer:
             self._instance.add_producer(self.group)
             self._delivery = Delivery(self._instance.cluster, self._options, self.stats)
             if self._options.accumulate:
+                options = self._options
                 self._accumulator = Accumulator(
-                    self._send_accumulated, self._options.accumulate_bytes, self._options.accumulate_seconds
+                    self._send_accumulated,
+                    options.accumulate_bytes,
+                    options.max_batch_messages,
+                    options.accumulate_seconds,
                 )
         return self
 

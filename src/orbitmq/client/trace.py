@@ -277,6 +277,9 @@ class Tracer(SendHook, ConsumeHook):
             try:
                 await self._send(batch)
             except OrbitError as error:
+                if self._closing:  # what is left would be waited for as long, batch by batch
+                    batch += self._waiting
+                    self._waiting.clear()
                 self.lost += len(batch)
                 logger.warning("%d message traces are lost: %s", len(batch), error)
             except (Exception, asyncio.CancelledError) as error:
