@@ -375,6 +375,19 @@ async def test_a_queue_taken_back_has_no_second_handler_beside_that_of_a_stale_m
         await eventually(lambda: handler.seen == [b"0", b"0", b"1"], PATIENCE_SECONDS)
 
 
+async def test_a_broker_that_is_back_is_asked_for_its_locks_at_once(cluster: ScriptedCluster, client: Client) -> None:
+    """Locks are in its memory only, and another member may be quicker. Until we ask, both handle the queue."""
+    broker, queue = cluster.broker, QueueRef("T", "broker-a", 0)
+    async with client.consumer("T", group="G", orderly=True, handler=OneByOne(), start="earliest") as consumer:
+        member = await owns(consumer, 3)
+        port = broker.address.port
+        await cluster.stop(broker.name)
+        broker.locks = {("G", "T", 0): "somebody"}
+        await cluster.start_broker(broker, port)
+        await eventually(lambda: queue not in member.queues, 10)
+        assert len(member.queues) == 2
+
+
 def broker_forgot_the_lock(member: Membership) -> None:
     """As when it could not be reached for more than a minute."""
     held = member.queues[QueueRef("T", "broker-a", 0)]

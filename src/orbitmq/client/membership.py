@@ -180,6 +180,12 @@ class Membership:
     def rebalance_soon(self) -> None:
         self._look_again.set()
 
+    def reconnected(self) -> None:
+        """A broker is new, or back: it may have forgotten our locks, and who asks first has them."""
+        if self._locks is not None:
+            self._tasks.start(self._renew_locks(), f"renewing locks of {self.group} at once")
+        self.rebalance_soon()
+
     async def subscriptions_changed(self) -> None:
         await self._introduce()
         self.rebalance_soon()
