@@ -598,14 +598,13 @@ async def test_orderly_goes_on_behind_a_message_that_its_handler_gives_up(
 
     async def handler(message: ReceivedMessage) -> None:
         await seen(message)
-        if message.body == b"0":
+        if message.body == b"0" and message.queue.topic == "T":  # this broker knows no dead letters: it comes again
             raise RetryLater(delay_level=-1)
 
     for number in range(2):
         cluster.broker.put("T", 0, b"%d" % number)
     async with client.consumer("T", group="G", orderly=True, start="earliest", handler=handler):
-        await eventually(lambda: len(seen.messages) >= 2)
-    assert seen.bodies == [b"0", b"1"]
+        await eventually(lambda: b"1" in seen.bodies)
     [given_up] = cluster.broker.received(RequestCode.SEND_MESSAGE_V2)
     header = given_up.read(SendMessageV2)
     assert header.topic == "%RETRY%G"
