@@ -388,6 +388,41 @@ async def test_process_swallows_what_a_block_raises_but_not_cancellation(
         assert consumer.stats.acked == 0
 
 
+async def test_a_message_that_fails_after_its_queue_went_to_another_member_is_left_to_that_one(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    release, entered = asyncio.Event(), 0
+    seen = Collected()
+
+    async def failing(message: ReceivedMessage) -> None:
+        nonlocal entered
+        entered += 1
+        await release.wait()
+        raise RetryLater
+
+    for queue_id in (0, 1):
+        cluster.broker.put("T", queue_id, b"x")
+    async with client.consumer("T", group="G", start="earliest", handler=failing) as first:
+        await eventually(lambda: entered == 2)
+        async with client.consumer("T", group="G", start="earliest", handler=seen):
+            await seen.wait(1)
+            release.set()
+            await eventually(lambda: first.stats.failed >= 2 and cluster.broker.received(SEND_BACK))
+    given_back = [one.read(SendBack).offset for one in cluster.broker.received(SEND_BACK)]
+    assert seen.messages[0].stored.commit_log_offset not in given_back
+
+
+async def test_a_message_that_is_settled_twice_counts_once(cluster: ScriptedCluster, client: Client) -> None:
+    for body in (b"acked", b"retried"):
+        cluster.broker.put("T", 0, body)
+    async with client.consumer("T", group="G", start="earliest") as consumer:
+        acked, retried = [await anext(consumer) for _ in range(2)]
+        await retried.retry()
+        for message in (acked, acked, retried):
+            message.ack()
+        assert (consumer.stats.acked, consumer.stats.retried) == (1, 1)
+
+
 async def test_a_message_whose_handler_hangs_is_given_back(cluster: ScriptedCluster, client: Client) -> None:
     hanging = asyncio.Event()
 
@@ -554,6 +589,69 @@ async def test_orderly_gives_up_after_max_retries(cluster: ScriptedCluster, clie
     # More than max: a real broker puts it among the dead letters.
     assert (header.topic, header.reconsume_times, header.max_reconsume_times) == ("%RETRY%G", 2, 1)
     assert attempts[:2] == [1, 2]
+
+
+async def test_orderly_goes_on_behind_a_message_that_its_handler_gives_up(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    seen = Collected()
+
+    async def handler(message: ReceivedMessage) -> None:
+        await seen(message)
+        if message.body == b"0" and message.queue.topic == "T":  # this broker knows no dead letters: it comes again
+            raise RetryLater(delay_level=-1)
+
+    for number in range(2):
+        cluster.broker.put("T", 0, b"%d" % number)
+    async with client.consumer("T", group="G", orderly=True, start="earliest", handler=handler):
+        await eventually(lambda: b"1" in seen.bodies)
+    [given_up] = cluster.broker.received(RequestCode.SEND_MESSAGE_V2)
+    header = given_up.read(SendMessageV2)
+    assert header.topic == "%RETRY%G"
+    assert header.reconsume_times > (header.max_reconsume_times or 0)  # whatever its queue's lock, a dead letter
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_what_is_given_back_by_hand_is_not_acked_by_the_end_of_its_block(
+    cluster: ScriptedCluster, client: Client, orderly: bool
+) -> None:
+    for number in range(3):
+        cluster.broker.put("T", 0, b"%d" % number)
+    bodies: list[bytes] = []
+    async with client.consumer("T", group="G", orderly=orderly, start="earliest", suspend=0.01) as consumer:
+        async with asyncio.timeout(5):
+            async for message in consumer:
+                bodies.append(message.body)
+                async with message.process():
+                    if bodies == [b"0"]:
+                        await message.retry()
+                if len(bodies) == 4:
+                    break
+    if orderly:
+        assert bodies == [b"0", b"0", b"1", b"2"]
+    assert sorted(bodies) == [b"0", b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_handler_may_ack_some_of_its_batch_by_hand(
+    cluster: ScriptedCluster, client: Client, orderly: bool
+) -> None:
+    running = 0
+
+    async def handler(messages: list[ReceivedMessage]) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1 or not orderly
+        messages[0].ack()
+        await asyncio.sleep(0.01)
+        running -= 1
+
+    for number in range(4):
+        cluster.broker.put("T", 0, b"%d" % number)
+    options: dict[str, Any] = {"orderly": orderly, "start": "earliest", "batch_size": 2, "commit_every": 0.01}
+    async with client.consumer("T", group="G", handler=handler, **options) as consumer:
+        await eventually(lambda: cluster.broker.offsets.get(("G", "T", 0)) == 4)
+        assert consumer.stats.acked == 4
 
 
 async def test_a_queue_locked_by_somebody_else_is_left_alone_until_it_is_free(

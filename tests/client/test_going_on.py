@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -302,33 +303,134 @@ async def test_a_broker_that_may_not_tell_who_is_in_the_group_is_quoted(
         await eventually(lambda: remark in caplog.text)
 
 
-async def test_a_lock_that_its_broker_refuses_is_not_believed_in_any_longer(
-    cluster: ScriptedCluster, client: Client
+class OneByOne:
+    """The handler of an orderly consumer, which keeps the first message of queue 0 until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.entered, self.release = asyncio.Event(), asyncio.Event()
+        self._running = 0
+
+    async def __call__(self, message: ReceivedMessage) -> None:
+        if message.queue.queue_id:
+            return
+        self._running += 1
+        assert self._running == 1
+        self.seen.append(message.body)
+        self.entered.set()
+        await self.release.wait()
+        self._running -= 1
+
+
+@pytest.mark.parametrize("failing", [False, True])
+async def test_a_queue_whose_lock_somebody_else_had_is_read_afresh(
+    cluster: ScriptedCluster, client: Client, failing: bool
 ) -> None:
     """The broker was restarted, and another member was quicker."""
-    seen: list[bytes] = []
+    handler, key = OneByOne(), ("G", "T", 0)
+    for number in range(5):
+        cluster.broker.put("T", 0, b"%d" % number)
 
-    async def handler(message: ReceivedMessage) -> None:
-        seen.append(message.body)
+    async def handle(message: ReceivedMessage) -> None:
+        is_stale = not handler.entered.is_set()
+        await handler(message)
+        if is_stale and failing:
+            raise OrbitError("this message fails", hint="")
 
-    async with client.consumer("T", group="G", orderly=True, handler=handler, start="earliest") as consumer:
+    options: dict[str, Any] = {"orderly": True, "start": "earliest", "commit_every": 0.01, "max_retries": 0}
+    async with client.consumer("T", group="G", handler=handle, **options) as consumer:
         member = await owns(consumer, 3)
-        lost = member.queues[QueueRef("T", "broker-a", 0)]
+        await handler.entered.wait()
         cluster.broker.inject(RequestCode.LOCK_BATCH_MQ, refuse(ResponseCode.SYSTEM_ERROR))
         await member._renew_locks()
-        believed = [lost.locked_at is not None]  # nobody said that it is not ours
-        mine = cluster.broker.locks["G", "T", 0]
-        cluster.broker.locks["G", "T", 0] = "somebody"
+        assert len(member.queues) == 3  # nobody said that one is not ours
+        cluster.broker.locks[key] = "somebody"
         await member._renew_locks()
-        believed.append(lost.locked_at is not None)
-        assert believed == [True, False]
-        cluster.broker.put("T", 0, b"not ours")
-        cluster.broker.put("T", 1, b"ours")
-        await eventually(lambda: len(lost) and seen, PATIENCE_SECONDS)
-        assert seen == [b"ours"]
-        cluster.broker.locks["G", "T", 0] = mine
+        cluster.broker.offsets[key] = 3  # somebody has done so much
+        handler.release.set()
+        await asyncio.sleep(0.1)  # for commits
+        assert (handler.seen, cluster.broker.offsets[key]) == ([b"0"], 3)
+        del cluster.broker.locks[key]
+        await eventually(lambda: cluster.broker.offsets[key] == 5, PATIENCE_SECONDS)
+        assert consumer.stats.acked == 2
+    assert handler.seen == [b"0", b"3", b"4"]
+    assert cluster.broker.received(RequestCode.SEND_MESSAGE_V2) == []  # no dead letter of what is somebody else's
+
+
+async def test_a_queue_taken_back_has_no_second_handler_beside_that_of_a_stale_message(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    handler, key = OneByOne(), ("G", "T", 0)
+    for number in range(2):
+        cluster.broker.put("T", 0, b"%d" % number)
+    async with client.consumer("T", group="G", orderly=True, handler=handler, start="earliest") as consumer:
+        member = await owns(consumer, 3)
+        await handler.entered.wait()
+        cluster.broker.locks[key] = "somebody"
         await member._renew_locks()
-        await eventually(lambda: seen == [b"ours", b"not ours"], PATIENCE_SECONDS)
+        del cluster.broker.locks[key]
+        await rebalanced(consumer)
+        assert handler.seen == [b"0"]
+        handler.release.set()
+        await eventually(lambda: handler.seen == [b"0", b"0", b"1"], PATIENCE_SECONDS)
+
+
+async def test_a_broker_that_is_back_is_asked_for_its_locks_at_once(cluster: ScriptedCluster, client: Client) -> None:
+    """Locks are in its memory only, and another member may be quicker. Until we ask, both handle the queue."""
+    broker, queue = cluster.broker, QueueRef("T", "broker-a", 0)
+    async with client.consumer("T", group="G", orderly=True, handler=OneByOne(), start="earliest") as consumer:
+        member = await owns(consumer, 3)
+        port = broker.address.port
+        await cluster.stop(broker.name)
+        broker.locks = {("G", "T", 0): "somebody"}
+        await cluster.start_broker(broker, port)
+        await eventually(lambda: queue not in member.queues, 10)
+        assert len(member.queues) == 2
+
+
+def broker_forgot_the_lock(member: Membership) -> None:
+    """As when it could not be reached for more than a minute."""
+    held = member.queues[QueueRef("T", "broker-a", 0)]
+    assert held.locked_at is not None
+    held.locked_at -= 61
+
+
+@pytest.mark.parametrize("somebody_was_there", [True, False])
+async def test_a_queue_whose_lock_ran_out_goes_on_where_its_group_is(
+    cluster: ScriptedCluster, client: Client, somebody_was_there: bool
+) -> None:
+    handler, key = OneByOne(), ("G", "T", 0)
+    for number in range(5):
+        cluster.broker.put("T", 0, b"%d" % number)
+    options: dict[str, Any] = {"orderly": True, "start": "earliest", "commit_every": 0.01}
+    async with client.consumer("T", group="G", handler=handler, **options) as consumer:
+        member = await owns(consumer, 3)
+        await handler.entered.wait()
+        broker_forgot_the_lock(member)
+        committed = cluster.broker.offsets[key] = 3 if somebody_was_there else 0
+        handler.release.set()
+        await asyncio.sleep(0.1)  # for commits
+        assert (handler.seen, cluster.broker.offsets[key]) == ([b"0"], committed)
+        await member._renew_locks()
+        await eventually(lambda: cluster.broker.offsets[key] == 5, PATIENCE_SECONDS)
+    assert handler.seen == ([b"0", b"3", b"4"] if somebody_was_there else [b"0", b"1", b"2", b"3", b"4"])
+
+
+async def test_a_queue_whose_lock_ran_out_is_given_up_without_a_commit(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    handler, key = OneByOne(), ("G", "T", 0)
+    cluster.broker.put("T", 0, b"0")
+    async with client.consumer("T", group="G", orderly=True, handler=handler, start="earliest") as consumer:
+        member = await owns(consumer, 3)
+        await handler.entered.wait()
+        broker_forgot_the_lock(member)
+        cluster.broker.offsets[key] = 3
+        await consumer.unsubscribe("T")
+        await rebalanced(consumer)
+        handler.release.set()
+        await eventually(lambda: key not in cluster.broker.locks, PATIENCE_SECONDS)
+    assert cluster.broker.offsets[key] == 3
 
 
 # ---- closing
@@ -431,6 +533,6 @@ async def test_an_orderly_member_that_gives_up_a_message_of_its_retry_topic_keep
     async with client.consumer(
         "T", group="G", orderly=True, start="earliest", handler=handler, suspend=0.01, max_retries=0
     ):
-        await eventually(lambda: len(cluster.broker.queues["%RETRY%G", 0]) == 2)
+        await eventually(lambda: len(cluster.broker.queues["%RETRY%G", 0]) >= 2)
     given_up = cluster.broker.queues["%RETRY%G", 0][1]
     assert given_up.properties["RETRY_TOPIC"] == "T"

@@ -17,7 +17,7 @@ from orbitmq.message import StoredMessage
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.properties import encode_properties
 from orbitmq.protocol.codes import RequestCode, ResponseCode
-from orbitmq.protocol.command import Command, answer, request
+from orbitmq.protocol.command import Command, answer, ok, request
 from orbitmq.protocol.headers.groups import ConsumerRunningInfo
 from orbitmq.protocol.headers.leases import PopResult
 from orbitmq.protocol.lease_texts import Handle
@@ -177,6 +177,69 @@ async def test_texts_of_a_pop_that_make_no_sense_are_the_brokers_mistake() -> No
     leasing = Leasing(Broker(), "g", subscription("T", None, 1), init_mode=0, orderly=False)  # type: ignore[arg-type]
     with pytest.raises(HeaderError, match=r"'broker-a' says of the messages it leased cannot be read: .*nonsense"):
         await leasing.pop("broker-a", 1, 1000, 0.0, "attempt")
+
+
+async def test_a_broker_that_takes_no_acks_keeps_back_none_of_others(mq_session_server: Server) -> None:
+    class TwoBrokers:
+        def __init__(self) -> None:
+            self.taken: list[str] = []
+
+        def master(self, name: str) -> Address:
+            return Address(name, 1)
+
+        async def ask(self, address: Address, command: Command, seconds: float) -> Command:
+            if address.host == "refusing":
+                raise RequestFailed(ResponseCode.SYSTEM_BUSY, "busy", hint="wait")
+            self.taken.append(address.host)
+            return ok()
+
+    async with connect(mq_session_server.address) as client:
+        await put(client, "TwoBrokers", ["a", "b"])
+        async with client.lease_consumer("TwoBrokers", group="two", start="earliest") as consumer:
+            leased: list[LeasedMessage] = []
+            async with asyncio.timeout(30):
+                while len(leased) < 2:
+                    leased += await consumer.fetch()
+            for message, name in zip(leased, ("refusing", "willing"), strict=True):
+                message._lease.handle = message.handle._replace(broker_name=name)
+            brokers = TwoBrokers()
+            assert consumer._leasing is not None
+            consumer._leasing._cluster = brokers  # type: ignore[assignment]
+            with pytest.raises(RequestFailed, match="busy"):
+                await consumer.ack(leased)
+            assert brokers.taken == ["willing"]
+            assert consumer.stats.acked == 1
+
+
+@pytest.mark.parametrize("face", ["asyncio", "blocking"])
+async def test_a_block_whose_ack_does_not_arrive_lets_the_message_come_again(
+    mq_session_server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, face: str
+) -> None:
+    """What iterates goes on, as after a block that raises."""
+
+    async def fails(self: Leasing, handle: Handle) -> None:
+        raise ConnectFailed("no connection", hint="is it running?")
+
+    def handle_one() -> None:
+        with (
+            sync.connect(mq_session_server.address) as client,
+            client.lease_consumer(topic, group="unheard", start="earliest") as consumer,
+            next(iter(consumer)).process(),
+        ):
+            pass
+
+    topic = f"Unheard_{face}"
+    monkeypatch.setattr(Leasing, "ack", fails)
+    async with connect(mq_session_server.address) as client:
+        await put(client, topic, ["x"])
+        if face == "blocking":
+            await asyncio.to_thread(handle_one)
+        else:
+            async with client.lease_consumer(topic, group="unheard", start="earliest") as consumer:
+                async with (await anext(consumer)).process():
+                    pass
+                assert consumer.stats.acked == 0
+    assert "comes again when its lease ends" in caplog.text
 
 
 async def test_one_whose_closing_was_cancelled_leaves_all_the_same(mq_session_server: Server) -> None:

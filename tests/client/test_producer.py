@@ -500,6 +500,18 @@ async def test_the_accumulator_batches_and_each_caller_gets_its_own_receipt(clus
         assert len(cluster.broker.received(SEND)) == 1
 
 
+async def test_only_those_hear_of_a_failed_batch_that_were_in_it(cluster: ScriptedCluster) -> None:
+    cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, cluster.broker._send_batch)
+    cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, refuse(ResponseCode.MESSAGE_ILLEGAL))
+    async with (
+        connect(cluster.address) as client,
+        client.producer("P", accumulate=True, max_batch_messages=2) as producer,
+    ):
+        sends = [producer.send("T", b"%d" % number) for number in range(4)]
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [Receipt, Receipt, RequestFailed, RequestFailed]
+
+
 async def test_a_failed_accumulated_batch_fails_for_every_caller(cluster: ScriptedCluster) -> None:
     async with connect(cluster.address) as client, client.producer("P", accumulate=True) as producer:
         cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, refuse(ResponseCode.MESSAGE_ILLEGAL))
@@ -589,6 +601,76 @@ async def test_hooks_see_every_send_and_may_add_properties(cluster: ScriptedClus
     assert all(message.properties["stamp"] == "1" for message in stored)
 
 
+class Pairing(SendHook):
+    """Each send that begins must end, once."""
+
+    def __init__(self) -> None:
+        self.begun: list[Sending] = []
+        self.ended: list[Sending] = []
+
+    def before_send(self, sending: Sending) -> None:
+        self.begun.append(sending)
+
+    def after_send(self, sending: Sending) -> None:
+        self.ended.append(sending)
+
+
+async def test_hooks_hear_of_one_way_sends_that_nobody_answers(cluster: ScriptedCluster) -> None:
+    hook = Pairing()
+    async with connect(cluster.address) as client, client.producer("P", hooks=[hook]) as producer:
+        await producer.send_oneway("T", b"x")
+        with pytest.raises(RequestFailed):
+            await producer.send_oneway("Unknown", b"y")
+    assert hook.ended == hook.begun
+    went, failed = hook.ended
+    assert (went.receipt, went.error, went.store_address) == (None, None, str(cluster.broker.address))
+    assert isinstance(failed.error, RequestFailed)
+
+
+async def test_hooks_hear_of_sends_that_end_before_a_broker_is_asked(cluster: ScriptedCluster) -> None:
+    hook = Pairing()
+    too_long = {"long": "x" * 40_000}
+    async with connect(cluster.address) as client, client.producer("P", hooks=[hook]) as producer:
+        for sending in (
+            producer.send("T", b"a", properties=too_long),
+            producer.send_oneway("T", b"b", properties=too_long),
+            producer.send_batch("T", [b"c", Message("T", b"d", properties=too_long)]),
+        ):
+            with pytest.raises(MessageError):
+                await sending
+    assert [one.body for one in hook.begun] == [b"a", b"b", b"c", b"d"]
+    assert hook.ended == hook.begun
+    assert all(isinstance(one.error, MessageError) for one in hook.ended)
+
+
+async def test_hooks_hear_of_the_rest_of_a_batch_that_failed_in_the_middle(cluster: ScriptedCluster) -> None:
+    hook = Pairing()
+    async with (
+        connect(cluster.address) as client,
+        client.producer("P", hooks=[hook], max_batch_messages=1) as producer,
+    ):
+        cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, cluster.broker._send_batch)
+        cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, refuse(ResponseCode.MESSAGE_ILLEGAL))
+        with pytest.raises(RequestFailed):
+            await producer.send_batch("T", [b"a", b"b", b"c"])
+    assert hook.ended == hook.begun
+    assert [one.receipt is not None for one in hook.ended] == [True, False, False]
+    assert [isinstance(one.error, RequestFailed) for one in hook.ended] == [False, True, True]
+
+
+async def test_hooks_hear_of_a_send_that_is_cancelled(cluster: ScriptedCluster) -> None:
+    hook = Pairing()
+    cluster.broker.inject(SEND, never_answer)
+    async with connect(cluster.address) as client, client.producer("P", hooks=[hook]) as producer:
+        sending = asyncio.create_task(producer.send("T", b"x"))
+        await eventually(lambda: cluster.broker.received(SEND))
+        sending.cancel()
+        await asyncio.wait([sending])
+    assert sending.cancelled()
+    [ended] = hook.ended
+    assert ended.error is not None
+
+
 async def test_a_namespace_wraps_names_on_the_wire_and_nowhere_else(cluster: ScriptedCluster) -> None:
     cluster.topics["shop%T"] = 1
     async with connect(cluster.address, namespace="shop") as client, client.producer("P") as producer:
@@ -631,6 +713,34 @@ async def test_headers_are_texts_as_java_sends_them(cluster: ScriptedCluster, pr
     }  # fmt: skip
     assert fields["n"] == "broker-a"
     assert decode_properties(fields["i"])["TAGS"] == "a"
+
+
+async def test_closing_waits_for_all_requests_of_a_batch(cluster: ScriptedCluster) -> None:
+    async def slowly(command: Command, connection: Connection) -> Command | None:
+        await asyncio.sleep(0.02)
+        return await cluster.broker._send_batch(command, connection)
+
+    cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, slowly, times=3)
+    async with connect(cluster.address) as client, client.producer("P", max_batch_messages=1) as producer:
+        sending = asyncio.create_task(producer.send_batch("T", [b"a", b"b", b"c"]))
+        await eventually(lambda: cluster.broker.received(RequestCode.SEND_BATCH_MESSAGE))
+        await producer.close()
+        assert len(await sending) == 3
+
+
+async def test_a_reply_does_not_outlive_its_timeout(cluster: ScriptedCluster, producer: Producer) -> None:
+    cluster.broker.put("T", 0, b"?", CLUSTER="c", CORRELATION_ID="1", REPLY_TO_CLIENT="someone", TTL="3000")
+    async with connect(cluster.address) as client, client.pull_consumer("R") as reader:
+        [asked] = await reader.fetch(QueueRef("T", "broker-a", 0), offset=0)
+    port = cluster.name_server.port
+    await cluster.stop("name server")
+    silent = Server({RequestCode.GET_ROUTEINFO_BY_TOPIC: never_answer})
+    await silent.start("127.0.0.1", port)
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(CallTimeout):
+        await producer.reply(asked, b"!", timeout=0.1)
+    assert asyncio.get_running_loop().time() - began < 2
+    await silent.stop(grace_seconds=0.01)
 
 
 async def test_closing_waits_for_what_is_on_its_way(cluster: ScriptedCluster) -> None:

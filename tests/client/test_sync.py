@@ -1,8 +1,10 @@
 """The blocking face: same names, from any thread, after a fork. The cluster runs on an event loop in a thread of its own."""
 
 import inspect
+import itertools
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -145,6 +147,26 @@ def test_a_client_remembers_only_what_is_open(cluster: ScriptedCluster) -> None:
         kept.send("T", b"y")
     with pytest.raises(AlreadyClosed):
         kept.send("T", b"z")
+
+
+def test_who_waits_while_another_thread_closes_the_client_hears_of_it(cluster: ScriptedCluster) -> None:
+    with sync.connect(cluster.address) as client, ThreadPoolExecutor(1) as threads:
+        producer = client.producer("P")
+        asking = threads.submit(producer.request, "T", b"nobody answers", timeout=20)
+        while not stored(cluster):
+            time.sleep(0.01)
+        client.close()
+        with pytest.raises(AlreadyClosed):
+            asking.result(timeout=10)
+
+
+def test_what_is_settled_after_all_was_closed_does_no_harm(cluster: ScriptedCluster) -> None:
+    with sync.connect(cluster.address) as client:
+        client.producer("P").send_batch("T", [b"a", b"b"], order_key="k")
+        late, later = itertools.islice(client.consumer("T", group="G", start="earliest"), 2)
+    late.ack()
+    with pytest.raises(AlreadyClosed):
+        later.retry()
 
 
 def test_errors_are_the_same(cluster: ScriptedCluster) -> None:

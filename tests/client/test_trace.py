@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from orbitmq import Client, Message, OpenTelemetry, Receipt, ReceivedMessage, RetryLater, Tracer, connect
+from orbitmq import Client, Message, OpenTelemetry, Receipt, ReceivedMessage, RetryLater, SendHook, Tracer, connect
 from orbitmq.client.producer import Producer
 from orbitmq.errors import ConfigError, RequestFailed
 from orbitmq.message.record import encode_stored
@@ -210,6 +210,38 @@ async def test_spans_are_joined_through_the_message(
     assert sent.attributes["messaging.message.id"] == receipt.message_id
     assert handled.attributes is not None
     assert handled.attributes["messaging.rocketmq.message.delivery_attempt"] == 2
+
+
+async def test_a_hook_that_comes_while_a_send_is_on_its_way_does_no_harm(
+    cluster: ScriptedCluster, client: Client, spans: InMemorySpanExporter
+) -> None:
+    async with client.producer("P", hooks=[SendHook()]) as producer:
+        sending = asyncio.create_task(producer.send("T", b"x"))
+        await asyncio.sleep(0)
+        producer.add_hook(OpenTelemetry())
+        assert (await sending).message_id
+    assert spans.get_finished_spans() == ()
+
+
+async def test_a_tracer_that_closes_does_not_wait_for_its_broker_batch_by_batch(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    async with client.producer("P") as producer:
+        async with Tracer(client, batch_size=3) as tracer:
+            producer.add_hook(tracer)
+            for _ in range(2):
+                await producer.send("T", b"x")
+            tracer._batch_size = 1
+            cluster.broker.inject(RequestCode.SEND_MESSAGE_V2, refuse(ResponseCode.MESSAGE_ILLEGAL), times=2)
+        assert tracer.lost == 2
+    assert len(cluster.broker.received(RequestCode.SEND_MESSAGE_V2)) == 3  # one of them traces
+
+
+async def test_one_way_sends_leave_no_traces(cluster: ScriptedCluster, client: Client) -> None:
+    """As Java's: nobody knows what became of them."""
+    async with Tracer(client) as tracer, client.producer("P", hooks=[tracer]) as producer:
+        await producer.send_oneway("T", b"x")
+    assert cluster.broker.queues[TRACE_TOPIC, 0] == []
 
 
 def test_without_the_package_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

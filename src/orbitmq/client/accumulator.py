@@ -34,14 +34,21 @@ class _Gathering:
 
 
 class Accumulator:
-    """Gathers until `max_bytes` are there or `seconds` have passed, whichever is first."""
+    """Gathers until `max_bytes` or `max_messages` are there or `seconds` have passed, whichever is first."""
 
     def __init__(
-        self, send: Callable[[list[Message], float], Awaitable[list[Receipt]]], max_bytes: int, seconds: float
+        self,
+        send: Callable[[list[Message], float], Awaitable[list[Receipt]]],
+        max_bytes: int,
+        max_messages: int,
+        seconds: float,
     ) -> None:
-        """`send` takes messages and the seconds it has for them; a MessageError of it says that nothing was sent."""
+        """`send` takes messages and the seconds it has for them; a MessageError of it says that nothing was sent. Within both
+        limits they should be one request: when it fails, all are told so.
+        """
         self._send = send
         self._max_bytes = max_bytes
+        self._max_messages = max_messages
         self._seconds = seconds
         self._gathering: dict[_Kind, _Gathering] = {}
         self._sending: set[asyncio.Task[None]] = set()
@@ -61,7 +68,7 @@ class Accumulator:
         gathering.messages.append(message)
         gathering.waiting.append(receipt)
         gathering.bytes += len(message.body)
-        if gathering.bytes >= self._max_bytes:
+        if gathering.bytes >= self._max_bytes or len(gathering.messages) >= self._max_messages:
             self._flush(kind)
         return await receipt
 

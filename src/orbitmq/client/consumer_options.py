@@ -40,7 +40,7 @@ class ConsumerOptions:
     """How often a message is delivered again before it is given up; None: 16, and without end for orderly consumers."""
     consume_timeout_seconds: float = 900.0
     suspend_seconds: float = 1.0
-    """Orderly: how long a queue rests after its handler failed."""
+    """Orderly: how long a queue rests after its handler failed, whatever delay level it asked for."""
     commit_seconds: float = 5.0
     close_timeout_seconds: float = 30.0
     offset_directory: Path | None = None

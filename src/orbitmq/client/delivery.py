@@ -110,7 +110,10 @@ class Delivery:
         self._stats.sent_bytes += size
         return delivered
 
-    async def deliver_oneway(self, header: SendMessageV2, body: bytes, to: Destination, timeout_seconds: float) -> None:
+    async def deliver_oneway(
+        self, header: SendMessageV2, body: bytes, to: Destination, timeout_seconds: float
+    ) -> Address:
+        """Where it was sent to."""
         deadline = self._loop.time() + timeout_seconds
         route = await self.until(deadline, self.route(header.topic), header.topic)
         command, address = self._addressed(
@@ -118,6 +121,7 @@ class Delivery:
         )
         await self.until(deadline, self._cluster.notify(address, command), header.topic)
         self._stats.sent_oneway += 1
+        return address
 
     async def until_idle(self) -> None:
         """Until every send has its answer, or has failed: their time limits bound the wait."""

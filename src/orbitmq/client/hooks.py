@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 class Sending:
     """One send: what goes out, and what became of it."""
 
-    __slots__ = ("body", "context", "error", "group", "properties", "receipt", "seconds", "store_address", "topic")
+    __slots__ = (
+        "began_at",
+        "body",
+        "context",
+        "error",
+        "group",
+        "properties",
+        "receipt",
+        "seconds",
+        "store_address",
+        "topic",
+    )
 
     def __init__(self, group: str, topic: str, body: bytes, properties: dict[str, str]) -> None:
         self.group = group
@@ -29,8 +40,9 @@ class Sending:
         self.properties = properties  # may be added to before the send
         self.receipt: Receipt | None = None
         self.error: OrbitError | None = None
-        self.seconds = 0.0  # from the first attempt to the answer
-        self.store_address = ""  # the broker that answered
+        self.began_at = 0.0  # by the event loop's clock
+        self.seconds = 0.0  # from its beginning to the answer
+        self.store_address = ""  # the broker that answered, or that was sent what needs no answer
         self.context: dict[str, object] = {}  # for what a hook wants to find again afterwards
 
 
@@ -92,7 +104,7 @@ class SendHook:
         """The message is complete but not encoded yet."""
 
     def after_send(self, sending: Sending) -> None:
-        """`receipt` or `error` is set."""
+        """`receipt` or `error` is set; neither after a one-way send that went out. Every send that a hook saw begin ends here."""
 
     def after_transaction(self, end: TransactionEnd) -> None:
         """The transaction is decided, and its broker is about to hear of it."""

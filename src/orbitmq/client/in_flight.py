@@ -42,8 +42,8 @@ class InFlight:
             self._empty.set()
 
     async def until_empty(self) -> None:
-        """Until everything that passed has left again."""
-        if self.messages:
+        """Until everything that passed has left again, and what its senders had still to send after it."""
+        while self.messages:
             self._empty = asyncio.Event()
             await self._empty.wait()
 

@@ -141,7 +141,7 @@ class OrderlyInbox:
 
     def offer(self, held: ProcessQueue) -> None:
         """The queue may be able to go on: it has messages, its lock back, or its rest behind it."""
-        if held.pending and not held.busy and not held.dropped:
+        if held.pending and not held.handed_out and not held.dropped:
             self._ready.append(held)
             self._waiting.wake()
 
@@ -149,13 +149,13 @@ class OrderlyInbox:
         now = asyncio.get_running_loop().time()
         while self._ready and not self._waiting.closed:
             held = self._ready.popleft()
-            if held.busy or held.dropped or not held.pending or held.suspended_until > now:
+            if held.handed_out or held.dropped or not held.pending or held.suspended_until > now:
                 continue
             if self._needs_lock and (held.locked_at is None or now - held.locked_at > TRUSTED_SECONDS):
                 continue  # offered again when the lock is renewed
-            held.busy = True
-            held.idle.clear()
             taken = [held.pending.popleft() for _ in range(min(count, len(held.pending)))]
+            held.handed_out = len(taken)
+            held.idle.clear()
             for message in taken:
                 message.taken_at = now
             if self._ready:
@@ -166,18 +166,18 @@ class OrderlyInbox:
     async def take(self, count: int) -> list[ReceivedMessage]:
         return await self._waiting.until_taken(self.take_now, count)
 
-    def done(self, held: ProcessQueue) -> None:
-        """What was taken is done with; the next may be."""
-        held.busy = False
-        held.idle.set()
-        self.offer(held)
+    def done(self, held: ProcessQueue, count: int) -> None:
+        """So many of what was taken are done with; after the last, the next may be handled."""
+        held.handed_out -= count
+        if not held.handed_out:
+            held.idle.set()
+            self.offer(held)
 
     def put_back(self, held: ProcessQueue, messages: list[ReceivedMessage], rest_seconds: float) -> None:
-        """Handle these again, before any other of their queue, after a rest."""
+        """Handle these, which were taken, again before any other of their queue, after a rest."""
         loop = asyncio.get_running_loop()
-        held.busy = False
-        held.idle.set()
         if held.dropped:
+            self.done(held, len(messages))
             return
         held.pending.extendleft(reversed(messages))
         held.suspended_until = loop.time() + rest_seconds
@@ -189,6 +189,7 @@ class OrderlyInbox:
 
         timer = loop.call_later(rest_seconds, go_on)
         self._timers.add(timer)
+        self.done(held, len(messages))
 
     def close(self) -> None:
         for timer in self._timers:

@@ -226,7 +226,7 @@ class Instance:
         except OrbitError as error:
             logger.info("a heartbeat to %s failed, the next may not: %s", address, error)
         for member in list(self.consumers.values()):
-            member.rebalance_soon()
+            member.reconnected()
 
 
 # ---- who shares what

@@ -180,7 +180,7 @@ class LeaseConsumer:
             await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
 
     async def ack(self, messages: Iterable[LeasedMessage]) -> None:
-        """Ack many in one request a broker."""
+        """Ack many in one request a broker. Raises what the first broker answered that did not take its own, after telling all."""
         offsets: dict[Lease, set[int]] = {}
         for message in messages:
             offsets.setdefault(message._lease, set()).add(message.queue_offset)
@@ -188,9 +188,12 @@ class LeaseConsumer:
         for lease, acked in offsets.items():
             if lease not in ended:
                 self._settled(lease, acked)
-        await leasing.ack_many(lease.handle for lease in ended)
+        failures = await leasing.ack_many(lease.handle for lease in ended)
         for lease, acked in ended.items():
-            self._settled(lease, acked)
+            if lease.handle.broker_name not in failures:
+                self._settled(lease, acked)
+        for failure in failures.values():
+            raise failure
 
     def __aiter__(self) -> Self:
         return self
@@ -329,7 +332,8 @@ class LeaseConsumer:
             self.stats.received += len(wanted)
             self.stats.received_bytes += len(stored.body)
         if unwanted:
-            await self._running().ack_many(unwanted)
+            for broker_name, error in (await self._running().ack_many(unwanted)).items():
+                logger.info("what we do not want of broker %s comes again: %s", broker_name, error)
 
     async def _give_back(self, messages: Iterable[LeasedMessage]) -> None:
         """All at once: one time limit spans them."""

@@ -10,6 +10,7 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
+from orbitmq.errors import OrbitError
 from orbitmq.message import Message
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class LeasedMessage(Message):
 
     def process(self) -> LeaseProcessing:
         """`async with message.process():` acks when the block ends. What it raises is logged, not passed on, and the message
-        comes again when its lease ends; cancellation is passed on.
+        comes again when its lease ends; the same if the broker does not take the ack. Cancellation is passed on.
         """
         return LeaseProcessing(self)
 
@@ -125,7 +126,10 @@ class LeaseProcessing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if error is None:
-            await self._message.ack()
+            try:
+                await self._message.ack()
+            except OrbitError as failure:
+                logger.warning("%r is not acked, and comes again when its lease ends: %s", self._message, failure)
             return False
         if not isinstance(error, Exception):
             return False

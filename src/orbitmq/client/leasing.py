@@ -9,10 +9,11 @@ Java: MQClientAPIImpl.popMessageAsync, processPopResponse, ackMessageAsync, batc
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.client.cluster import refusal
-from orbitmq.errors import HeaderError, RequestFailed, TransportError
+from orbitmq.errors import HeaderError, OrbitError, RequestFailed, TransportError
 from orbitmq.message import properties as names
 from orbitmq.message.record import decode_records
 from orbitmq.protocol.bodies.leases import BatchAck, BatchAcks, encode_bits
@@ -105,13 +106,19 @@ class Leasing:
         )
         await self._cluster.ask(self._master(handle.broker_name), request(RequestCode.ACK_MESSAGE, header), _SECONDS)
 
-    async def ack_many(self, handles: Iterable[Handle]) -> None:
-        """One request a broker."""
-        for broker_name, acks in _batches(self._group, self._subscription.topic, handles).items():
-            body = BatchAcks(broker_name=broker_name, acks=acks).to_json()
-            await self._cluster.ask(
-                self._master(broker_name), request(RequestCode.BATCH_ACK_MESSAGE, body=body), _SECONDS
-            )
+    async def ack_many(self, handles: Iterable[Handle]) -> dict[str, OrbitError]:
+        """One request a broker. What those answered that did not take theirs, by name: they keep back no acks of others."""
+        batches = _batches(self._group, self._subscription.topic, handles)
+        failures = await asyncio.gather(*(self._ack_on(name, acks) for name, acks in batches.items()))
+        return {name: failure for name, failure in zip(batches, failures, strict=True) if failure is not None}
+
+    async def _ack_on(self, broker_name: str, acks: list[BatchAck]) -> OrbitError | None:
+        command = request(RequestCode.BATCH_ACK_MESSAGE, body=BatchAcks(broker_name=broker_name, acks=acks).to_json())
+        try:
+            await self._cluster.ask(self._master(broker_name), command, _SECONDS)
+        except OrbitError as error:
+            return error
+        return None
 
     async def change(self, handle: Handle, lease_ms: int) -> Handle:
         """Let the lease end `lease_ms` from now; the handle that counts from now on."""

@@ -23,7 +23,7 @@ from orbitmq.client.names import RETRY_PREFIX, retry_topic
 from orbitmq.client.namespaces import unwrapped
 from orbitmq.client.process_queue import ProcessQueue
 from orbitmq.client.pulling import Puller
-from orbitmq.client.queue_locks import RENEW_SECONDS, TRUSTED_SECONDS, QueueLocks
+from orbitmq.client.queue_locks import KEPT_SECONDS, RENEW_SECONDS, TRUSTED_SECONDS, QueueLocks
 from orbitmq.client.starting_points import first_offset
 from orbitmq.errors import AlreadyClosed, OrbitError, RequestFailed
 from orbitmq.message import QueueRef
@@ -152,7 +152,7 @@ class Membership:
     async def leave(self) -> None:
         """Save offsets, give up locks, tell the brokers."""
         try:
-            await self._offsets.save()  # of queues that were just being handed over, too
+            await self.save_offsets()  # of queues that were just being handed over, too
             for held in self.queues.values():
                 held.drop()
             if self._locks is not None:
@@ -180,6 +180,12 @@ class Membership:
     def rebalance_soon(self) -> None:
         self._look_again.set()
 
+    def reconnected(self) -> None:
+        """A broker is new, or back: it may have forgotten our locks, and who asks first has them."""
+        if self._locks is not None:
+            self._tasks.start(self._renew_locks(), f"renewing locks of {self.group} at once")
+        self.rebalance_soon()
+
     async def subscriptions_changed(self) -> None:
         await self._introduce()
         self.rebalance_soon()
@@ -188,6 +194,9 @@ class Membership:
         self.figures.sample(asyncio.get_running_loop().time())
 
     async def save_offsets(self) -> None:
+        for held in self.queues.values():
+            if _may_have_been_elsewhere(held):
+                self._offsets.forget(held.queue)  # until that is known: another member may be further
         await self._offsets.save()
 
     async def restart(self, queue: QueueRef, offset: int) -> None:
@@ -211,7 +220,7 @@ class Membership:
         if held is None:
             return
         self._end_pull(queue)  # first: what it brought while a handler ends would be handled out of order
-        if self.options.orderly and held.busy:
+        if self.options.orderly and held.handed_out:
             held.pending.clear()
             await self._until_idle(held)
         held.drop()
@@ -395,6 +404,8 @@ class Membership:
         """An orderly queue changes hands between two messages, never during one."""
         try:
             held.pending.clear()
+            if _may_have_been_elsewhere(held):
+                self._disown(held)
             await self._until_idle(held)
             held.drop()
             await self._commit_under_lock(held)
@@ -425,17 +436,45 @@ class Membership:
             return
         asked_at = asyncio.get_running_loop().time()
         locked, refused = await self._locks.lock(list(self.queues))
-        for queue, held in list(self.queues.items()):
-            if queue in locked:
-                held.locked_at = asked_at
-                if self._lock_renewed is not None:
-                    self._lock_renewed(held)
-            elif queue in refused and held.locked_at is not None and held.locked_at <= asked_at:
-                logger.warning("%s is not locked for group %s here any more: it waits", queue, self.group)
-                held.locked_at = None
         handed_over = locked - self.queues.keys() - self._leaving  # while we asked
         if handed_over:
             await self._locks.unlock(handed_over)
+        asked_for = [held for held in self.queues.values() if held.locked_at is not None and held.locked_at <= asked_at]
+        await asyncio.gather(*(self._go_on(held, asked_at) for held in asked_for if held.queue in locked))
+        for held in asked_for:
+            if held.queue in refused:
+                await self._begin_again(held)
+
+    async def _go_on(self, held: ProcessQueue, asked_at: float) -> None:
+        """The lock is ours, as it was; or again."""
+        if _may_have_been_elsewhere(held):
+            try:
+                committed = await self._offsets.stored(held.queue)
+            except OrbitError as error:
+                logger.warning("how far group %s came in %s is not known yet: %s", self.group, held.queue, error)
+                return
+            if committed is not None and committed > held.commit_offset:
+                await self._begin_again(held)
+                return
+            if not held.dropped:
+                self._offsets.advance(held.queue, held.commit_offset)
+        held.locked_at = asked_at
+        if self._lock_renewed is not None:
+            self._lock_renewed(held)
+
+    async def _begin_again(self, held: ProcessQueue) -> None:
+        """Another member had the queue, or has it: once it can be locked again it is read from where that one came to."""
+        if self.queues.get(held.queue) is not held:
+            return
+        logger.warning("%s was locked for another member of group %s: it is read afresh", held.queue, self.group)
+        self._disown(held)
+        await self._give_up([held.queue])
+        self.rebalance_soon()
+
+    def _disown(self, held: ProcessQueue) -> None:
+        """How its messages end does not count any more."""
+        held.drop()
+        self._offsets.forget(held.queue)
 
     # ---- telling
 
@@ -468,3 +507,8 @@ class Membership:
                 "members subscribe to the same topics with the same filters, or use another group",
                 self.group, topic, mine.expression, repr(theirs.sub_string) if theirs else "not subscribed",
             )  # fmt: skip
+
+
+def _may_have_been_elsewhere(held: ProcessQueue) -> bool:
+    """Whether it was locked so long ago that its broker may have given it to another member since."""
+    return held.locked_at is not None and asyncio.get_running_loop().time() - held.locked_at > KEPT_SECONDS

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from orbitmq.errors import ConfigError
+from orbitmq.errors import AlreadyClosed, ConfigError
 from orbitmq.transport.loop import new_event_loop
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 T = TypeVar("T")
+
+_END_SECONDS: Final = 5.0  # for what is still under way when the last user leaves
 
 _lock = threading.Lock()
 _current: Portal | None = None
@@ -27,6 +30,8 @@ class Portal:
 
     def __init__(self) -> None:
         self.users = 0
+        self._open = True
+        self._entering = threading.Lock()  # what comes after the loop was stopped would never end
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="orbitmq", daemon=True)
         self._thread.start()
@@ -41,20 +46,33 @@ class Portal:
         future = self.submit(coroutine)
         try:
             return future.result()
+        except CancelledError:
+            if self._open:
+                raise
+            raise _closed() from None
         except BaseException:
             future.cancel()
             raise
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin it, and go on."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._entering:
+            if self._open:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise _closed()
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Run it on the loop, in the order given, without waiting."""
-        self._loop.call_soon_threadsafe(function)
+        """Run it on the loop, in the order given, without waiting; nothing once all is closed."""
+        with self._entering:
+            if self._open:
+                self._loop.call_soon_threadsafe(function)
 
     def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Threads that wait for something hear that it was closed."""
+        with self._entering:
+            self._open = False
+            self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     def _serve(self) -> None:
@@ -62,9 +80,23 @@ class Portal:
         try:
             self._loop.run_forever()
         finally:
+            self._loop.run_until_complete(_end_all())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
+
+
+async def _end_all() -> None:
+    """Nobody runs this loop any more afterwards, so who waits for a task must hear now that it will not end."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=_END_SECONDS)
+
+
+def _closed() -> AlreadyClosed:
+    return AlreadyClosed("the client was closed", hint="connect() makes a new one")
 
 
 def enter() -> Portal:

@@ -43,11 +43,11 @@ class ProcessQueue:
         "_next_place",
         "_room",
         "active",
-        "busy",
         "bytes",
         "consumed_at",
         "dropped",
         "figures",
+        "handed_out",
         "idle",
         "last_offset",
         "locked_at",
@@ -83,9 +83,9 @@ class ProcessQueue:
         self.pull_from = 0  # the replica that the broker suggests
         self.pulled_at = 0.0
         self.consumed_at = 0.0
-        # Orderly consumption only: what waits its turn, whether one is being handled, until when the queue is ours alone.
+        # Orderly consumption only: what waits its turn, how many are being handled, until when the queue is ours alone.
         self.pending: deque[ReceivedMessage] = deque()
-        self.busy = False
+        self.handed_out = 0
         self.idle = asyncio.Event()
         self.idle.set()
         self.locked_at: float | None = None
@@ -136,13 +136,14 @@ class ProcessQueue:
         self.next_offset = offset
         self.last_offset = max(self.last_offset, offset - 1)
 
-    def remove(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Done with. A message that is not held any more (expired, say) is left alone."""
-        held, freed = self._held, 0
+    def remove(self, messages: Iterable[ReceivedMessage]) -> int:
+        """Done with. A message that is not held any more (expired, say) is left alone; how many were."""
+        held, freed, removed = self._held, 0, 0
         for message in messages:
             if message.holder is self and message.place in held:
                 del held[message.place]
                 freed += message.held_bytes
+                removed += 1
         self.bytes -= freed
         first, end = self._first_place, self._next_place
         while first < end and first not in held:
@@ -150,6 +151,7 @@ class ProcessQueue:
         self._first_place = first
         if not self._room.is_set():
             self._update_room()
+        return removed
 
     def head(self, count: int) -> list[ReceivedMessage]:
         """The first messages that are not done with."""

@@ -8,6 +8,7 @@ Java: DefaultMQProducer, DefaultMQProducerImpl
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 from orbitmq.client import instance as instances
@@ -32,7 +33,7 @@ from orbitmq.protocol.headers.send import SendMessageV2
 from orbitmq.tasks import Once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
     from types import TracebackType
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from orbitmq.client.instance import Instance
     from orbitmq.client.producer_options import ProducerOptions
     from orbitmq.client.received import ReceivedMessage
+    from orbitmq.transport.address import Address
 
 Keys = str | list[str] | tuple[str, ...]
 
@@ -77,8 +79,12 @@ class Producer:
             self._instance.add_producer(self.group)
             self._delivery = Delivery(self._instance.cluster, self._options, self.stats)
             if self._options.accumulate:
+                options = self._options
                 self._accumulator = Accumulator(
-                    self._send_accumulated, self._options.accumulate_bytes, self._options.accumulate_seconds
+                    self._send_accumulated,
+                    options.accumulate_bytes,
+                    options.max_batch_messages,
+                    options.accumulate_seconds,
                 )
         return self
 
@@ -198,17 +204,19 @@ class Producer:
         seconds = self._timeout(timeout)
         if is_delayed:
             seconds = await self._delay(sending, delay, deliver_at, seconds)
-        if self._hooks or self._compression.applies_to(sending.body):
-            header, body = await self._encoded(sending, message.flag)
-        else:
-            header, body = self._header(sending.topic, sending.properties, 0, message.flag), sending.body
         if not self._hooks:
+            if self._compression.applies_to(sending.body):
+                header, body = await self._encoded(sending, message.flag)
+            else:
+                header, body = self._header(sending.topic, sending.properties, 0, message.flag), sending.body
             delivered = await delivery.deliver(RequestCode.SEND_MESSAGE_V2, header, body, to, seconds)
             return self._receipt(delivered, message.topic, sending)
-        delivered = await self._deliver(RequestCode.SEND_MESSAGE_V2, header, body, to, seconds, [sending])
-        sending.receipt = self._receipt(delivered, message.topic, sending)
-        self._tell([sending])
-        return sending.receipt
+        with self._watched([sending]):
+            header, body = await self._encoded(sending, message.flag)
+            delivered = await delivery.deliver(RequestCode.SEND_MESSAGE_V2, header, body, to, seconds)
+            receipt = self._receipt(delivered, message.topic, sending)
+        self._tell([sending], [receipt], delivered.address)
+        return receipt
 
     async def send_batch(
         self,
@@ -258,13 +266,13 @@ class Producer:
         For whoever encodes thousands at once: nothing is checked, hooks see nothing, and instead of receipts there is one
         word for all on how safe they are. `born_ms`: when all of them were born, if not now.
         """
-        self._running()
+        delivery = self._running()
         header = self._header(wrapped(self._config.namespace, topic), {}, 0, 0, batch=True)
         if born_ms is not None:
             header.born_timestamp = born_ms
         seconds = self._timeout(timeout)
         code, to = RequestCode.SEND_BATCH_MESSAGE, Destination(queue)
-        return STATUS_BY_CODE[(await self._deliver(code, header, members, to, seconds, [])).answer.code]
+        return STATUS_BY_CODE[(await delivery.deliver(code, header, members, to, seconds)).answer.code]
 
     async def new_ids(self, count: int) -> list[str]:
         """Ids for messages that are encoded elsewhere."""
@@ -289,9 +297,11 @@ class Producer:
         check_topic(message.topic)
         check_body(message.body, self._options.max_message_bytes)
         sending = self._prepared(message)
-        header, data = await self._encoded(sending, 0)
         to = Destination(queue, order_key, message.properties.get(names.SHARDING_KEY))
-        await delivery.deliver_oneway(header, data, to, self._options.timeout_seconds)
+        with self._watched([sending]):
+            header, data = await self._encoded(sending, 0)
+            address = await delivery.deliver_oneway(header, data, to, self._options.timeout_seconds)
+        self._tell([sending], [None], address)
 
     async def recall(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
         """Take a delayed message back before it is delivered: its id. `handle` is the `recall_handle` of its receipt.
@@ -356,18 +366,19 @@ class Producer:
         sending = Sending(self.group, message.topic, data, message.properties)
         assert self._instance is not None
         sending.properties[names.UNIQUE_KEY] = next(self._instance.unique_ids)
-        header, data = await self._encoded(sending, 0)
-        # The broker that has the request knows who asked; others may not.
-        route = await delivery.route(message.topic)
-        asked_at = to.queue.broker_name
-        near = next((queue for queue in route.writable if queue.broker_name == asked_at), None)
-        destination = Destination(near=near)
-        code, seconds = RequestCode.SEND_REPLY_MESSAGE_V2, self._timeout(timeout)
-        delivered = await self._deliver(code, header, data, destination, seconds, [sending])
-        receipt = self._receipt(delivered, message.topic, sending)
-        if self._hooks:
-            sending.receipt = receipt
-            self._tell([sending])
+        with self._watched([sending]):
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + self._timeout(timeout)
+            header, data = await self._encoded(sending, 0)
+            # The broker that has the request knows who asked; others may not.
+            route = await delivery.until(deadline, delivery.route(message.topic), message.topic)
+            asked_at = to.queue.broker_name
+            near = next((queue for queue in route.writable if queue.broker_name == asked_at), None)
+            destination = Destination(near=near)
+            code, seconds = RequestCode.SEND_REPLY_MESSAGE_V2, max(0.0, deadline - loop.time())
+            delivered = await delivery.deliver(code, header, data, destination, seconds)
+            receipt = self._receipt(delivered, message.topic, sending)
+        self._tell([sending], [receipt], delivered.address)
         return receipt
 
     async def queues(self, topic: str) -> list[QueueRef]:
@@ -443,8 +454,6 @@ class Producer:
         return Sending(self.group, topic, message.body, properties)
 
     async def _encoded(self, sending: Sending, flag: int) -> tuple[SendMessageV2, bytes]:
-        for hook in self._hooks:
-            hook.before_send(sending)
         body, sys_flag = sending.body, 0
         if self._compression.applies_to(body):
             body, sys_flag = await self._compression.apply(body)
@@ -471,30 +480,35 @@ class Producer:
     def _receipt(self, delivered: Delivered, topic: str, sending: Sending) -> Receipt:
         return receipt_of(delivered.answer, topic, delivered.broker_name, sending.properties[names.UNIQUE_KEY])
 
-    async def _deliver(
-        self, code: int, header: SendMessageV2, body: bytes, to: Destination, seconds: float, sendings: list[Sending]
-    ) -> Delivered:
-        delivery = self._delivery
-        assert delivery is not None
-        if not self._hooks:
-            return await delivery.deliver(code, header, body, to, seconds)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+    @contextmanager
+    def _watched(self, sendings: list[Sending]) -> Iterator[None]:
+        """Hooks see these before the block and, if it fails, those of them that no broker has taken."""
+        began = asyncio.get_running_loop().time()
+        for sending in sendings:
+            sending.began_at = began
+            for hook in self._hooks:
+                hook.before_send(sending)
         try:
-            delivered = await delivery.deliver(code, header, body, to, seconds)
-        except OrbitError as error:
-            for sending in sendings:
-                sending.error = error
-                sending.seconds = loop.time() - began
-            self._tell(sendings)
+            yield
+        except (OrbitError, asyncio.CancelledError) as error:
+            failure = error if isinstance(error, OrbitError) else _cancelled()
+            lost = [sending for sending in sendings if sending.receipt is None]
+            for sending in lost:
+                sending.error = failure
+            self._tell(lost, [None] * len(lost))
             raise
-        for sending in sendings:
-            sending.seconds = loop.time() - began
-            sending.store_address = str(delivered.address)
-        return delivered
 
-    def _tell(self, sendings: list[Sending]) -> None:
-        for sending in sendings:
+    def _tell(
+        self, sendings: list[Sending], receipts: Sequence[Receipt | None], store_address: Address | None = None
+    ) -> None:
+        """How sends have ended, if anybody wants to know."""
+        if not self._hooks:
+            return
+        now = asyncio.get_running_loop().time()
+        for sending, receipt in zip(sendings, receipts, strict=True):
+            sending.receipt = receipt
+            sending.seconds = now - sending.began_at
+            sending.store_address = "" if store_address is None else str(store_address)
             for hook in self._hooks:
                 hook.after_send(sending)
 
@@ -513,12 +527,13 @@ class Producer:
         topic, properties = wrapped(self._config.namespace, shared.topic), shared.properties
         if self._config.namespace:
             properties[names.INSTANCE_ID] = self._config.namespace
-        options, seconds = self._options, self._timeout(timeout)
+        delivery, options, seconds = self._delivery, self._options, self._timeout(timeout)
+        assert delivery is not None
         receipts: list[Receipt] = []
         ids = self._new_ids(len(bodies))
         for some, members in alike(bodies, ids, properties, options.max_message_bytes, options.max_batch_messages):
             header = self._header(topic, {}, 0, 0, batch=True)
-            delivered = await self._deliver(RequestCode.SEND_BATCH_MESSAGE, header, members, to, seconds, [])
+            delivered = await delivery.deliver(RequestCode.SEND_BATCH_MESSAGE, header, members, to, seconds)
             receipts += batch_receipts_of(delivered.answer, shared.topic, delivered.broker_name, some)
         return receipts
 
@@ -533,9 +548,12 @@ class Producer:
                 )
             check_body(message.body, self._options.max_message_bytes)
         sendings = self._prepared_together(messages)
-        for sending in sendings:
-            for hook in self._hooks:
-                hook.before_send(sending)
+        with self._watched(sendings):
+            return await self._send_prepared(topic, messages, sendings, to, timeout)
+
+    async def _send_prepared(
+        self, topic: str, messages: list[Message], sendings: list[Sending], to: Destination, timeout: float | None
+    ) -> list[Receipt]:
         max_bytes, max_messages = self._options.max_message_bytes, self._options.max_batch_messages
         groups = {None: [*range(len(messages))]} if to.is_fixed else by_group(messages)
         batches: list[tuple[Destination, Batch]] = []
@@ -553,21 +571,21 @@ class Producer:
         return [by_place[place] for place in range(len(messages))]
 
     async def _send_one_batch(self, topic: str, batch: Batch, to: Destination, timeout: float | None) -> list[Receipt]:
-        first, sendings = batch.sendings[0], batch.sendings
-        seconds = self._timeout(timeout)
+        delivery, first, seconds = self._delivery, batch.sendings[0], self._timeout(timeout)
+        assert delivery is not None  # what was accumulated is sent while the producer is being closed
         if batch.must_be_single:
             header = self._header(first.topic, first.properties, 0, batch.members[0].flag)
-            delivered = await self._deliver(RequestCode.SEND_MESSAGE_V2, header, first.body, to, seconds, sendings)
+            delivered = await delivery.deliver(RequestCode.SEND_MESSAGE_V2, header, first.body, to, seconds)
             receipts = [self._receipt(delivered, topic, first)]
         else:
             # Brokers add the batch's properties to each member's, where they win: an id for the batch would hide theirs.
             shared = {name: first.properties[name] for name in (names.WAIT,) if name in first.properties}
             header = self._header(first.topic, shared, 0, 0, batch=True)
-            code, body = RequestCode.SEND_BATCH_MESSAGE, batch.body()
-            delivered = await self._deliver(code, header, body, to, seconds, sendings)
+            delivered = await delivery.deliver(RequestCode.SEND_BATCH_MESSAGE, header, batch.body(), to, seconds)
             receipts = batch_receipts_of(delivered.answer, topic, delivered.broker_name, batch.ids())
-        if self._hooks:
-            for sending, receipt in zip(sendings, receipts, strict=True):
-                sending.receipt = receipt
-            self._tell(sendings)
+        self._tell(batch.sendings, receipts, delivered.address)
         return receipts
+
+
+def _cancelled() -> OrbitError:
+    return OrbitError("the send was cancelled", hint="a broker may have the message all the same")

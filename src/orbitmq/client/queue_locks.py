@@ -1,6 +1,6 @@
 """Queues that are ours alone: orderly consumers hold a lock on each of theirs, kept by its broker and renewed every 20 s.
 
-The broker forgets a lock after 60 s; we stop trusting it after 30.
+The broker forgets a lock after 60 s; we stop trusting it after 30. What was forgotten may have been somebody else's since.
 
 Java: RebalanceImpl.lock, lockAll, unlock; ConsumeMessageOrderlyService
 """
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 RENEW_SECONDS: Final = 20.0
 TRUSTED_SECONDS: Final = 30.0
+KEPT_SECONDS: Final = 60.0  # Java: RebalanceLockManager.REBALANCE_LOCK_MAX_LIVE_TIME
 
 
 class QueueLocks:

@@ -73,14 +73,16 @@ class ConcurrentSettler:
     def ack(self, messages: list[ReceivedMessage]) -> None:
         held = messages[0].holder
         assert held is not None
-        _count(held, messages, is_done=True)
-        self._let_go(held, messages)
+        if self._let_go(held, messages):
+            _count(held, messages, is_done=True)
 
-    def _let_go(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        self._stats.acked += len(messages)
-        held.remove(messages)
+    def _let_go(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> int:
+        """How many of them were not settled before."""
+        settled = held.remove(messages)
+        self._stats.acked += settled
         if not held.dropped:
             self._offsets.advance(held.queue, held.commit_offset)
+        return settled
 
     async def retry(self, messages: list[ReceivedMessage], delay_level: int) -> None:
         held = messages[0].holder
@@ -92,8 +94,8 @@ class ConcurrentSettler:
             self._let_go(held, messages)
             return
         for message in messages:
-            if not held.holds(message):
-                continue  # settled already, or expired
+            if held.dropped or not held.holds(message):
+                continue  # its next owner gets it; or it is settled already, or expired
             if await self._given_back(message, held, delay_level):
                 self._stats.retried += 1
                 held.remove([message])
@@ -159,34 +161,41 @@ class OrderlySettler:
         self._republisher = republisher
 
     def ack(self, messages: list[ReceivedMessage]) -> None:
-        held = messages[0].holder
-        assert held is not None
-        if not held.holds(messages[0]):
+        held, taken = _taken(messages)
+        if not taken:
             return  # settled already
-        self._stats.acked += len(messages)
-        _count(held, messages, is_done=True)
-        held.remove(messages)
+        held.remove(taken)
         if not held.dropped:
+            self._stats.acked += len(taken)
+            _count(held, taken, is_done=True)
             self._offsets.advance(held.queue, held.commit_offset)
-        self._inbox.done(held)
+        self._inbox.done(held, len(taken))
 
     async def retry(self, messages: list[ReceivedMessage], delay_level: int) -> None:
-        held = messages[0].holder
-        assert held is not None
-        if not held.holds(messages[0]):
+        held, taken = _taken(messages)
+        if not taken:
             return
-        _count(held, messages, is_done=False)
+        if held.dropped:  # its next owner handles them
+            held.remove(taken)
+            self._inbox.done(held, len(taken))
+            return
+        _count(held, taken, is_done=False)
+        for message in taken:
+            message.taken_at = 0.0  # nobody else settles it while we wait
         again = []
-        for message in messages:
-            if message.attempt > self._max_retries and await self._given_up(message, held):
+        for message in taken:
+            is_last = delay_level < 0 or message.attempt > self._max_retries
+            if is_last and await self._given_up(message, held):
                 held.remove([message])
+                self._inbox.done(held, 1)
                 continue
             message.attempt += 1
             again.append(message)
         self._stats.retried += len(again)
         if not held.dropped:
             self._offsets.advance(held.queue, held.commit_offset)
-        self._inbox.put_back(held, again, self._rest_seconds)
+        if again:
+            self._inbox.put_back(held, again, self._rest_seconds)
 
     def report(self, messages: list[ReceivedMessage], error: Exception) -> int:
         self._stats.failed += 1
@@ -199,8 +208,15 @@ class OrderlySettler:
         """The broker puts a message with this many attempts into the dead-letter topic."""
         try:
             wire_topic = message.properties.get(names.RETRY_TOPIC) or held.queue.topic
-            await self._republisher.publish(message, wire_topic, self._max_retries)
+            await self._republisher.publish(message, wire_topic, min(self._max_retries, message.attempt - 1))
         except OrbitError as error:
             logger.warning("%r cannot be given up yet: %s", message, error)
             return False
         return True
+
+
+def _taken(messages: list[ReceivedMessage]) -> tuple[ProcessQueue, list[ReceivedMessage]]:
+    """Their queue, and those of them that are out to be handled: not settled yet, nor waiting for another turn."""
+    held = messages[0].holder
+    assert held is not None
+    return held, [message for message in messages if message.taken_at and held.holds(message)]

@@ -115,7 +115,7 @@ class LeasedMessage(_HandedOut["AsyncLeasedMessage"]):
 
     def process(self) -> Processing[LeasedMessage]:
         """`with message.process():` acks when the block ends. What it raises is logged, not passed on, and the message comes
-        again when its lease ends.
+        again when its lease ends; the same if the broker does not take the ack.
         """
         return Processing(self, self._portal)
 
@@ -135,8 +135,8 @@ class Processing(Generic[Handed]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if error is None:
-            self._message.ack()  # which waits only where there is something to wait for
+        if error is None and isinstance(self._message, ReceivedMessage):
+            self._message.ack()  # for which nobody needs to wait
             return False
         return self._portal.run(self._message.inner.process().__aexit__(kind, error, trace))
 

@@ -53,8 +53,9 @@ class OpenTelemetry(SendHook, ConsumeHook):
         sending.context[_SPANS] = span
 
     def after_send(self, sending: Sending) -> None:
-        span: Any = sending.context.pop(_SPANS)
-        _end(span, self._trace, sending.error)
+        span: Any = sending.context.pop(_SPANS, None)
+        if span is not None:  # the hook may have been added meanwhile
+            _end(span, self._trace, sending.error)
 
     def before_consume(self, consuming: Consuming) -> None:
         consuming.context[_SPANS] = [self._consume_span(consuming, message) for message in consuming.messages]

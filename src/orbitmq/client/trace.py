@@ -57,8 +57,12 @@ class Trace(msgspec.Struct):
 
 
 def sent_trace(sending: Sending, namespace: str, now_ms: int) -> Trace | None:
-    """What a producer tells of a message, by its names outside of the namespace; None when its broker wants no traces."""
+    """What a producer tells of a message, by its names outside of the namespace; None when its broker wants no traces, or nobody knows
+    what became of it.
+    """
     receipt = sending.receipt
+    if receipt is None and sending.error is None:
+        return None  # one-way
     if receipt is not None and not receipt.traceable:
         return None
     properties = sending.properties
@@ -273,6 +277,9 @@ class Tracer(SendHook, ConsumeHook):
             try:
                 await self._send(batch)
             except OrbitError as error:
+                if self._closing:  # what is left would be waited for as long, batch by batch
+                    batch += self._waiting
+                    self._waiting.clear()
                 self.lost += len(batch)
                 logger.warning("%d message traces are lost: %s", len(batch), error)
             except (Exception, asyncio.CancelledError) as error:
