@@ -16,7 +16,7 @@ from orbitmq.message.properties import encode_properties
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, request, request_with_raw_fields
 from orbitmq.protocol.headers.leases import ANY_QUEUE, START_AT_MIN, AckMessage, PopMessage, PopResult
-from orbitmq.protocol.headers.send import SendMessageV2
+from orbitmq.protocol.headers.send import SendMessageV2, SendReceipt
 from orbitmq.protocol.headers.transactions import COMMIT
 from orbitmq.protocol.lease_texts import OF_TOPIC, Handle
 from orbitmq.transport.loop import run as run_loop
@@ -35,10 +35,10 @@ BODY: Final = b"x" * KB
 GROUP: Final = "bench"
 LEASE_MS: Final = 60_000
 BATCH: Final = 32
-_ANY_KEY: Final = "?" * 32
-_MEMBERS: Final = encode_batch([BatchMember(BODY, encode_properties({keys.UNIQUE_KEY: _ANY_KEY}))] * BATCH).replace(
-    _ANY_KEY.encode(), b"%032X"
-)
+_ANY_BATCH: Final = "?" * 30
+_BETWEEN_NUMBERS: Final = encode_batch(
+    [BatchMember(BODY, encode_properties({keys.UNIQUE_KEY: f"{_ANY_BATCH}{member:02X}"})) for member in range(BATCH)]
+).split(_ANY_BATCH.encode())
 _OFFSET_DIGITS: Final = 16  # in the log, at the end of an id
 _END: Final = (
     b'{"commitLogOffset":"%d","commitOrRollback":"%d","fromTransactionCheck":"false","msgId":"%032X",'
@@ -76,27 +76,32 @@ async def _call(pool: Pool, address: Address, command: Command) -> Command:
     return answer
 
 
+async def _stored(pool: Pool, address: Address, command: Command) -> SendReceipt:
+    """Read, as whoever sends a message wants to know where it is."""
+    return (await _call(pool, address, command)).read(SendReceipt)
+
+
 async def plain(pool: Pool, address: Address, topic: str, number: int) -> int:
-    await _call(pool, address, _send(topic, number, {}))
+    await _stored(pool, address, _send(topic, number, {}))
     return 1
 
 
 async def delay_level(pool: Pool, address: Address, topic: str, number: int) -> int:
-    await _call(pool, address, _send(topic, number, {keys.DELAY: "1"}))
+    await _stored(pool, address, _send(topic, number, {keys.DELAY: "1"}))
     return 1
 
 
 async def timer(pool: Pool, address: Address, topic: str, number: int) -> int:
-    await _call(pool, address, _send(topic, number, {keys.TIMER_DELAY_SECONDS: "2"}))
+    await _stored(pool, address, _send(topic, number, {keys.TIMER_DELAY_SECONDS: "2"}))
     return 1
 
 
 async def transaction(pool: Pool, address: Address, topic: str, number: int) -> int:
     half = _send(topic, number, {keys.PREPARED: "true", keys.PRODUCER_GROUP: GROUP}, sys_flag=4)
-    receipt = (await _call(pool, address, half)).fields
+    receipt = await _stored(pool, address, half)
     # Of fields that are ready: making them anew took as long as half a send, which no broker can make up for.
-    offset = int(receipt["msgId"][-_OFFSET_DIGITS:], 16)
-    fields = _END % (offset, COMMIT, number, GROUP.encode(), topic.encode(), int(receipt["queueOffset"]))
+    offset = int(receipt.msg_id[-_OFFSET_DIGITS:], 16)
+    fields = _END % (offset, COMMIT, number, GROUP.encode(), topic.encode(), receipt.queue_offset)
     connection = pool.open_connection(address) or await pool.connection(address)
     connection.notify(request_with_raw_fields(RequestCode.END_TRANSACTION, fields))
     return 1
@@ -104,8 +109,8 @@ async def transaction(pool: Pool, address: Address, topic: str, number: int) -> 
 
 async def batch(pool: Pool, address: Address, topic: str, number: int) -> int:
     # Only the keys are new, as in a plain send: encoding each member anew took a third of the generator's time.
-    members = _MEMBERS % tuple(range(number * BATCH, (number + 1) * BATCH))
-    await _call(pool, address, _send(topic, number, {}, members=members))
+    members = (b"%030X" % number).join(_BETWEEN_NUMBERS)
+    await _stored(pool, address, _send(topic, number, {}, members=members))
     return BATCH
 
 

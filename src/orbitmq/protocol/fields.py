@@ -17,12 +17,14 @@ def text_fields(raw: bytes | msgspec.Raw) -> dict[str, str]:
         values = _decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise HeaderError(f"extFields is not an object of texts: {error}") from None
-    return {key: _as_text(value) for key, value in (values or {}).items() if value is not None}
+    return {
+        key: value if type(value) is str else _as_text(value)
+        for key, value in (values or {}).items()
+        if value is not None
+    }
 
 
 def _as_text(value: object) -> str:
-    if isinstance(value, str):
-        return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
