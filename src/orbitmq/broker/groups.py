@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
@@ -154,6 +155,8 @@ class Groups:
             topics[topic] = topics.get(topic, 0) | _READ_FORBIDDEN_BIT
         if not topics:
             del self._forbidden[group]
+        if (config := self._groups.get(group)) is not None:
+            self._groups[group] = copy(config)  # compiled loops remember what they may as long as it is the same object
         self._bump()
         await self._saved.save()
 
