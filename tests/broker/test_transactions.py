@@ -71,6 +71,14 @@ async def test_a_half_message_is_seen_only_after_its_commit(client: Wire) -> Non
     assert message.prepared_transaction_offset == int(receipt.fields["msgId"][16:], 16)
 
 
+async def test_a_decision_need_not_name_the_messages_id(client: Wire) -> None:
+    decision = _decision(await _begin(client), COMMIT)
+    del decision["msgId"]
+
+    assert (await client.ask(END_TRANSACTION, decision)).code == 0
+    assert await client.bodies("Pay") == [b"half"]
+
+
 async def test_a_rolled_back_message_is_never_seen(client: Wire, broker: Broker) -> None:
     receipt = await _begin(client)
     assert (await _end(client, receipt, ROLLBACK)).code == 0
