@@ -268,6 +268,7 @@ class Topics:
 def alter_attributes(current: dict[str, str] | None, changes: str) -> dict[str, str]:
     """Apply `+key=value,-key`. `current` is None for a new topic, which can only be given attributes."""
     attributes = dict(current or {})
+    named = set()
     for change in filter(None, (part.strip() for part in changes.split(","))):
         key, _, value = change[1:].partition("=")
         if change[0] not in "+-" or key not in _ATTRIBUTES:
@@ -276,6 +277,9 @@ def alter_attributes(current: dict[str, str] | None, changes: str) -> dict[str, 
                 f"attribute change {change!r} is not understood",
                 hint=f"+key=value or -key, with key one of {', '.join(_ATTRIBUTES)}",
             )
+        if key in named:
+            raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"key duplication: {key}")
+        named.add(key)
         if change[0] == "-":
             if current is None:
                 raise RequestFailed(ResponseCode.SYSTEM_ERROR, "only add attribute is supported while creating topic")
