@@ -109,6 +109,12 @@ class Groups:
                 raise RequestFailed(
                     ResponseCode.INVALID_PARAMETER, f"group {config.group_name}: negative retry numbers"
                 )
+            if config.attributes:
+                raise RequestFailed(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"group {config.group_name}: unsupported key: {next(iter(config.attributes))[:300]}",
+                    hint="groups have no attributes, only topics have",
+                )
             if config.retry_queue_nums > MOST_QUEUES:
                 raise RequestFailed(
                     ResponseCode.INVALID_PARAMETER,
@@ -116,6 +122,11 @@ class Groups:
                 )
         self._creations.take(len({config.group_name for config in wanted} - self._groups.keys()))
         for config in wanted:
+            known = self._groups.get(config.group_name)
+            if known is not None:
+                config.attributes = (
+                    known.attributes
+                )  # from a store of a later release; to be kept, as Apache's broker keeps them
             self._groups[config.group_name] = config
         self._bump()
         await self._saved.save()
