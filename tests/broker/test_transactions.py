@@ -273,6 +273,10 @@ async def test_a_producer_that_does_not_decide_is_asked(tmp_path: Path) -> None:
         assert (asked_about.topic, asked_about.body) == ("Pay", b"half")
         assert question.fields["tranStateTableOffset"] == receipt.fields["queueOffset"]
         assert question.fields["commitLogOffset"] == str(int(receipt.fields["msgId"][16:], 16))
+        assert asked_about.properties["TRANSACTION_CHECK_TIMES"] == "1"
+        await broker.state.half_messages.check_round()
+        question = await asyncio.wait_for(producer.questions.get(), PATIENCE_SECONDS)
+        assert decode_record(question.body).properties["TRANSACTION_CHECK_TIMES"] == "2"
         await client.ask(
             END_TRANSACTION,
             _decision(receipt, COMMIT, fromTransactionCheck="true"),

@@ -34,7 +34,7 @@ from orbitmq.message.properties import (
     property_finder,
     property_number,
 )
-from orbitmq.message.record import decode_raw, decode_record, encode_stored
+from orbitmq.message.record import MAX_PROPERTIES_BYTES, decode_raw, decode_record, encode_stored
 from orbitmq.message.sysflags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
@@ -359,6 +359,7 @@ class HalfMessages:
             if producer.connection.is_behind:
                 return False
             half.checks += 1
+            message.raw_properties = _with_number_of_check(message.raw_properties, half.checks)
             self._ask(producer, message)
         return True
 
@@ -521,3 +522,10 @@ class HalfMessages:
             if result.next_offset <= offset:
                 break
             offset = result.next_offset
+
+
+def _with_number_of_check(properties: bytes, number: int) -> bytes:
+    """As Apache's broker counts in the message itself: listeners decide by it. Of a key that is there twice, the last counts."""
+    end = b"" if properties.endswith(b"\x02") else b"\x02"
+    counted = b"%b%b%b\x01%d\x02" % (properties, end, keys.TRANSACTION_CHECK_TIMES.encode(), number)
+    return counted if len(counted) <= MAX_PROPERTIES_BYTES else properties
