@@ -29,12 +29,13 @@ from orbitmq.errors import MessageError, RequestFailed, StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import (
     LONG_DIGITS,
+    MAX_PROPERTIES_BYTES,
     decode_properties,
     encode_properties,
     property_finder,
     property_number,
 )
-from orbitmq.message.record import MAX_PROPERTIES_BYTES, decode_raw, decode_record, encode_stored
+from orbitmq.message.record import decode_raw, decode_record, encode_stored
 from orbitmq.message.sysflags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request as new_request
