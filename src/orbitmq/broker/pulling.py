@@ -236,6 +236,8 @@ class Pulling:
             raise RequestFailed(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, f"the consumer's subscription not latest: {group_name}"
             )
+        if subscription.class_filter_mode:  # of 4.x: a filter server reads them all, and runs the class that is named
+            return ALL, TAG
         return subscription.sub_string, subscription.expression_type
 
     def _check_bans(self, group: GroupConfig, group_name: str, topic: str) -> None:
