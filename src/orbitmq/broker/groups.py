@@ -49,7 +49,7 @@ class Groups:
         table = file.load()
         self.version = table.data_version
         self._groups = _bounded(table.subscription_group_table)
-        self._forbidden = table.forbidden_table
+        self.forbidden = table.forbidden_table  # group -> topic -> bits; empty while nobody is forbidden anything
         self._unknown = table.unknown
         self._configuration = configuration
         self._clock = clock
@@ -136,13 +136,13 @@ class Groups:
         if table.data_version == self.version:
             return
         self._groups = _bounded(table.subscription_group_table)
-        self._forbidden = table.forbidden_table
+        self.forbidden = table.forbidden_table
         self.version = table.data_version
         await self._saved.save()
 
     async def delete(self, group: str) -> None:
         if self._groups.pop(group, None) is not None:
-            self._forbidden.pop(group, None)
+            self.forbidden.pop(group, None)
             self._bump()
             logger.info("deleted group %s", group)
             await self._saved.save()
@@ -156,16 +156,16 @@ class Groups:
             self._saved.save_soon()
 
     def may_read(self, group: str, topic: str) -> bool:
-        return not self._forbidden.get(group, {}).get(topic, 0) & _READ_FORBIDDEN_BIT
+        return not self.forbidden.get(group, {}).get(topic, 0) & _READ_FORBIDDEN_BIT
 
     async def set_may_read(self, group: str, topic: str, readable: bool) -> None:
-        topics = self._forbidden.setdefault(group, {})
+        topics = self.forbidden.setdefault(group, {})
         if readable:
             topics.pop(topic, None)
         else:
             topics[topic] = topics.get(topic, 0) | _READ_FORBIDDEN_BIT
         if not topics:
-            del self._forbidden[group]
+            del self.forbidden[group]
         if (config := self._groups.get(group)) is not None:
             self._groups[group] = copy(config)  # compiled loops remember what they may as long as it is the same object
         self._bump()
@@ -187,7 +187,7 @@ class Groups:
         return GroupTable(
             data_version=self.version,
             subscription_group_table=dict(self._groups),
-            forbidden_table={group: dict(topics) for group, topics in self._forbidden.items()},
+            forbidden_table={group: dict(topics) for group, topics in self.forbidden.items()},
             unknown=self._unknown,
         )
 

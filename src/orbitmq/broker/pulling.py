@@ -191,7 +191,8 @@ class Pulling:
         if header.sys_flag & PULL_LITE and not settings.lite_pull_message_enable:
             raise PullRefused(_BROKER_FORBIDDEN, "the broker for lite pull consumer is forbidden")
         group = self._groups.require(header.consumer_group)
-        _check_enabled(group, header.consumer_group)
+        if not group.consume_enable:
+            raise PullRefused(_GROUP_FORBIDDEN, f"subscription group no permission, {header.consumer_group}")
         topic = self._topics.require(header.topic)
         if not topic.perm & PERM_READ:
             raise PullRefused(_TOPIC_FORBIDDEN, f"the topic[{header.topic}] pulling message is forbidden")
@@ -203,7 +204,8 @@ class Pulling:
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] readQueueNums:[{topic.read_queue_nums}]",
             )
         if header.sys_flag & PULL_SUBSCRIPTION:
-            self._check_bans(group, header.consumer_group, header.topic)
+            if self._groups.forbidden or not group.consume_broadcast_enable:
+                self._check_bans(group, header.consumer_group, header.topic)
             expression, expression_type = header.subscription, header.expression_type
         else:
             expression, expression_type = self.known_subscription(
@@ -329,8 +331,10 @@ class Pulling:
         header = pull.header
         group = self._groups.get(header.consumer_group)
         if group is not None:
-            _check_enabled(group, header.consumer_group)
-            self._check_bans(group, header.consumer_group, header.topic)
+            if not group.consume_enable:
+                raise PullRefused(_GROUP_FORBIDDEN, f"subscription group no permission, {header.consumer_group}")
+            if self._groups.forbidden or not group.consume_broadcast_enable:
+                self._check_bans(group, header.consumer_group, header.topic)
         return self._read(header, pull.scan_from, pull.wishes)
 
     @staticmethod
@@ -364,11 +368,6 @@ class Pulling:
         if group is None or not self._configuration.settings.slave_read_enable:
             return 0
         return group.which_broker_when_consume_slowly if result.far_behind else group.broker_id
-
-
-def _check_enabled(group: GroupConfig, group_name: str) -> None:
-    if not group.consume_enable:
-        raise PullRefused(_GROUP_FORBIDDEN, f"subscription group no permission, {group_name}")
 
 
 def _refused(failure: RequestFailed) -> Command:
