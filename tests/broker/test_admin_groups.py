@@ -120,6 +120,16 @@ async def test_a_deleted_group_leaves_its_offsets_unless_told_to_clean(
     assert (await client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "nope"})).code == 0
 
 
+@pytest.mark.parametrize("name", ["+a", "a", "-a"])
+async def test_a_group_has_no_attributes(client: Wire, name: str) -> None:
+    body = json.dumps({"groupName": "G", "retryMaxTimes": 3, "attributes": {name: "b"}}).encode()
+
+    refused = await client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert (await config_of(client, "G"))["attributes"] == {}
+
+
 async def test_a_group_is_forbidden_to_read_a_topic_and_allowed_again(broker: Broker, client: Wire) -> None:
     async def ask(**fields: str) -> bool:
         answer = await client.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, {"group": "G", "topic": "T", **fields})

@@ -75,7 +75,15 @@ async def test_attributes_are_added_changed_and_removed_and_otherwise_stay(clien
 
 
 @pytest.mark.parametrize(
-    "attributes", ["+message.type=NONE", "+no.such=1", "message.type=FIFO", "+cleanup.policy=COMPACTION"]
+    "attributes",
+    [
+        "+message.type=NONE",
+        "+no.such=1",
+        "message.type=FIFO",
+        "+cleanup.policy=COMPACTION",
+        "+message.type=FIFO,+message.type=DELAY",
+        "+message.type=FIFO,-message.type",
+    ],
 )
 async def test_attributes_that_cannot_be_leave_the_topic_as_it_was(client: Wire, attributes: str) -> None:
     await make(client, "T")

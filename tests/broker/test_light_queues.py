@@ -43,6 +43,15 @@ async def test_a_message_is_in_every_queue_it_names(client: Wire) -> None:
     assert (await client.ask(MAX_OFFSET, {"topic": "%LMQ%a", "queueId": 0})).fields["offset"] == "2"
 
 
+async def test_a_list_that_ends_early_is_read_as_java_splits_it(client: Wire) -> None:
+    assert (await client.send("T", b"1", INNER_MULTI_DISPATCH="%LMQ%a,")).code == 0
+    assert (await client.send("T", b"2", INNER_MULTI_DISPATCH="")).code == 0
+    assert (await client.send("T", b"3", about="INNER_MULTI_DISPATCH")).code == 0
+
+    assert await client.bodies("T") == [b"1", b"2", b"3"]
+    assert await client.bodies("%LMQ%a") == [b"1"]
+
+
 async def test_whoever_waits_for_a_light_queue_is_woken(client: Wire) -> None:
     await client.send("T", b"1", INNER_MULTI_DISPATCH="%LMQ%a")
     held = await client.hold("%LMQ%a", 0, 1, consumer_group="%LMQ%a")
@@ -82,7 +91,7 @@ async def test_there_are_only_so_many(client: Wire) -> None:
     assert len(await client.bodies("%LMQ%a")) == 2
 
 
-@pytest.mark.parametrize("queues", ["%LMQ%a,", "T", "%LMQ%../../x", "%LMQ%a,%LMQ%a", *NO_FOLDERS])
+@pytest.mark.parametrize("queues", ["%LMQ%a,,%LMQ%b", "%LMQ%a,T", "T", "%LMQ%../../x", "%LMQ%a,%LMQ%a", *NO_FOLDERS])
 async def test_what_cannot_be_a_light_queue_is_refused(client: Wire, queues: str) -> None:
     assert (await client.send("T", b"x", INNER_MULTI_DISPATCH=queues)).code == 13
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_LITE, PULL_SUBSCRIPTION
-from tests.broker.kit import LITE_PULL, QUERY_OFFSET, Wire, messages_of, pull_header, running, wire
+from tests.broker.kit import HEART_BEAT, LITE_PULL, QUERY_OFFSET, Wire, messages_of, pull_header, running, wire
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,6 +183,15 @@ async def test_without_a_subscription_of_its_own_a_pull_needs_the_groups(client:
     assert (await client.pull("T", sys_flag=BY_HEARTBEAT, sub_version=3)).code == 20  # their tags count
     await client.heartbeat("c1", "G", {"T": "a"}, version=5)
     assert len(messages_of(await client.pull("T", sys_flag=BY_HEARTBEAT, sub_version=5))) == 2
+
+
+async def test_a_subscription_that_names_a_class_gets_all_for_its_filter_server(client: Wire) -> None:
+    await fill(client, 2, "a")
+    wanted = {"topic": "T", "subString": "org.example.Wanted", "classFilterMode": True}
+    beat = {"clientID": "c1", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": [wanted]}]}
+    await client.ask(HEART_BEAT, None, json.dumps(beat).encode())
+
+    assert len(messages_of(await client.pull("T", sys_flag=BY_HEARTBEAT))) == 2
 
 
 async def test_a_group_that_may_not_broadcast_and_one_that_may_not_read_the_topic(client: Wire, broker: Broker) -> None:

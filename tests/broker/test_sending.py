@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +13,10 @@ from orbitmq.message.ids import parse_offset_message_id
 from orbitmq.message.properties import encode_properties
 from tests.broker.kit import (
     BORN_AT_MS,
+    HEART_BEAT,
     MAX_OFFSET,
     SEND,
+    SEND_BACK,
     SEND_BATCH,
     VIEW_MESSAGE,
     Wire,
@@ -118,6 +121,27 @@ async def test_the_first_send_makes_the_topic_after_its_template(client: Wire, b
     small, large = broker.state.topics.require("Small"), broker.state.topics.require("Large")
     assert (small.read_queue_nums, small.write_queue_nums, small.perm) == (3, 3, 6)
     assert large.write_queue_nums == 8  # the template has no more
+
+
+async def test_what_makes_a_topic_in_a_unit_marks_it(client: Wire, broker: Broker) -> None:
+    await client.send("Unit", header={"unit_mode": True})
+    given_back = await client.send("T")
+    await client.ask(
+        SEND_BACK,
+        {
+            "offset": int(given_back.fields["msgId"][16:], 16),
+            "group": "G",
+            "delayLevel": 1,
+            "originTopic": "T",
+            "unitMode": "true",
+        },
+    )
+    consumer = {"groupName": "H", "unitMode": True, "subscriptionDataSet": []}
+    beat = {"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": []}
+    await client.ask(HEART_BEAT, None, json.dumps(beat).encode())
+
+    flags = {name: broker.state.topics.require(name).topic_sys_flag for name in ("Unit", "T", "%RETRY%G", "%RETRY%H")}
+    assert flags == {"Unit": 1, "T": 0, "%RETRY%G": 2, "%RETRY%H": 2}
 
 
 async def test_an_unknown_template_makes_no_topic(client: Wire, broker: Broker) -> None:

@@ -71,6 +71,14 @@ async def test_a_half_message_is_seen_only_after_its_commit(client: Wire) -> Non
     assert message.prepared_transaction_offset == int(receipt.fields["msgId"][16:], 16)
 
 
+async def test_a_decision_need_not_name_the_messages_id(client: Wire) -> None:
+    decision = _decision(await _begin(client), COMMIT)
+    del decision["msgId"]
+
+    assert (await client.ask(END_TRANSACTION, decision)).code == 0
+    assert await client.bodies("Pay") == [b"half"]
+
+
 async def test_a_rolled_back_message_is_never_seen(client: Wire, broker: Broker) -> None:
     receipt = await _begin(client)
     assert (await _end(client, receipt, ROLLBACK)).code == 0
@@ -265,6 +273,10 @@ async def test_a_producer_that_does_not_decide_is_asked(tmp_path: Path) -> None:
         assert (asked_about.topic, asked_about.body) == ("Pay", b"half")
         assert question.fields["tranStateTableOffset"] == receipt.fields["queueOffset"]
         assert question.fields["commitLogOffset"] == str(int(receipt.fields["msgId"][16:], 16))
+        assert asked_about.properties["TRANSACTION_CHECK_TIMES"] == "1"
+        await broker.state.half_messages.check_round()
+        question = await asyncio.wait_for(producer.questions.get(), PATIENCE_SECONDS)
+        assert decode_record(question.body).properties["TRANSACTION_CHECK_TIMES"] == "2"
         await client.ask(
             END_TRANSACTION,
             _decision(receipt, COMMIT, fromTransactionCheck="true"),

@@ -111,7 +111,7 @@ async def test_brokers_are_answered_over_the_connection_they_asked_on(cluster: S
             command = request(RequestCode.CHECK_TRANSACTION_STATE, question, encode_stored(half))
             cluster.broker.producers["P"].notify(command)
         await eventually(lambda: len(cluster.broker.received(END)) == 5)
-    ends = sorted((one.read(EndTransaction) for one in cluster.broker.received(END)), key=lambda end: end.msg_id)
+    ends = sorted((one.read(EndTransaction) for one in cluster.broker.received(END)), key=lambda end: end.msg_id or "")
     assert [end.commit_or_rollback for end in ends] == [COMMIT, ROLLBACK, UNKNOWN, UNKNOWN, UNKNOWN]
     assert [(end.tran_state_table_offset, end.commit_log_offset) for end in ends] == [(n, 100 + n) for n in range(5)]
     assert {(end.producer_group, end.topic, end.from_transaction_check, end.transaction_id) for end in ends} == {

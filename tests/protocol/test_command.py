@@ -119,6 +119,20 @@ def test_headers_may_be_spare_spaced_or_strange(header: bytes) -> None:
 @pytest.mark.parametrize(
     "header",
     [
+        b'{"code":105,"opaque":7,"extFields":{"i":"A\x01B\x02"}}',
+        b'{"code":105,"opaque":7,"flag":null,"version":null,"extFields":{"i":"A\\u0001B\\u0002"}}',
+        b"{code:105,opaque:7,extFields:{'i':'A\\u0001B\\u0002'}}",
+    ],
+)
+def test_headers_are_read_as_loosely_as_apaches_servers_read_them(header: bytes) -> None:
+    command = from_json(header)
+    assert (command.code, command.opaque, command.flag, command.version) == (105, 7, 0, 0)
+    assert command.fields == {"i": "A\x01B\x02"}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
         b"",
         b"{}",
         b"[]",
@@ -129,8 +143,9 @@ def test_headers_may_be_spare_spaced_or_strange(header: bytes) -> None:
         b'{"code":1.5}',
         b'{"code":1,"opaque":%b}' % (b"9" * 5000),
         b'{"code":1,"remark":"\xff"}',
-        b'{"code":1,"remark":"\\ud800"}',
         b'{"code":1,"x":%b' % (b"[" * 100_000),
+        b'{"code":1,"remark":"%b\x01"}' % (b"x" * 200_000),
+        b'{"code":1,"x":{{"a":1}:2}}',
         b"\x00\x01\x02",
     ],
     ids=lambda header: repr(header[:30]),

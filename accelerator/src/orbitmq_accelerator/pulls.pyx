@@ -296,7 +296,7 @@ cdef class SwiftPulls:
         ):
             return False
         if terms.known is None:
-            return True
+            return terms.group.consume_broadcast_enable  # else it depends on what its members say: asked anew
         try:
             known = self.pulling.known_subscription(
                 terms.group_name, terms.topic_name, pull.numbers[SUB_VERSION], terms.group

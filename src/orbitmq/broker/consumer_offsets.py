@@ -69,10 +69,12 @@ class ConsumerOffsets:
     # ---- committed
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """None, also where a client committed less than zero: then the group has not begun, to Apache's broker as well."""
         if self.is_light(group):
-            return self._light.get(f"{topic}{_AT}{group}")
-        queues = self._offsets.get(f"{topic}{_AT}{group}")
-        return None if queues is None else queues.get(queue_id)
+            offset = self._light.get(f"{topic}{_AT}{group}", -1)
+        else:
+            offset = self._offsets.get(f"{topic}{_AT}{group}", {}).get(queue_id, -1)
+        return offset if offset >= 0 else None
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Stored as it is, also when it goes back: a consumer may have its reasons."""

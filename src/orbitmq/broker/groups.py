@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import names
@@ -48,7 +49,7 @@ class Groups:
         table = file.load()
         self.version = table.data_version
         self._groups = _bounded(table.subscription_group_table)
-        self._forbidden = table.forbidden_table
+        self.forbidden = table.forbidden_table  # group -> topic -> bits; empty while nobody is forbidden anything
         self._unknown = table.unknown
         self._configuration = configuration
         self._clock = clock
@@ -108,6 +109,12 @@ class Groups:
                 raise RequestFailed(
                     ResponseCode.INVALID_PARAMETER, f"group {config.group_name}: negative retry numbers"
                 )
+            if config.attributes:
+                raise RequestFailed(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"group {config.group_name}: unsupported key: {next(iter(config.attributes))[:300]}",
+                    hint="groups have no attributes, only topics have",
+                )
             if config.retry_queue_nums > MOST_QUEUES:
                 raise RequestFailed(
                     ResponseCode.INVALID_PARAMETER,
@@ -115,6 +122,11 @@ class Groups:
                 )
         self._creations.take(len({config.group_name for config in wanted} - self._groups.keys()))
         for config in wanted:
+            known = self._groups.get(config.group_name)
+            if known is not None:
+                config.attributes = (
+                    known.attributes
+                )  # from a store of a later release; to be kept, as Apache's broker keeps them
             self._groups[config.group_name] = config
         self._bump()
         await self._saved.save()
@@ -124,13 +136,13 @@ class Groups:
         if table.data_version == self.version:
             return
         self._groups = _bounded(table.subscription_group_table)
-        self._forbidden = table.forbidden_table
+        self.forbidden = table.forbidden_table
         self.version = table.data_version
         await self._saved.save()
 
     async def delete(self, group: str) -> None:
         if self._groups.pop(group, None) is not None:
-            self._forbidden.pop(group, None)
+            self.forbidden.pop(group, None)
             self._bump()
             logger.info("deleted group %s", group)
             await self._saved.save()
@@ -144,16 +156,18 @@ class Groups:
             self._saved.save_soon()
 
     def may_read(self, group: str, topic: str) -> bool:
-        return not self._forbidden.get(group, {}).get(topic, 0) & _READ_FORBIDDEN_BIT
+        return not self.forbidden.get(group, {}).get(topic, 0) & _READ_FORBIDDEN_BIT
 
     async def set_may_read(self, group: str, topic: str, readable: bool) -> None:
-        topics = self._forbidden.setdefault(group, {})
+        topics = self.forbidden.setdefault(group, {})
         if readable:
             topics.pop(topic, None)
         else:
             topics[topic] = topics.get(topic, 0) | _READ_FORBIDDEN_BIT
         if not topics:
-            del self._forbidden[group]
+            del self.forbidden[group]
+        if (config := self._groups.get(group)) is not None:
+            self._groups[group] = copy(config)  # compiled loops remember what they may as long as it is the same object
         self._bump()
         await self._saved.save()
 
@@ -173,7 +187,7 @@ class Groups:
         return GroupTable(
             data_version=self.version,
             subscription_group_table=dict(self._groups),
-            forbidden_table={group: dict(topics) for group, topics in self._forbidden.items()},
+            forbidden_table={group: dict(topics) for group, topics in self.forbidden.items()},
             unknown=self._unknown,
         )
 

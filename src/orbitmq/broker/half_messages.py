@@ -29,6 +29,7 @@ from orbitmq.errors import MessageError, RequestFailed, StorageError
 from orbitmq.message import properties as keys
 from orbitmq.message.properties import (
     LONG_DIGITS,
+    MAX_PROPERTIES_BYTES,
     decode_properties,
     encode_properties,
     property_finder,
@@ -359,6 +360,7 @@ class HalfMessages:
             if producer.connection.is_behind:
                 return False
             half.checks += 1
+            message.raw_properties = _with_number_of_check(message.raw_properties, half.checks)
             self._ask(producer, message)
         return True
 
@@ -521,3 +523,10 @@ class HalfMessages:
             if result.next_offset <= offset:
                 break
             offset = result.next_offset
+
+
+def _with_number_of_check(properties: bytes, number: int) -> bytes:
+    """As Apache's broker counts in the message itself: listeners decide by it. Of a key that is there twice, the last counts."""
+    end = b"" if properties.endswith(b"\x02") else b"\x02"
+    counted = b"%b%b%b\x01%d\x02" % (properties, end, keys.TRANSACTION_CHECK_TIMES.encode(), number)
+    return counted if len(counted) <= MAX_PROPERTIES_BYTES else properties

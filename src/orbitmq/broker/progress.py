@@ -116,7 +116,7 @@ class Progress:
                 self._groups.disable(group)
 
     def _lag(self, group: str, topic: str, queue_id: int) -> OffsetLag:
-        committed = max(self._offsets.get(group, topic, queue_id) or 0, 0)
+        committed = self._offsets.get(group, topic, queue_id) or 0
         pulled = self._offsets.pulled(group, topic, queue_id)
         last_ms = self._store.stored_at_ms(topic, queue_id, committed - 1) if committed > 0 else None
         return OffsetLag(

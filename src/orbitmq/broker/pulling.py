@@ -111,12 +111,8 @@ class Pulling:
         header = request.read(PullMessage)
         try:
             group, topic, wishes = self.check(header)
-        except PullRefused as refusal:
-            return answer(refusal.code, str(refusal), PullForbidden(forbidden_type=refusal.kind))
         except RequestFailed as failure:
-            refused = answer(failure.code, str(failure))
-            refused.add_fields()  # Java's clients expect the field map even when it is empty
-            return refused
+            return _refused(failure)
         self.commit_if_asked(header)
         moved = self._moved(header, topic, group)
         if moved is not None:
@@ -208,6 +204,8 @@ class Pulling:
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] readQueueNums:[{topic.read_queue_nums}]",
             )
         if header.sys_flag & PULL_SUBSCRIPTION:
+            if self._groups.forbidden or not group.consume_broadcast_enable:
+                self._check_bans(group, header.consumer_group, header.topic)
             expression, expression_type = header.subscription, header.expression_type
         else:
             expression, expression_type = self.known_subscription(
@@ -229,14 +227,7 @@ class Pulling:
                 f"the consumer's group info not exist: {group_name}",
                 hint="a consumer must send a heartbeat before it pulls",
             )
-        if not group.consume_broadcast_enable and members.is_broadcasting:
-            raise PullRefused(
-                _BROADCAST_FORBIDDEN, f"the consumer group[{group_name}] can not consume by broadcast way"
-            )
-        if not self._groups.may_read(group_name, topic):
-            raise PullRefused(
-                _SUBSCRIPTION_FORBIDDEN, f"the consumer group[{group_name}] is forbidden for topic[{topic}]"
-            )
+        self._check_bans(group, group_name, topic)
         subscription = members.subscriptions.get(topic)
         if subscription is None:
             raise RequestFailed(
@@ -247,7 +238,22 @@ class Pulling:
             raise RequestFailed(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, f"the consumer's subscription not latest: {group_name}"
             )
+        if subscription.class_filter_mode:  # of 4.x: a filter server reads them all, and runs the class that is named
+            return ALL, TAG
         return subscription.sub_string, subscription.expression_type
+
+    def _check_bans(self, group: GroupConfig, group_name: str, topic: str) -> None:
+        """What operators forbid a group holds for all who pull as it, also with a filter of their own (Apache's: only without)."""
+        if not group.consume_broadcast_enable:
+            members = self._clients.consumers(group_name)
+            if members is not None and members.is_broadcasting:
+                raise PullRefused(
+                    _BROADCAST_FORBIDDEN, f"the consumer group[{group_name}] can not consume by broadcast way"
+                )
+        if not self._groups.may_read(group_name, topic):
+            raise PullRefused(
+                _SUBSCRIPTION_FORBIDDEN, f"the consumer group[{group_name}] is forbidden for topic[{topic}]"
+            )
 
     # ---- reading and answering
 
@@ -300,7 +306,7 @@ class Pulling:
                 pull.connection.answer(pull.request, moved)
                 return True
         try:
-            result = self._read(pull.header, pull.scan_from, pull.wishes)
+            result = self._read_held(pull)
         except Exception as error:  # whatever it is: neither the others who wait nor the sender have to do with it
             self._answer_failure(pull, error)
             return True
@@ -314,15 +320,30 @@ class Pulling:
 
     def _answer_timeout(self, pull: HeldPull) -> None:
         try:
-            result = self._read(pull.header, pull.scan_from, pull.wishes)
+            result = self._read_held(pull)
         except Exception as error:  # as above
             self._answer_failure(pull, error)
         else:
             self._answer_held(pull, result)
 
+    def _read_held(self, pull: HeldPull) -> ReadResult:
+        """What there is by now, unless it was forbidden meanwhile."""
+        header = pull.header
+        group = self._groups.get(header.consumer_group)
+        if group is not None:
+            if not group.consume_enable:
+                raise PullRefused(_GROUP_FORBIDDEN, f"subscription group no permission, {header.consumer_group}")
+            if self._groups.forbidden or not group.consume_broadcast_enable:
+                self._check_bans(group, header.consumer_group, header.topic)
+        return self._read(header, pull.scan_from, pull.wishes)
+
     @staticmethod
     def _answer_failure(pull: HeldPull, error: Exception) -> None:
-        pull.connection.answer(pull.request, failure_answer(pull.request, error, pull.connection.peer))
+        if isinstance(error, RequestFailed):
+            failed = _refused(error)
+        else:
+            failed = failure_answer(pull.request, error, pull.connection.peer)
+        pull.connection.answer(pull.request, failed)
 
     def _answer_held(self, pull: HeldPull, result: ReadResult) -> None:
         header, request = pull.header, pull.request
@@ -347,6 +368,14 @@ class Pulling:
         if group is None or not self._configuration.settings.slave_read_enable:
             return 0
         return group.which_broker_when_consume_slowly if result.far_behind else group.broker_id
+
+
+def _refused(failure: RequestFailed) -> Command:
+    if isinstance(failure, PullRefused):
+        return answer(failure.code, str(failure), PullForbidden(forbidden_type=failure.kind))
+    refused = answer(failure.code, str(failure))
+    refused.add_fields()  # Java's clients expect the field map even when it is empty
+    return refused
 
 
 def _code_of(result: ReadResult, header: PullMessage, corrects: bool) -> int:

@@ -20,7 +20,7 @@ from orbitmq.message import properties as keys
 from orbitmq.message.hosts import pack_host
 from orbitmq.message.properties import decode_properties, encode_properties, extend_properties, join_properties
 from orbitmq.message.sysflags import INNER_BATCH, TRANSACTION_MASK
-from orbitmq.protocol.bodies.topics import PERM_WRITE
+from orbitmq.protocol.bodies.topics import PERM_WRITE, SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.recall_handles import RecallHandle
 
@@ -203,11 +203,15 @@ class Sending:
         names.check_topic_name(topic)
         if names.is_closed(topic):
             raise RequestFailed(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
-        if topic.startswith(names.RETRY_PREFIX):  # of a group that is not there none is left behind
+        is_retry = topic.startswith(names.RETRY_PREFIX)
+        if is_retry:  # of a group that is not there none is left behind
             self._groups.require(retry_topics.group_of(self._groups, self._topics, topic, header.properties))
-        config = self._topics.create_for_send(topic, header.default_topic, header.default_topic_queue_nums)
-        if config is None and topic.startswith(names.RETRY_PREFIX):
-            config = self._topics.create_internal(topic, 1)
+        sys_flag = 0
+        if header.unit_mode:
+            sys_flag = SYS_FLAG_UNIT_SUB if is_retry else SYS_FLAG_UNIT
+        config = self._topics.create_for_send(topic, header.default_topic, header.default_topic_queue_nums, sys_flag)
+        if config is None and is_retry:
+            config = self._topics.create_internal(topic, 1, sys_flag=sys_flag)
         return config or self._topics.require(topic)
 
     def plain_topic(self, topic: str) -> PlainTopic | None:

@@ -46,7 +46,7 @@ def wanted(expression: str | None, expression_type: str | None, *, filters_enabl
         raise RequestFailed(
             ResponseCode.SYSTEM_ERROR,
             f"The broker does not support consumer to filter message by {expression_type}",
-            hint="switch SQL92 filters on with enablePropertyFilter=true",
+            hint="filters are TAG, or SQL92 with enablePropertyFilter=true",
         )
     return Wanted(accept=_accepts(compile_filter(expression or "")))
 

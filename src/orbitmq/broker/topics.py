@@ -111,7 +111,9 @@ class Topics:
 
     # ---- changes
 
-    def create_for_send(self, topic: str, template_name: str, wanted_queues: int) -> TopicConfig | None:
+    def create_for_send(
+        self, topic: str, template_name: str, wanted_queues: int, sys_flag: int = 0
+    ) -> TopicConfig | None:
         """A topic made by the first send to it, after its template; None when that is not allowed."""
         template = self._topics.get(template_name)
         if template is None:
@@ -128,19 +130,21 @@ class Topics:
             write_queue_nums=queues,
             perm=template.perm & ~PERM_INHERIT,
             topic_filter_type=template.topic_filter_type,
-            topic_sys_flag=template.topic_sys_flag,
+            topic_sys_flag=sys_flag,
         )
         self._put(config)
         logger.info("created topic %s with %d queues, after %s, at its first message", topic, queues, template_name)
         return config
 
-    def create_internal(self, topic: str, queues: int, perm: int = _READ_WRITE) -> TopicConfig:
+    def create_internal(self, topic: str, queues: int, perm: int = _READ_WRITE, sys_flag: int = 0) -> TopicConfig:
         """The topic, made if need be: retry and dead-letter topics, replies. RequestFailed if none can have this name."""
         config = self._topics.get(topic)
         if config is None:
             if not is_file_name(topic):
                 raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"{topic[:300]!r} cannot be a topic")
-            config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+            config = TopicConfig(
+                topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm, topic_sys_flag=sys_flag
+            )
             self._put(config)
         return config
 
@@ -268,6 +272,7 @@ class Topics:
 def alter_attributes(current: dict[str, str] | None, changes: str) -> dict[str, str]:
     """Apply `+key=value,-key`. `current` is None for a new topic, which can only be given attributes."""
     attributes = dict(current or {})
+    named = set()
     for change in filter(None, (part.strip() for part in changes.split(","))):
         key, _, value = change[1:].partition("=")
         if change[0] not in "+-" or key not in _ATTRIBUTES:
@@ -276,6 +281,9 @@ def alter_attributes(current: dict[str, str] | None, changes: str) -> dict[str, 
                 f"attribute change {change!r} is not understood",
                 hint=f"+key=value or -key, with key one of {', '.join(_ATTRIBUTES)}",
             )
+        if key in named:
+            raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"key duplication: {key}")
+        named.add(key)
         if change[0] == "-":
             if current is None:
                 raise RequestFailed(ResponseCode.SYSTEM_ERROR, "only add attribute is supported while creating topic")

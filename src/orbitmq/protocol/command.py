@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from orbitmq.errors import HeaderError
+from orbitmq import fastjson
+from orbitmq.errors import BodyError, HeaderError
 from orbitmq.protocol import versions
 from orbitmq.protocol.codes import FLAG_ONEWAY, FLAG_RESPONSE, LANGUAGES, RequestCode, ResponseCode, name_of
 from orbitmq.protocol.fields import text_fields
@@ -41,6 +42,9 @@ _BARE_HEADER: Final = (
     b'{"code":%d,"flag":%d,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
 )
 _NO_FIELDS: Final = msgspec.Raw()
+# Such a header is read slowly, and before it is known who sent it. Properties, one token of it, take up to 32 KiB.
+_LONGEST_LOOSE_HEADER: Final = 128 << 10
+_MOST_LOOSE_TOKENS: Final = 4096
 _KNOWN_LANGUAGES: Final = frozenset(LANGUAGES)
 
 
@@ -200,7 +204,10 @@ def decode(frame: Frame) -> Command:
     try:
         json_header = _decode_json_header(header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise HeaderError(f"JSON header is broken: {error}") from None
+        loose = _read_as_fastjson(header)
+        if loose is None:
+            raise HeaderError(f"JSON header is broken: {error}") from None
+        json_header = loose
     command = Command.__new__(Command)
     command.code = json_header.code
     command.flag = json_header.flag
@@ -215,6 +222,17 @@ def decode(frame: Frame) -> Command:
     command._raw_codec = CODEC_JSON
     command.arrived = 0.0
     return command
+
+
+def _read_as_fastjson(header: bytes) -> _JsonHeader | None:
+    """What Apache's servers read all the same: control characters between quotes, null for a number, fastjson's own dialect."""
+    if len(header) > _LONGEST_LOOSE_HEADER:
+        return None
+    try:
+        members = fastjson.loads(header, dict, max_tokens=_MOST_LOOSE_TOKENS)
+        return _decode_json_header(_encode_json({name: value for name, value in members.items() if value is not None}))
+    except (BodyError, msgspec.MsgspecError, TypeError):  # TypeError: a key that is an object
+        return None
 
 
 def encode(command: Command, codec: int = CODEC_JSON) -> bytes:

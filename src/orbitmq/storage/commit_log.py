@@ -514,7 +514,12 @@ class CommitLog:
     def _number_light_queues(self, properties: bytes) -> tuple[list[str], bytes]:
         """The light queues this message goes to as well, and the properties that say at which offsets."""
         decoded = decode_properties(properties)
-        names = decoded.get(MULTI_DISPATCH, "").split(MULTI_DISPATCH_SEPARATOR)
+        named = decoded.get(MULTI_DISPATCH, "").rstrip(
+            MULTI_DISPATCH_SEPARATOR
+        )  # nothing behind the last one is no name to Java
+        if not named:
+            return [], properties
+        names = named.split(MULTI_DISPATCH_SEPARATOR)
         offsets = []
         fresh = 0
         for name in names:

@@ -454,8 +454,8 @@ class Indexer:
 
     def _put_light(self, entry: LogEntry, code: int) -> list[AnyQueue]:
         _, offset, size, _, _, _, properties = entry
-        names = (_find_multi_dispatch(properties) or b"").decode("utf-8", "replace").split(",")
-        numbers = (_find_multi_queue_offset(properties) or b"").split(b",")
+        names = (_find_multi_dispatch(properties) or b"").decode("utf-8", "replace").rstrip(",").split(",")
+        numbers = (_find_multi_queue_offset(properties) or b"").rstrip(b",").split(b",")
         if len(names) != len(numbers):
             logger.error("the record at %d names light queues without their offsets", offset)
             return []

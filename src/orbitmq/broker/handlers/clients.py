@@ -11,6 +11,7 @@ from orbitmq.broker import names
 from orbitmq.broker.subscriptions import wanted
 from orbitmq.errors import RequestFailed
 from orbitmq.protocol.bodies.groups import CheckClient, ConsumerIds, Heartbeat, LockQueues, QueuesLocked
+from orbitmq.protocol.bodies.topics import SYS_FLAG_UNIT_SUB
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.headers.groups import ConsumerGroup, HeartbeatTaken, UnregisterClient
@@ -43,7 +44,8 @@ async def heartbeat(
         if config is None:
             continue
         if config.retry_queue_nums > 0:
-            topics.create_internal(names.retry_topic(data.group_name), config.retry_queue_nums)
+            sys_flag = SYS_FLAG_UNIT_SUB if data.unit_mode else 0
+            topics.create_internal(names.retry_topic(data.group_name), config.retry_queue_nums, sys_flag=sys_flag)
         clients.register_consumer(data, connection, beat.client_id, request.language, request.version)
     for producer in beat.producer_data_set:
         clients.register_producer(

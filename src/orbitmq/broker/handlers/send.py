@@ -14,7 +14,7 @@ from orbitmq.message.batch import BatchMember, decode_batch, encode_batch
 from orbitmq.message.properties import decode_properties, encode_properties
 from orbitmq.message.record import decode_record
 from orbitmq.message.sysflags import INNER_BATCH, MULTI_TAGS, NEED_UNWRAP, TRANSACTION_MASK
-from orbitmq.protocol.bodies.topics import PERM_WRITE
+from orbitmq.protocol.bodies.topics import PERM_WRITE, SYS_FLAG_UNIT_SUB
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.headers.send import SendBack, SendMessage, SendMessageV2
@@ -246,7 +246,8 @@ async def send_back(
         raise RequestFailed(ResponseCode.NO_PERMISSION, "the broker sending message is forbidden")
     if group.retry_queue_nums <= 0:
         return ok()
-    retry = topics.create_internal(names.retry_topic(header.group), group.retry_queue_nums)
+    sys_flag = SYS_FLAG_UNIT_SUB if header.unit_mode else 0
+    retry = topics.create_internal(names.retry_topic(header.group), group.retry_queue_nums, sys_flag=sys_flag)
     if not retry.perm & PERM_WRITE:
         raise RequestFailed(ResponseCode.NO_PERMISSION, f"the topic[{retry.topic_name}] sending message is forbidden")
     message = _given_back(store, topics, groups, header, compares_topic)

@@ -318,7 +318,7 @@ class Popping:
             self._offsets.commit(group, topic, queue_id, reset)
             return reset
         committed = self._offsets.get(group, topic, queue_id)
-        if committed is None or committed < 0:
+        if committed is None:
             committed = self._first_offset(header, topic, queue_id)
             self._offsets.commit(group, topic, queue_id, committed)
         return committed

@@ -112,6 +112,7 @@ class Serving:
         header = waiting.header
         assert isinstance(header, PopMessage)
         try:
+            self._check_access(header.topic, header.consumer_group, header.queue_id)  # it may be forbidden meanwhile
             popped = self.popping.pop(header, waiting.wishes)
         except Exception as error:  # whatever it is: neither the others who wait nor the sender have to do with it
             _fail(waiting, error)
@@ -276,6 +277,10 @@ class Serving:
             )
         if not self._groups.require(group_name).consume_enable:
             raise RequestFailed(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
+        if not self._groups.may_read(group_name, topic_name):
+            raise RequestFailed(
+                ResponseCode.NO_PERMISSION, f"the consumer group[{group_name}] is forbidden for topic[{topic_name}]"
+            )
         check_position_is_open(group_name, topic_name)
         return topic
 

@@ -17,7 +17,7 @@ class EndTransaction(Header):
     tran_state_table_offset: Int64  # of the half message in its queue
     commit_log_offset: Int64
     commit_or_rollback: Int32
-    msg_id: str
+    msg_id: str | None = None
     topic: str | None = None
     from_transaction_check: bool = False
     transaction_id: str | None = None
