@@ -124,9 +124,8 @@ class Groups:
         for config in wanted:
             known = self._groups.get(config.group_name)
             if known is not None:
-                config.attributes = (
-                    known.attributes
-                )  # from a store of a later release; to be kept, as Apache's broker keeps them
+                # Of a store that a later release wrote: kept, as Apache's broker keeps them.
+                config.attributes = known.attributes
             self._groups[config.group_name] = config
         self._bump()
         await self._saved.save()

@@ -514,9 +514,8 @@ class CommitLog:
     def _number_light_queues(self, properties: bytes) -> tuple[list[str], bytes]:
         """The light queues this message goes to as well, and the properties that say at which offsets."""
         decoded = decode_properties(properties)
-        named = decoded.get(MULTI_DISPATCH, "").rstrip(
-            MULTI_DISPATCH_SEPARATOR
-        )  # nothing behind the last one is no name to Java
+        # To Java, nothing behind the last separator is no name.
+        named = decoded.get(MULTI_DISPATCH, "").rstrip(MULTI_DISPATCH_SEPARATOR)
         if not named:
             return [], properties
         names = named.split(MULTI_DISPATCH_SEPARATOR)
