@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,7 @@ from orbitmq.message.batch import BatchMember
 from orbitmq.storage.commit_log import LARGE_BATCH_BYTES, CommitLog
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.lock import LastExit, mark_running
+from orbitmq.storage.log_walk import walk
 from orbitmq.storage.open_files import PAGE_BYTES, MappedFile
 from orbitmq.storage.reader import StoreReader
 from orbitmq.storage.unfinished_batch import UnfinishedBatch
@@ -22,15 +23,20 @@ from tests.storage.store_kit import BORN_HOST, bodies, open_store
 from tests.storage.test_forged_records import BODY_AT, HEAD, assert_nothing_forged, forged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from orbitmq.storage.files import Disk
+    from orbitmq.storage.log_walk import LogRecord, NoRecord
     from orbitmq.storage.store import Store
 
 OVERHEAD = BODY_AT + len(b"\x01T") + 2
 LAST_BYTES = 300
 PAGES = HEAD + 2  # that the batch lies on
+
+
+class _Killed(BaseException):
+    pass
 
 
 def open_large(directory: Path, disk: Disk | None = None) -> Store:
@@ -159,6 +165,34 @@ def test_a_kill_between_the_messages_of_a_small_batch_leaves_none_of_them(
     mark_running(LocalDisk(), image)
     with open_large(image) as again:
         assert bodies(again, "T", 0) == [b"first"]
+
+
+def test_a_reader_takes_nothing_of_a_batch_that_is_begun_while_it_looks_for_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill would take back what it saw, and others would get those numbers."""
+    store = open_large(tmp_path)
+    end = store.append("T", 0, b"first", b"", 1, BORN_HOST).end
+    write = CommitLog._write
+
+    def write_one(log: CommitLog, at: int, record: bytes) -> None:
+        if b"second" in record:
+            raise _Killed
+        write(log, at, record)
+
+    def walk_while_it_is_written(*arguments: Any, **options: Any) -> Iterator[LogRecord | NoRecord]:
+        with pytest.raises(_Killed):
+            store.append_batch("Fresh", 0, [BatchMember(b"one"), BatchMember(b"second")], b"", 1, BORN_HOST)
+        return walk(*arguments, **options)
+
+    monkeypatch.setattr(CommitLog, "_write", write_one)
+    monkeypatch.setattr(UnfinishedBatch, "finish", lambda _: None)
+    monkeypatch.setattr("orbitmq.storage.reader.walk", walk_while_it_is_written)
+    with StoreReader(tmp_path) as reader:
+        assert [message.body for message in reader.messages("T", 0)] == [b"first"]
+        assert reader.log_range[1] == end
+        assert reader.queue_keys() == [("T", 0)]
+    store.abandon()
 
 
 @pytest.mark.parametrize("seed", range(12))
