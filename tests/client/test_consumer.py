@@ -654,6 +654,25 @@ async def test_a_handler_may_ack_some_of_its_batch_by_hand(
         assert consumer.stats.acked == 4
 
 
+async def test_what_an_orderly_handler_gives_back_one_by_one_comes_again_in_its_order(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    calls: list[list[bytes]] = []
+
+    async def handler(messages: list[ReceivedMessage]) -> None:
+        calls.append([message.body for message in messages])
+        if len(calls) == 1:
+            for message in messages:
+                await message.retry()
+
+    for number in range(4):
+        cluster.broker.put("T", 0, b"%d" % number)
+    options: dict[str, Any] = {"orderly": True, "start": "earliest", "batch_size": 3, "suspend": 0.01}
+    async with client.consumer("T", group="G", handler=handler, **options) as consumer:
+        await eventually(lambda: consumer.stats.acked == 4)
+    assert calls == [[b"0", b"1", b"2"], [b"0", b"1", b"2"], [b"3"]]
+
+
 async def test_a_queue_locked_by_somebody_else_is_left_alone_until_it_is_free(
     cluster: ScriptedCluster, client: Client
 ) -> None:
