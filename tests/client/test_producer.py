@@ -643,6 +643,24 @@ async def test_hooks_hear_of_sends_that_end_before_a_broker_is_asked(cluster: Sc
     assert all(isinstance(one.error, MessageError) for one in hook.ended)
 
 
+@pytest.mark.parametrize("breaks_at_once", [True, False])
+async def test_hooks_hear_of_sends_that_another_hook_breaks(cluster: ScriptedCluster, breaks_at_once: bool) -> None:
+    class Breaking(SendHook):
+        def before_send(self, sending: Sending) -> None:
+            if breaks_at_once:
+                raise ValueError("a hook that fails")
+            sending.body = None  # type: ignore[assignment]
+
+    hook = Pairing()
+    async with connect(cluster.address) as client, client.producer("P", hooks=[hook, Breaking()]) as producer:
+        for sending in (producer.send("T", b"a"), producer.send_oneway("T", b"b"), producer.send_batch("T", [b"c"])):
+            with pytest.raises((ValueError, TypeError)):
+                await sending
+    assert len(hook.begun) == 3
+    assert hook.ended == hook.begun
+    assert all(one.error is not None and one.error.__cause__ is not None for one in hook.ended)
+
+
 async def test_hooks_hear_of_the_rest_of_a_batch_that_failed_in_the_middle(cluster: ScriptedCluster) -> None:
     hook = Pairing()
     async with (
