@@ -799,6 +799,36 @@ async def test_what_is_paused_stays_paused_wherever_it_is_sent_and_whatever_come
         await seen.wait(4)
 
 
+@pytest.mark.parametrize("paused_before", [False, True])
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_queue_stays_paused_that_goes_to_another_member_and_comes_back(
+    cluster: ScriptedCluster, client: Client, orderly: bool, paused_before: bool
+) -> None:
+    seen, queues = Collected(), [QueueRef("T", "broker-a", number) for number in range(2)]
+    async with client.consumer("T", group="G", orderly=orderly, start="earliest", handler=seen) as consumer:
+        await eventually(lambda: consumer.assigned == queues)
+        if paused_before:
+            consumer.pause(queues)
+        async with client.consumer("T", group="G", orderly=orderly, start="earliest", handler=Collected()) as other:
+            await eventually(lambda: len(other.assigned) == len(consumer.assigned) == 1)
+            (gone,) = other.assigned
+            consumer.pause([gone])
+        await eventually(lambda: consumer.assigned == queues)
+        cluster.broker.put("T", gone.queue_id, b"x")
+        await asyncio.sleep(0.1)
+        assert not seen.messages
+        consumer.resume([gone])
+        await seen.wait(1)
+
+
+async def test_what_is_not_assigned_cannot_be_sought(cluster: ScriptedCluster, client: Client) -> None:
+    async with client.consumer("T", group="G", handler=Collected()) as consumer:
+        await eventually(lambda: len(consumer.assigned) == 2)
+        for start in (0, "earliest"):
+            with pytest.raises(ConfigError, match=r"broker-z.*not assigned to this member.*`assigned` lists"):
+                await consumer.seek(QueueRef("T", "broker-z", 0), start)
+
+
 @pytest.mark.parametrize("given_up", [False, True])
 async def test_an_orderly_queue_has_one_handler_at_a_time_also_while_it_is_sought(
     cluster: ScriptedCluster, client: Client, given_up: bool

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from orbitmq.client.config import ClientConfig
     from orbitmq.client.consumer_options import ConsumerOptions
     from orbitmq.client.instance import Instance
-    from orbitmq.client.process_queue import ProcessQueue
     from orbitmq.client.received import ReceivedMessage
 
 _ACTIVELY = "CONSUME_ACTIVELY"
@@ -220,20 +219,19 @@ class PullConsumer:
         await self._offsets.save_or_fail()
 
     async def seek(self, queue: QueueRef, offset: int) -> None:
-        """Go on at this offset of a queue that is ours."""
-        member = self._reading()
+        """Go on at this offset of a queue that is ours. Raises ConfigError for one that is not `assigned` to this reader."""
+        await self._reading().seek(queue, offset)
         self._polled = [message for message in self._polled if message.queue != queue]
-        await member.restart(self._wire(queue), offset)
 
     def pause(self, queues: Sequence[QueueRef]) -> None:
-        """Pull no more from these queues until `resume`, wherever they are sought; what is here already can still be polled."""
-        for held in self._held(queues):
-            held.pause()
+        """Pull no more from these queues until `resume`, wherever they are sought, and whoever has them meanwhile; what is here
+        already can still be polled.
+        """
+        self._reading().pause(queues)
 
     def resume(self, queues: Sequence[QueueRef]) -> None:
         """Pull again."""
-        for held in self._held(queues):
-            held.resume()
+        self._reading().resume(queues)
 
     @property
     def assigned(self) -> list[QueueRef]:
@@ -296,7 +294,3 @@ class PullConsumer:
                 self._offsets.advance(held.queue, held.commit_offset)
         self.stats.acked += len(self._polled)
         self._polled.clear()
-
-    def _held(self, queues: Iterable[QueueRef]) -> list[ProcessQueue]:
-        wanted = set(queues)
-        return [held for held in self._reading().queues.values() if held.public_queue in wanted]
