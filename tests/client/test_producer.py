@@ -309,6 +309,16 @@ async def test_a_refusal_that_another_broker_may_not_share_is_tried_there() -> N
         assert producer.stats.retried == 2
 
 
+async def test_who_is_told_what_to_do_by_the_server_gets_no_other_advice(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    remark = "recall failed, operation is forbidden (set recallMessageEnable=true)"
+    cluster.broker.inject(SEND, refuse(ResponseCode.NO_PERMISSION, remark), times=10)
+    with pytest.raises(RequestFailed) as caught:
+        await producer.send("T", b"x")
+    assert str(caught.value) == remark
+
+
 async def test_a_refusal_for_good_is_raised_at_once_with_code_and_hint(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
