@@ -23,6 +23,7 @@ from orbitmq import (
     connect,
     fastjson,
 )
+from orbitmq.clock import ManualClock
 from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, RequestFailed
 from orbitmq.message.record import encode_stored
 from orbitmq.protocol.bodies.groups import QueueKey
@@ -819,6 +820,31 @@ async def test_a_queue_stays_paused_that_goes_to_another_member_and_comes_back(
         assert not seen.messages
         consumer.resume([gone])
         await seen.wait(1)
+
+
+@pytest.mark.parametrize("is_pulling", [False, True])
+async def test_of_two_subscriptions_within_a_millisecond_the_later_one_is_newer(
+    cluster: ScriptedCluster, is_pulling: bool
+) -> None:
+    """Brokers keep the one that they have if the version is not higher; and a clock may be set back."""
+    clock = ManualClock()
+
+    def versions() -> list[tuple[int, str]]:
+        told = [one for beat in cluster.broker.heartbeats for one in beat.consumer_data_set]
+        ours = {(one.sub_version, one.sub_string) for data in told for one in data.subscription_data_set}
+        return sorted((version, tags) for version, tags in ours if tags != "*")
+
+    config = dataclasses.replace(connect(cluster.address).config, clock=clock)
+    async with (
+        Client(config) as client,
+        client.pull_consumer("G") if is_pulling else client.consumer("T", group="G", handler=Collected()) as consumer,
+    ):
+        await consumer.subscribe("T", "a")
+        await consumer.subscribe("T", "b")
+        clock.advance(ms=-10)
+        await consumer.subscribe("T", "c")
+        assert [tags for _, tags in versions()] == ["a", "b", "c"]
+        assert len({version for version, _ in versions()}) == 3
 
 
 async def test_what_is_not_assigned_cannot_be_sought(cluster: ScriptedCluster, client: Client) -> None:

@@ -131,8 +131,7 @@ class Consumer:
         for topic, wanted in self._topics.items():
             await self._add_subscription(member, topic, wanted)
         if not options.broadcasting:
-            again = retry_topic(self.group)
-            member.subscriptions[again] = subscription(again, None, self._config.clock.now_ms())
+            member.subscribe(subscription(retry_topic(self.group), None))
         await member.start()
         if self._workers is not None:
             self._workers.start()
@@ -256,14 +255,14 @@ class Consumer:
     async def _add_subscription(self, member: Membership, topic: str, wanted: str | Sql | None) -> None:
         assert self._instance is not None
         name = wrapped(self._config.namespace, topic)
-        made = subscription(name, wanted, self._config.clock.now_ms())
+        made = subscription(name, wanted)
         if made.is_sql:
             cluster = self._instance.cluster
             route = await cluster.route(name)
             for broker_name in route.brokers if route is not None else ():
                 address = questions.any_address(cluster, broker_name)
                 await questions.check_filter(cluster, address, self.group, self._instance.client_id, made)
-        member.subscriptions[name] = made
+        member.subscribe(made)
 
     def _deliver(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         held.settler = self._watched or self._settler

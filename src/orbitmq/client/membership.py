@@ -14,6 +14,8 @@ import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from orbitmq.client import questions
 from orbitmq.client.assignment import share_of
 from orbitmq.client.consumer_options import consume_from_where
@@ -83,6 +85,7 @@ class Membership:
         self._pauses = Pauses()
         self.figures = Figures(asyncio.get_running_loop().time())
         self.subscriptions: dict[str, Subscription] = {}
+        self._newest_version = 0  # of a subscription
         self._instance = instance
         self.cluster = instance.cluster
         self._offsets = offsets
@@ -186,6 +189,15 @@ class Membership:
         if self._locks is not None:
             self._tasks.start(self._renew_locks(), f"renewing locks of {self.group} at once")
         self.rebalance_soon()
+
+    def subscribe(self, wanted: Subscription) -> None:
+        """From here on this is what is wanted of its topic; `subscriptions_changed` tells the brokers.
+
+        They let the newest version win, and of two that are equal the one that they have, so each is newer than those before:
+        within the same millisecond, and with a clock that was set back.
+        """
+        self._newest_version = max(self._newest_version + 1, self._instance.config.clock.now_ms())
+        self.subscriptions[wanted.topic] = msgspec.structs.replace(wanted, version=self._newest_version)
 
     async def subscriptions_changed(self) -> None:
         await self._introduce()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from orbitmq.client import instance as instances
 from orbitmq.client import questions
 from orbitmq.client.fetching import Fetched, Fetcher
-from orbitmq.client.filters import Sql, Subscription, subscription
+from orbitmq.client.filters import Sql, subscription
 from orbitmq.client.inbox import ConcurrentInbox
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.membership import Membership
@@ -127,7 +127,7 @@ class PullConsumer:
         """Up to `max` messages from `offset` on, and where to go on. With none there, wait up to `wait` seconds for one."""
         wire = await self._known(queue)
         assert self._fetcher is not None
-        made = subscription(wire.topic, filter, 0)
+        made = subscription(wire.topic, filter)
         fetched = await self._fetcher.fetch(wire, queue, made, offset, max, wait)
         self.stats.received += len(fetched)
         return fetched
@@ -167,12 +167,12 @@ class PullConsumer:
         member = self._member
         if member is None:
             member = self._member = self._membership(None)
-            member.subscriptions[self._wire_name(topic)] = self._subscription(topic, filter)
+            member.subscribe(subscription(self._wire_name(topic), filter))
             await self._start(member)
             return
         if member.is_fixed:
             raise ConfigError("this pull consumer has assigned queues", hint="use another one to subscribe")
-        member.subscriptions[self._wire_name(topic)] = self._subscription(topic, filter)
+        member.subscribe(subscription(self._wire_name(topic), filter))
         await member.subscriptions_changed()
 
     async def assign(self, queues: Iterable[QueueRef], filter: str | Sql | None = None) -> None:  # noqa: A002
@@ -182,7 +182,7 @@ class PullConsumer:
         wire = [await self._known(queue) for queue in queues]
         member = self._member = self._membership(wire)
         for topic in dict.fromkeys(queue.topic for queue in wire):
-            member.subscriptions[topic] = self._subscription(topic, filter)
+            member.subscribe(subscription(topic, filter))
         await self._start(member)
 
     async def _start(self, member: Membership) -> None:
@@ -267,9 +267,6 @@ class PullConsumer:
         if wire.broker_name not in cluster.brokers:
             await cluster.fetch_route(wire.topic)
         return wire
-
-    def _subscription(self, topic: str, wanted: str | Sql | None) -> Subscription:
-        return subscription(self._wire_name(topic), wanted, self._config.clock.now_ms())
 
     def _membership(self, fixed: list[QueueRef] | None) -> Membership:
         assert self._offsets is not None
