@@ -34,7 +34,7 @@ from orbitmq.protocol.headers.groups import ConsumeDirectly, ConsumerRunningInfo
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PullMessage
 from orbitmq.protocol.headers.send import SendBack, SendMessageV2, SendReceipt
 from orbitmq.transport.connection import Connection
-from tests.client.scripted import ScriptedCluster, eventually, hang_up, refuse
+from tests.client.scripted import ScriptedCluster, eventually, never_answer, hang_up, refuse
 
 PULL, SEND_BACK = RequestCode.PULL_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK
 
@@ -672,6 +672,28 @@ async def test_what_an_orderly_handler_gives_back_one_by_one_comes_again_in_its_
     async with client.consumer("T", group="G", handler=handler, **options) as consumer:
         await eventually(lambda: consumer.stats.acked == 4)
     assert calls == [[b"0", b"1", b"2"], [b"0", b"1", b"2"], [b"3"]]
+
+
+async def test_an_orderly_queue_goes_on_when_giving_a_message_up_is_cancelled(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    cluster.broker.inject(RequestCode.SEND_MESSAGE_V2, never_answer)
+    seen: list[bytes] = []
+    for number in range(2):
+        cluster.broker.put("T", 0, b"%d" % number)
+    async with client.consumer("T", group="G", orderly=True, start="earliest", suspend=0.01) as consumer:
+        async with asyncio.timeout(5):
+            async for message in consumer:
+                seen.append(message.body)
+                if len(seen) > 1:
+                    message.ack()
+                    if len(seen) == 3:
+                        break
+                    continue
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await message.retry(-1)
+    assert seen == [b"0", b"0", b"1"]
 
 
 async def test_a_queue_locked_by_somebody_else_is_left_alone_until_it_is_free(
