@@ -34,7 +34,7 @@ from orbitmq.protocol.headers.groups import ConsumeDirectly, ConsumerRunningInfo
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PullMessage
 from orbitmq.protocol.headers.send import SendBack, SendMessageV2, SendReceipt
 from orbitmq.transport.connection import Connection
-from tests.client.scripted import ScriptedCluster, eventually, never_answer, hang_up, refuse
+from tests.client.scripted import ScriptedCluster, eventually, hang_up, never_answer, refuse
 
 PULL, SEND_BACK = RequestCode.PULL_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK
 
