@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orbitmq import QueueRef, ReceivedMessage, connect, saved_file
-from orbitmq.client.offsets import LocalOffsets
+from orbitmq.client.offsets import LocalOffsets, RemoteOffsets
 from orbitmq.protocol.bodies.offsets import QueueOffsets
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer
@@ -39,6 +39,29 @@ async def test_a_broker_that_refuses_a_first_commit_keeps_back_no_commits_of_oth
             willing.put("T", 0, b"y")
             await eventually(lambda: willing.offsets.get(("G", "T", 0)) == 4, SECONDS)
         assert refusing.offsets == {}
+
+
+@pytest.mark.parametrize("ticks", range(4))
+async def test_a_queue_that_is_given_up_while_offsets_are_saved_keeps_back_no_others(ticks: int) -> None:
+    async with (
+        scripted_cluster(topics={"T": 3}) as cluster,
+        connect(cluster.address) as client,
+        client.pull_consumer("G") as reader,
+    ):
+        queues = await reader.queues("T")
+        offsets = RemoteOffsets(reader._running().cluster, "G")
+        for queue in queues:
+            offsets.set(queue, 5)
+        saving = asyncio.create_task(offsets.save())
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        offsets.forget(queues[0])
+        assert await saving
+        assert [cluster.broker.offsets["G", "T", queue.queue_id] for queue in queues[1:]] == [5, 5]
+        cluster.broker.offsets["G", "T", 0] = 7  # its next owner
+        offsets.set(queues[0], 5)
+        await offsets.save()
+        assert cluster.broker.offsets["G", "T", 0] == 5
 
 
 async def test_a_broker_that_was_killed_is_told_again_what_it_forgot() -> None:

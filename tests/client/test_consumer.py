@@ -23,6 +23,7 @@ from orbitmq import (
     connect,
     fastjson,
 )
+from orbitmq.clock import ManualClock
 from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, RequestFailed
 from orbitmq.message.record import encode_stored
 from orbitmq.protocol.bodies.groups import QueueKey
@@ -33,7 +34,7 @@ from orbitmq.protocol.headers.groups import ConsumeDirectly, ConsumerRunningInfo
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PullMessage
 from orbitmq.protocol.headers.send import SendBack, SendMessageV2, SendReceipt
 from orbitmq.transport.connection import Connection
-from tests.client.scripted import ScriptedCluster, eventually, hang_up, refuse
+from tests.client.scripted import ScriptedCluster, eventually, hang_up, never_answer, refuse
 
 PULL, SEND_BACK = RequestCode.PULL_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK
 
@@ -654,6 +655,47 @@ async def test_a_handler_may_ack_some_of_its_batch_by_hand(
         assert consumer.stats.acked == 4
 
 
+async def test_what_an_orderly_handler_gives_back_one_by_one_comes_again_in_its_order(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    calls: list[list[bytes]] = []
+
+    async def handler(messages: list[ReceivedMessage]) -> None:
+        calls.append([message.body for message in messages])
+        if len(calls) == 1:
+            for message in messages:
+                await message.retry()
+
+    for number in range(4):
+        cluster.broker.put("T", 0, b"%d" % number)
+    options: dict[str, Any] = {"orderly": True, "start": "earliest", "batch_size": 3, "suspend": 0.01}
+    async with client.consumer("T", group="G", handler=handler, **options) as consumer:
+        await eventually(lambda: consumer.stats.acked == 4)
+    assert calls == [[b"0", b"1", b"2"], [b"0", b"1", b"2"], [b"3"]]
+
+
+async def test_an_orderly_queue_goes_on_when_giving_a_message_up_is_cancelled(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    cluster.broker.inject(RequestCode.SEND_MESSAGE_V2, never_answer)
+    seen: list[bytes] = []
+    for number in range(2):
+        cluster.broker.put("T", 0, b"%d" % number)
+    async with client.consumer("T", group="G", orderly=True, start="earliest", suspend=0.01) as consumer:
+        async with asyncio.timeout(5):
+            async for message in consumer:
+                seen.append(message.body)
+                if len(seen) > 1:
+                    message.ack()
+                    if len(seen) == 3:
+                        break
+                    continue
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await message.retry(-1)
+    assert seen == [b"0", b"0", b"1"]
+
+
 async def test_a_queue_locked_by_somebody_else_is_left_alone_until_it_is_free(
     cluster: ScriptedCluster, client: Client
 ) -> None:
@@ -778,6 +820,61 @@ async def test_what_is_paused_stays_paused_wherever_it_is_sent_and_whatever_come
         assert {message.topic for message in seen.messages} == {"T"}
         consumer.resume()
         await seen.wait(4)
+
+
+@pytest.mark.parametrize("paused_before", [False, True])
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_queue_stays_paused_that_goes_to_another_member_and_comes_back(
+    cluster: ScriptedCluster, client: Client, orderly: bool, paused_before: bool
+) -> None:
+    seen, queues = Collected(), [QueueRef("T", "broker-a", number) for number in range(2)]
+    async with client.consumer("T", group="G", orderly=orderly, start="earliest", handler=seen) as consumer:
+        await eventually(lambda: consumer.assigned == queues)
+        if paused_before:
+            consumer.pause(queues)
+        async with client.consumer("T", group="G", orderly=orderly, start="earliest", handler=Collected()) as other:
+            await eventually(lambda: len(other.assigned) == len(consumer.assigned) == 1)
+            (gone,) = other.assigned
+            consumer.pause([gone])
+        await eventually(lambda: consumer.assigned == queues)
+        cluster.broker.put("T", gone.queue_id, b"x")
+        await asyncio.sleep(0.1)
+        assert not seen.messages
+        consumer.resume([gone])
+        await seen.wait(1)
+
+
+@pytest.mark.parametrize("is_pulling", [False, True])
+async def test_of_two_subscriptions_within_a_millisecond_the_later_one_is_newer(
+    cluster: ScriptedCluster, is_pulling: bool
+) -> None:
+    """Brokers keep the one that they have if the version is not higher; and a clock may be set back."""
+    clock = ManualClock()
+
+    def versions() -> list[tuple[int, str]]:
+        told = [one for beat in cluster.broker.heartbeats for one in beat.consumer_data_set]
+        ours = {(one.sub_version, one.sub_string) for data in told for one in data.subscription_data_set}
+        return sorted((version, tags) for version, tags in ours if tags != "*")
+
+    config = dataclasses.replace(connect(cluster.address).config, clock=clock)
+    async with (
+        Client(config) as client,
+        client.pull_consumer("G") if is_pulling else client.consumer("T", group="G", handler=Collected()) as consumer,
+    ):
+        await consumer.subscribe("T", "a")
+        await consumer.subscribe("T", "b")
+        clock.advance(ms=-10)
+        await consumer.subscribe("T", "c")
+        assert [tags for _, tags in versions()] == ["a", "b", "c"]
+        assert len({version for version, _ in versions()}) == 3
+
+
+async def test_what_is_not_assigned_cannot_be_sought(cluster: ScriptedCluster, client: Client) -> None:
+    async with client.consumer("T", group="G", handler=Collected()) as consumer:
+        await eventually(lambda: len(consumer.assigned) == 2)
+        for start in (0, "earliest"):
+            with pytest.raises(ConfigError, match=r"broker-z.*not assigned to this member.*`assigned` lists"):
+                await consumer.seek(QueueRef("T", "broker-z", 0), start)
 
 
 @pytest.mark.parametrize("given_up", [False, True])

@@ -12,7 +12,7 @@ from orbitmq.client import instance as instances
 from orbitmq.client.consumer import Consumer
 from orbitmq.client.hooks import ConsumeHook, Consuming
 from orbitmq.client.membership import Membership
-from orbitmq.errors import OrbitError
+from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.message.record import encode_stored
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, request
@@ -373,6 +373,27 @@ async def test_a_queue_taken_back_has_no_second_handler_beside_that_of_a_stale_m
         assert handler.seen == [b"0"]
         handler.release.set()
         await eventually(lambda: handler.seen == [b"0", b"0", b"1"], PATIENCE_SECONDS)
+
+
+async def test_a_queue_that_is_lost_while_it_is_sought_keeps_the_offset_of_its_next_owner(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    handler, key = OneByOne(), ("G", "T", 0)
+    for number in range(5):
+        cluster.broker.put("T", 0, b"%d" % number)
+    async with client.consumer("T", group="G", orderly=True, handler=handler, start="earliest") as consumer:
+        member = await owns(consumer, 3)
+        await handler.entered.wait()
+        seeking = asyncio.create_task(consumer.seek(QueueRef("T", "broker-a", 0), 1))
+        await asyncio.sleep(0.01)
+        cluster.broker.locks[key] = "somebody"
+        await member._renew_locks()
+        cluster.broker.offsets[key] = 3
+        handler.release.set()
+        with pytest.raises(ConfigError, match="not assigned"):
+            await seeking
+        await consumer._member.save_offsets()  # type: ignore[union-attr]
+        assert cluster.broker.offsets[key] == 3
 
 
 async def test_a_broker_that_is_back_is_asked_for_its_locks_at_once(cluster: ScriptedCluster, client: Client) -> None:

@@ -309,6 +309,16 @@ async def test_a_refusal_that_another_broker_may_not_share_is_tried_there() -> N
         assert producer.stats.retried == 2
 
 
+async def test_who_is_told_what_to_do_by_the_server_gets_no_other_advice(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    remark = "recall failed, operation is forbidden (set recallMessageEnable=true)"
+    cluster.broker.inject(SEND, refuse(ResponseCode.NO_PERMISSION, remark), times=10)
+    with pytest.raises(RequestFailed) as caught:
+        await producer.send("T", b"x")
+    assert str(caught.value) == remark
+
+
 async def test_a_refusal_for_good_is_raised_at_once_with_code_and_hint(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
@@ -641,6 +651,24 @@ async def test_hooks_hear_of_sends_that_end_before_a_broker_is_asked(cluster: Sc
     assert [one.body for one in hook.begun] == [b"a", b"b", b"c", b"d"]
     assert hook.ended == hook.begun
     assert all(isinstance(one.error, MessageError) for one in hook.ended)
+
+
+@pytest.mark.parametrize("breaks_at_once", [True, False])
+async def test_hooks_hear_of_sends_that_another_hook_breaks(cluster: ScriptedCluster, breaks_at_once: bool) -> None:
+    class Breaking(SendHook):
+        def before_send(self, sending: Sending) -> None:
+            if breaks_at_once:
+                raise ValueError("a hook that fails")
+            sending.body = None  # type: ignore[assignment]
+
+    hook = Pairing()
+    async with connect(cluster.address) as client, client.producer("P", hooks=[hook, Breaking()]) as producer:
+        for sending in (producer.send("T", b"a"), producer.send_oneway("T", b"b"), producer.send_batch("T", [b"c"])):
+            with pytest.raises((ValueError, TypeError)):
+                await sending
+    assert len(hook.begun) == 3
+    assert hook.ended == hook.begun
+    assert all(one.error is not None and one.error.__cause__ is not None for one in hook.ended)
 
 
 async def test_hooks_hear_of_the_rest_of_a_batch_that_failed_in_the_middle(cluster: ScriptedCluster) -> None:

@@ -151,6 +151,33 @@ async def test_a_queue_that_is_paused_stays_paused_when_it_is_sought(cluster: Sc
         assert [message.body for message in await reader.poll()] == [b"x"]
 
 
+async def test_what_is_not_assigned_cannot_be_sought(cluster: ScriptedCluster, client: Client) -> None:
+    async with client.pull_consumer("G") as reader:
+        await reader.assign([FIRST])
+        await eventually(lambda: reader.assigned == [FIRST])
+        with pytest.raises(ConfigError, match=r"not assigned to this member.*`assigned` lists"):
+            await reader.seek(SECOND, 0)
+        await reader.seek(FIRST, 0)
+
+
+async def test_a_reader_keeps_a_pause_for_a_queue_that_goes_and_comes_back(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    async with client.pull_consumer("G") as one:
+        await one.subscribe("T")
+        await eventually(lambda: one.assigned == [FIRST, SECOND])
+        one.pause([FIRST, SECOND])
+        async with client.pull_consumer("G") as other:
+            await other.subscribe("T")
+            await eventually(lambda: len(one.assigned) == len(other.assigned) == 1)
+            (gone,) = other.assigned
+        await eventually(lambda: one.assigned == [FIRST, SECOND])
+        cluster.broker.put("T", gone.queue_id, b"x")
+        assert not await one.poll(timeout=0.1)
+        one.resume([gone])
+        assert await one.poll()
+
+
 async def test_readers_of_one_group_share_its_queues(cluster: ScriptedCluster, client: Client) -> None:
     async with client.pull_consumer("G") as one, client.pull_consumer("G") as other:
         await one.subscribe("T")

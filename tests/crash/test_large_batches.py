@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,7 @@ from orbitmq.message.batch import BatchMember
 from orbitmq.storage.commit_log import LARGE_BATCH_BYTES, CommitLog
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.lock import LastExit, mark_running
+from orbitmq.storage.log_walk import walk
 from orbitmq.storage.open_files import PAGE_BYTES, MappedFile
 from orbitmq.storage.reader import StoreReader
 from orbitmq.storage.unfinished_batch import UnfinishedBatch
@@ -22,15 +23,20 @@ from tests.storage.store_kit import BORN_HOST, bodies, open_store
 from tests.storage.test_forged_records import BODY_AT, HEAD, assert_nothing_forged, forged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from orbitmq.storage.files import Disk
+    from orbitmq.storage.log_walk import LogRecord, NoRecord
     from orbitmq.storage.store import Store
 
 OVERHEAD = BODY_AT + len(b"\x01T") + 2
 LAST_BYTES = 300
 PAGES = HEAD + 2  # that the batch lies on
+
+
+class _Killed(BaseException):
+    pass
 
 
 def open_large(directory: Path, disk: Disk | None = None) -> Store:
@@ -89,25 +95,24 @@ def members_of_one_batch(
 
 
 @pytest.mark.parametrize("written", range(PAGES + 1))
-def test_a_kill_after_any_page_leaves_all_of_a_batch_or_nothing(
+def test_a_kill_after_any_page_leaves_nothing_of_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     image = tmp_path / "image"
-    members = members_of_one_batch(tmp_path / "store", image, monkeypatch, written)
-    kept = members if written == PAGES else []
+    members_of_one_batch(tmp_path / "store", image, monkeypatch, written)
     mark_running(LocalDisk(), image)  # as if it had always been this directory
     with StoreReader(image) as reader:
-        assert [message.body for message in reader.messages("T", 0)] == [b"first", *(member.body for member in kept)]
+        assert [message.body for message in reader.messages("T", 0)] == [b"first"]
     with open_large(image) as again:
         assert again.last_exit is LastExit.KILLED
         assert again.recovered.damages == []
-        assert bodies(again, "T", 0) == [b"first", *(member.body for member in kept)]
+        assert bodies(again, "T", 0) == [b"first"]
         assert not any(again.log.files.segments[0].memory[again.log.end :])
         assert_nothing_forged(again)
         append(again, [BatchMember(b"last")])
         again.abandon()
     with open_large(image) as again:
-        assert bodies(again, "T", 0) == [b"first", *(member.body for member in kept), b"last"]
+        assert bodies(again, "T", 0) == [b"first", b"last"]
 
 
 @pytest.mark.parametrize("written", range(PAGES + 1))
@@ -124,6 +129,45 @@ def test_who_does_not_know_of_unfinished_batches_keeps_whole_messages_from_the_f
         assert found == [b"first", *(member.body for member in members)][: len(found)]
         assert len(found) >= 1 + (len(members) if written == PAGES else max(0, written - 2))
         assert_nothing_forged(again)
+
+
+@pytest.mark.parametrize("written", range(8))
+def test_a_kill_in_the_properties_of_the_last_member_leaves_nothing_of_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """Its size, its body and the lengths of its parts are right by then: only what is noted tells."""
+    image = tmp_path / "image"
+    store = open_large(tmp_path / "store")
+    store.append("T", 0, b"first", b"", 1, BORN_HOST)
+    long = b"name\x01" + b"x" * (3 * PAGE_BYTES) + b"\x02"
+    members = [BatchMember(bytes(LARGE_BATCH_BYTES)), BatchMember(b"last", long)]
+
+    def take_image() -> None:
+        shutil.copytree(tmp_path / "store", image)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MappedFile, "write", writing_by_pages(at_page(written, take_image)))
+        append(store, members)
+    store.abandon()
+    mark_running(LocalDisk(), image)
+    with StoreReader(image) as reader:
+        assert [message.body for message in reader.messages("T", 0)] == [b"first"]
+    with open_large(image) as again:
+        assert bodies(again, "T", 0) == [b"first"]
+        assert not any(again.log.files.segments[0].memory[again.log.end :])
+
+
+def test_what_is_noted_is_not_believed_where_something_was_written_behind_it(tmp_path: Path) -> None:
+    """By a broker that does not know of such notes, which was killed as well."""
+    store = open_large(tmp_path)
+    at = store.append("T", 0, b"first", b"", 1, BORN_HOST).end
+    end = store.append("T", 0, b"second", b"", 1, BORN_HOST).end
+    store.append("T", 0, b"third", b"", 1, BORN_HOST)
+    store.log.unfinished.begin(at, end - 8)
+    store.abandon()
+    with open_large(tmp_path) as again:
+        assert again.last_exit is LastExit.KILLED
+        assert bodies(again, "T", 0) == [b"first", b"second", b"third"]
 
 
 def test_what_an_earlier_process_left_unfinished_is_not_believed_later(tmp_path: Path) -> None:
@@ -159,6 +203,34 @@ def test_a_kill_between_the_messages_of_a_small_batch_leaves_none_of_them(
     mark_running(LocalDisk(), image)
     with open_large(image) as again:
         assert bodies(again, "T", 0) == [b"first"]
+
+
+def test_a_reader_takes_nothing_of_a_batch_that_is_begun_while_it_looks_for_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill would take back what it saw, and others would get those numbers."""
+    store = open_large(tmp_path)
+    end = store.append("T", 0, b"first", b"", 1, BORN_HOST).end
+    write = CommitLog._write
+
+    def write_one(log: CommitLog, at: int, record: bytes) -> None:
+        if b"second" in record:
+            raise _Killed
+        write(log, at, record)
+
+    def walk_while_it_is_written(*arguments: Any, **options: Any) -> Iterator[LogRecord | NoRecord]:
+        with pytest.raises(_Killed):
+            store.append_batch("Fresh", 0, [BatchMember(b"one"), BatchMember(b"second")], b"", 1, BORN_HOST)
+        return walk(*arguments, **options)
+
+    monkeypatch.setattr(CommitLog, "_write", write_one)
+    monkeypatch.setattr(UnfinishedBatch, "finish", lambda _: None)
+    monkeypatch.setattr("orbitmq.storage.reader.walk", walk_while_it_is_written)
+    with StoreReader(tmp_path) as reader:
+        assert [message.body for message in reader.messages("T", 0)] == [b"first"]
+        assert reader.log_range[1] == end
+        assert reader.queue_keys() == [("T", 0)]
+    store.abandon()
 
 
 @pytest.mark.parametrize("seed", range(12))

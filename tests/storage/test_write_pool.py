@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import shutil
 from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
 
 from orbitmq.errors import ConfigError, MessageError
+from orbitmq.message.batch import BatchMember
 from orbitmq.message.record_check import check_record
+from orbitmq.storage.commit_log import CommitLog
 from orbitmq.storage.config import FlushMode
-from tests.storage.store_kit import bodies, open_store, put
+from orbitmq.storage.files import LocalDisk
+from orbitmq.storage.lock import mark_running
+from tests.storage.store_kit import BORN_HOST, bodies, open_store, put
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +54,29 @@ def test_all_messages_arrive_over_any_number_of_files_and_buffers(
     store = open_store(tmp_path)
     assert [int(body) for body in bodies(store)] == list(range(200))
     assert store.recovered.damages == []
+    store.close()
+
+
+def test_a_commit_while_a_batch_is_stored_takes_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may commit between any two of its messages; a process killed then would leave the first of them."""
+    store = pooled(tmp_path / "store")
+    put(store, body=b"first")
+    write, image, written = CommitLog._write, tmp_path / "image", []
+
+    def write_and_commit(log: CommitLog, at: int, record: bytes) -> None:
+        write(log, at, record)
+        written.append(at)
+        if len(written) == 1:
+            log.commit()
+
+    monkeypatch.setattr(CommitLog, "_write", write_and_commit)
+    store.append_batch("T", 0, [BatchMember(b"a"), BatchMember(b"b")], b"", 1, BORN_HOST)
+    shutil.copytree(tmp_path / "store", image)  # killed before the next commit
+    mark_running(LocalDisk(), image)
+    with open_store(image) as again:
+        assert bodies(again) == [b"first"]
+    store.flush()
+    assert bodies(store) == [b"first", b"a", b"b"]
     store.close()
 
 

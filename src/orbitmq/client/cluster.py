@@ -288,9 +288,9 @@ class Cluster:
 def refusal(answer: Command, *, otherwise: str = "the server's log may say more") -> RequestFailed:
     """The exception for an answer other than success, with what can be done about it; `otherwise` where that is not known."""
     remark = answer.remark or f"the server answered {answer.code} without saying why"
-    if remark.endswith(")"):  # our servers say in brackets what to do
-        otherwise = ""
-    return RequestFailed(answer.code, remark, hint=_HINTS.get(answer.code, otherwise))
+    # Our servers say in brackets what to do: they know more than the code says, of which one may have many reasons.
+    is_told = remark.endswith(")") and " (" in remark
+    return RequestFailed(answer.code, remark, hint="" if is_told else _HINTS.get(answer.code, otherwise))
 
 
 _HINTS: Final[dict[int, str]] = {

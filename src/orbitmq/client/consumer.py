@@ -21,7 +21,6 @@ from orbitmq.client.namespaces import wrapped
 from orbitmq.client.offsets import LocalOffsets, Offsets, RemoteOffsets, default_directory
 from orbitmq.client.republishing import Republisher
 from orbitmq.client.settling import ConcurrentSettler, OrderlySettler
-from orbitmq.client.starting_points import offset_of
 from orbitmq.client.stats import ConsumerStats
 from orbitmq.client.watching import WatchedSettler, Watchers
 from orbitmq.client.workers import Workers
@@ -132,8 +131,7 @@ class Consumer:
         for topic, wanted in self._topics.items():
             await self._add_subscription(member, topic, wanted)
         if not options.broadcasting:
-            again = retry_topic(self.group)
-            member.subscriptions[again] = subscription(again, None, self._config.clock.now_ms())
+            member.subscribe(subscription(retry_topic(self.group), None))
         await member.start()
         if self._workers is not None:
             self._workers.start()
@@ -228,26 +226,21 @@ class Consumer:
     def pause(self, queues: Iterable[QueueRef] | None = None) -> None:
         """Pull no more from these queues, or from all and those that come; what is here already is still handled.
 
-        It holds until `resume`, whatever offset the queues are sent to meanwhile.
+        It holds until `resume`, whatever offset the queues are sent to meanwhile, and whoever has them: for a queue that comes,
+        or goes and comes back, too.
         """
-        if queues is None:
-            self._running().paused = True
-        for held in self._held(queues):
-            held.pause()
+        self._running().pause(queues)
 
     def resume(self, queues: Iterable[QueueRef] | None = None) -> None:
         """Pull again."""
-        if queues is None:
-            self._running().paused = False
-        for held in self._held(queues):
-            held.resume()
+        self._running().resume(queues)
 
     async def seek(self, queue: QueueRef, to: int | Start) -> None:
-        """Go on at this offset of a queue that is ours, or at `earliest`, `latest` or a point in time."""
-        member = self._running()
-        for held in self._held([queue]):
-            offset = to if isinstance(to, int) else await offset_of(member.cluster, held.queue, to)
-            await member.restart(held.queue, offset)
+        """Go on at this offset of a queue that is ours, or at `earliest`, `latest` or a point in time.
+
+        Raises ConfigError for a queue that is not `assigned` to this member, or goes to another one meanwhile.
+        """
+        await self._running().seek(queue, to)
 
     # ---- inside
 
@@ -259,24 +252,17 @@ class Consumer:
             )
         return self._member
 
-    def _held(self, queues: Iterable[QueueRef] | None) -> list[ProcessQueue]:
-        held = list(self._running().queues.values())
-        if queues is None:
-            return held
-        wanted = set(queues)
-        return [one for one in held if one.public_queue in wanted]
-
     async def _add_subscription(self, member: Membership, topic: str, wanted: str | Sql | None) -> None:
         assert self._instance is not None
         name = wrapped(self._config.namespace, topic)
-        made = subscription(name, wanted, self._config.clock.now_ms())
+        made = subscription(name, wanted)
         if made.is_sql:
             cluster = self._instance.cluster
             route = await cluster.route(name)
             for broker_name in route.brokers if route is not None else ():
                 address = questions.any_address(cluster, broker_name)
                 await questions.check_filter(cluster, address, self.group, self._instance.client_id, made)
-        member.subscriptions[name] = made
+        member.subscribe(made)
 
     def _deliver(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         held.settler = self._watched or self._settler

@@ -62,8 +62,8 @@ class Subscription(msgspec.Struct, frozen=True):
         )
 
 
-def subscription(topic: str, wanted: str | Sql | None, version: int) -> Subscription:
-    """`version` is the time it was made: brokers let the newest win."""
+def subscription(topic: str, wanted: str | Sql | None, version: int = 0) -> Subscription:
+    """`version` is the time it was made, for one that brokers hear of: they let the newest win."""
     if isinstance(wanted, Sql):
         if not wanted.expression.strip():
             raise ConfigError("an SQL filter needs an expression", hint="leave the filter out to get everything")

@@ -179,7 +179,8 @@ class OrderlyInbox:
         if held.dropped:
             self.done(held, len(messages))
             return
-        held.pending.extendleft(reversed(messages))
+        # By their places: those given back before them, one by one, may come before them.
+        held.pending = deque(sorted([*messages, *held.pending], key=lambda message: message.place))
         held.suspended_until = loop.time() + rest_seconds
 
         def go_on() -> None:

@@ -14,6 +14,8 @@ import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from orbitmq.client import questions
 from orbitmq.client.assignment import share_of
 from orbitmq.client.consumer_options import consume_from_where
@@ -21,11 +23,12 @@ from orbitmq.client.figures import EVERY_SECONDS, Figures
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.names import RETRY_PREFIX, retry_topic
 from orbitmq.client.namespaces import unwrapped
+from orbitmq.client.pauses import Pauses
 from orbitmq.client.process_queue import ProcessQueue
 from orbitmq.client.pulling import Puller
 from orbitmq.client.queue_locks import KEPT_SECONDS, RENEW_SECONDS, TRUSTED_SECONDS, QueueLocks
-from orbitmq.client.starting_points import first_offset
-from orbitmq.errors import AlreadyClosed, OrbitError, RequestFailed
+from orbitmq.client.starting_points import first_offset, offset_of
+from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed
 from orbitmq.message import QueueRef
 from orbitmq.protocol.bodies.groups import ConsumerData
 from orbitmq.protocol.codes import ResponseCode
@@ -34,7 +37,7 @@ from orbitmq.tasks import Tasks, every, is_cancelled, shared
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from orbitmq.client.consumer_options import ConsumerOptions
+    from orbitmq.client.consumer_options import ConsumerOptions, Start
     from orbitmq.client.filters import Subscription
     from orbitmq.client.instance import Instance
     from orbitmq.client.offsets import Offsets
@@ -79,9 +82,10 @@ class Membership:
         self._fixed = fixed
         self.incoming = Incoming(instance.config.namespace, retry_topic(group))
         self.queues: dict[QueueRef, ProcessQueue] = {}
-        self.paused = False  # all of them, and those that come
+        self._pauses = Pauses()
         self.figures = Figures(asyncio.get_running_loop().time())
         self.subscriptions: dict[str, Subscription] = {}
+        self._newest_version = 0  # of a subscription
         self._instance = instance
         self.cluster = instance.cluster
         self._offsets = offsets
@@ -186,6 +190,15 @@ class Membership:
             self._tasks.start(self._renew_locks(), f"renewing locks of {self.group} at once")
         self.rebalance_soon()
 
+    def subscribe(self, wanted: Subscription) -> None:
+        """From here on this is what is wanted of its topic; `subscriptions_changed` tells the brokers.
+
+        They let the newest version win, and of two that are equal the one that they have, so each is newer than those before:
+        within the same millisecond, and with a clock that was set back.
+        """
+        self._newest_version = max(self._newest_version + 1, self._instance.config.clock.now_ms())
+        self.subscriptions[wanted.topic] = msgspec.structs.replace(wanted, version=self._newest_version)
+
     async def subscriptions_changed(self) -> None:
         await self._introduce()
         self.rebalance_soon()
@@ -199,35 +212,69 @@ class Membership:
                 self._offsets.forget(held.queue)  # until that is known: another member may be further
         await self._offsets.save()
 
-    async def restart(self, queue: QueueRef, offset: int) -> None:
+    def pause(self, queues: Iterable[QueueRef] | None) -> None:
+        """Pull no more from these, by their public names, or from all, until `resume`, whoever has them meanwhile."""
+        wanted = None if queues is None else set(queues)
+        self._pauses.put(wanted, paused=True)
+        for held in self._named(wanted):
+            held.pause()
+
+    def resume(self, queues: Iterable[QueueRef] | None) -> None:
+        wanted = None if queues is None else set(queues)
+        self._pauses.put(wanted, paused=False)
+        for held in self._named(wanted):
+            held.resume()
+
+    def _named(self, wanted: set[QueueRef] | None) -> list[ProcessQueue]:
+        return [held for held in self.queues.values() if wanted is None or held.public_queue in wanted]
+
+    async def seek(self, queue: QueueRef, to: int | Start) -> None:
+        """Go on there with a queue, by its public name. ConfigError if it is not ours, or is given up meanwhile."""
+        for held in self._named({queue}):
+            offset = to if isinstance(to, int) else await offset_of(self.cluster, held.queue, to)
+            if await self.restart(held.queue, offset):
+                return
+        raise ConfigError(
+            f"{queue} cannot be sought: it is not assigned to this member of group {self.group}",
+            hint="seek what `assigned` lists, once it does; `orbitmq group reset` moves a group whoever has its queues",
+        )
+
+    async def restart(self, queue: QueueRef, offset: int) -> bool:
         """Go on at `offset`, wherever that is. What was pulled and not handled is forgotten, what is being handled does not
-        count any more.
+        count any more. False, and nothing done, if the queue is not ours, or is given up before that.
 
         Who is cancelled meanwhile leaves it going on: halfway the queue is read by nobody.
         """
         name = f"moving {queue.topic}/{queue.queue_id}"
         moving = self._tasks.start(self._restart_in_turn(queue, offset), name)
-        if moving is not None:
-            await shared(moving, lambda: AlreadyClosed(f"{queue} was given up while it moved", hint="close it later"))
+        if moving is None:
+            return False  # the consumer is being closed
+        has_moved: bool = await shared(
+            moving, lambda: AlreadyClosed(f"{queue} was given up while it moved", hint="close it later")
+        )
+        return has_moved
 
-    async def _restart_in_turn(self, queue: QueueRef, offset: int) -> None:
+    async def _restart_in_turn(self, queue: QueueRef, offset: int) -> bool:
         """Of two at once the later one counts, which finds the queue where the first has left it."""
         async with self._moves[queue]:
-            await self._restart(queue, offset)
+            return await self._restart(queue, offset)
 
-    async def _restart(self, queue: QueueRef, offset: int) -> None:
+    async def _restart(self, queue: QueueRef, offset: int) -> bool:
         held = self.queues.get(queue)
         if held is None:
-            return
+            return False
         self._end_pull(queue)  # first: what it brought while a handler ends would be handled out of order
         if self.options.orderly and held.handed_out:
             held.pending.clear()
             await self._until_idle(held)
+            if self.queues.get(queue) is not held:
+                return False  # its next owner may have committed already
         held.drop()
         self._offsets.set(queue, offset)
         await self._offsets.save([queue])
         if self.queues.get(queue) is held:
-            self._begin(queue, offset, held.locked_at, paused=held.paused)
+            self._begin(queue, offset, held.locked_at)
+        return True
 
     def _end_pull(self, queue: QueueRef) -> None:
         pull = self._pulls.pop(queue, None)
@@ -342,17 +389,17 @@ class Membership:
         except OrbitError as error:
             logger.warning("the first offset of %s is not known yet: %s", queue, error)
             return False
-        self._begin(queue, offset, locked_at, paused=self.paused)
+        self._begin(queue, offset, locked_at)
         return True
 
-    def _begin(self, queue: QueueRef, offset: int, locked_at: float | None, *, paused: bool) -> None:
+    def _begin(self, queue: QueueRef, offset: int, locked_at: float | None) -> None:
         first = self.subscriptions.get(queue.topic)  # holds on until the queue of a topic no longer wanted is given up
         if first is None:
             return
         public = QueueRef(unwrapped(self._instance.config.namespace, queue.topic), queue.broker_name, queue.queue_id)
         held = ProcessQueue(queue, public, offset, self.options.cache, self.figures.of(queue.topic))
         held.locked_at = locked_at
-        if paused:
+        if public in self._pauses:
             held.pause()
         self.queues[queue] = held
         # Committed even if nothing comes: a group that began at the end must not begin at a later end next time.

@@ -138,12 +138,13 @@ class RemoteOffsets:
             return [one for some in unsaved for one in some]
 
     async def _save_in_table(self, moved: list[QueueRef]) -> list[_Unsaved]:
-        """Offsets of one broker and topic."""
-        if not self.has_table(moved[0]):
-            failure = await self._save_one(moved[0], self._offsets[moved[0]])
+        """Offsets of one broker and topic, of those queues that are not forgotten meanwhile."""
+        left = [queue for queue in moved if self._has_moved(queue)]
+        if left and not self.has_table(left[0]):
+            failure = await self._save_one(left[0], self._offsets[left[0]])
             if failure is not None:
                 return [failure]
-        left = [queue for queue in moved if self._has_moved(queue)]
+            left = [queue for queue in left if self._has_moved(queue)]
         outcomes = await asyncio.gather(*(self._save_one(queue, self._offsets[queue]) for queue in left))
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -157,7 +158,8 @@ class RemoteOffsets:
             await self._cluster.ask(address, questions.commit(self._group, queue, offset), questions.SECONDS)
         except OrbitError as error:
             return _Unsaved(queue, offset, error)
-        self._saved[queue] = offset
+        if queue in self._offsets:  # not forgotten meanwhile: then another member may say otherwise
+            self._saved[queue] = offset
         self._tables.add((queue.broker_name, queue.topic))
         self._told_over.setdefault(queue.broker_name, self._connection_to(queue.broker_name))
         return None

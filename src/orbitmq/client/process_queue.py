@@ -52,7 +52,6 @@ class ProcessQueue:
         "last_offset",
         "locked_at",
         "next_offset",
-        "paused",
         "pending",
         "public_queue",
         "pull_from",
@@ -77,8 +76,7 @@ class ProcessQueue:
         self.last_offset = next_offset - 1  # the highest that was pulled
         self.bytes = 0
         self.dropped = False
-        self.paused = False  # by the program
-        self.active = asyncio.Event()  # set while it may be pulled
+        self.active = asyncio.Event()  # set while the program lets it be pulled
         self.active.set()
         self.pull_from = 0  # the replica that the broker suggests
         self.pulled_at = 0.0
@@ -174,16 +172,14 @@ class ProcessQueue:
         )
 
     def pause(self) -> None:
-        self.paused = True
         if not self.dropped:
             self.active.clear()
 
     def resume(self) -> None:
-        self.paused = False
         self.active.set()
 
     def drop(self) -> None:
-        """Whoever waits to pull it is let go; that it was paused stays known."""
+        """Whoever waits to pull it is let go."""
         self.dropped = True
         self.pending.clear()
         self.active.set()

@@ -484,23 +484,24 @@ class Producer:
     def _watched(self, sendings: list[Sending]) -> Iterator[None]:
         """Hooks see these before the block and, if it fails, those of them that no broker has taken."""
         began = asyncio.get_running_loop().time()
-        for sending in sendings:
-            sending.began_at = began
-            for hook in self._hooks:
-                hook.before_send(sending)
+        watching: list[tuple[SendHook, Sending]] = []
         try:
+            for sending in sendings:
+                sending.began_at = began
+                for hook in self._hooks:
+                    hook.before_send(sending)
+                    watching.append((hook, sending))
             yield
-        except (OrbitError, asyncio.CancelledError) as error:
-            failure = error if isinstance(error, OrbitError) else _cancelled()
-            lost = [sending for sending in sendings if sending.receipt is None]
-            for sending in lost:
-                sending.error = failure
-            self._tell(lost, [None] * len(lost))
+        except BaseException as error:
+            failure = error if isinstance(error, OrbitError) else _broken_off(error)
+            now = asyncio.get_running_loop().time()
+            for hook, sending in watching:
+                if sending.receipt is None:
+                    sending.error, sending.seconds = failure, now - began
+                    hook.after_send(sending)
             raise
 
-    def _tell(
-        self, sendings: list[Sending], receipts: Sequence[Receipt | None], store_address: Address | None = None
-    ) -> None:
+    def _tell(self, sendings: list[Sending], receipts: Sequence[Receipt | None], store_address: Address) -> None:
         """How sends have ended, if anybody wants to know."""
         if not self._hooks:
             return
@@ -508,7 +509,8 @@ class Producer:
         for sending, receipt in zip(sendings, receipts, strict=True):
             sending.receipt = receipt
             sending.seconds = now - sending.began_at
-            sending.store_address = "" if store_address is None else str(store_address)
+            sending.store_address = str(store_address)
+        for sending in sendings:  # after all have their receipts: a hook that raises does not make failures of them
             for hook in self._hooks:
                 hook.after_send(sending)
 
@@ -587,5 +589,8 @@ class Producer:
         return receipts
 
 
-def _cancelled() -> OrbitError:
-    return OrbitError("the send was cancelled", hint="a broker may have the message all the same")
+def _broken_off(error: BaseException) -> OrbitError:
+    what = "was cancelled" if isinstance(error, asyncio.CancelledError) else f"was broken off by {error!r}"
+    failure = OrbitError(f"the send {what}", hint="a broker may have the message all the same")
+    failure.__cause__ = error
+    return failure

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from orbitmq.client import instance as instances
 from orbitmq.client import questions
 from orbitmq.client.fetching import Fetched, Fetcher
-from orbitmq.client.filters import Sql, Subscription, subscription
+from orbitmq.client.filters import Sql, subscription
 from orbitmq.client.inbox import ConcurrentInbox
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.membership import Membership
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from orbitmq.client.config import ClientConfig
     from orbitmq.client.consumer_options import ConsumerOptions
     from orbitmq.client.instance import Instance
-    from orbitmq.client.process_queue import ProcessQueue
     from orbitmq.client.received import ReceivedMessage
 
 _ACTIVELY = "CONSUME_ACTIVELY"
@@ -128,7 +127,7 @@ class PullConsumer:
         """Up to `max` messages from `offset` on, and where to go on. With none there, wait up to `wait` seconds for one."""
         wire = await self._known(queue)
         assert self._fetcher is not None
-        made = subscription(wire.topic, filter, 0)
+        made = subscription(wire.topic, filter)
         fetched = await self._fetcher.fetch(wire, queue, made, offset, max, wait)
         self.stats.received += len(fetched)
         return fetched
@@ -168,12 +167,12 @@ class PullConsumer:
         member = self._member
         if member is None:
             member = self._member = self._membership(None)
-            member.subscriptions[self._wire_name(topic)] = self._subscription(topic, filter)
+            member.subscribe(subscription(self._wire_name(topic), filter))
             await self._start(member)
             return
         if member.is_fixed:
             raise ConfigError("this pull consumer has assigned queues", hint="use another one to subscribe")
-        member.subscriptions[self._wire_name(topic)] = self._subscription(topic, filter)
+        member.subscribe(subscription(self._wire_name(topic), filter))
         await member.subscriptions_changed()
 
     async def assign(self, queues: Iterable[QueueRef], filter: str | Sql | None = None) -> None:  # noqa: A002
@@ -183,7 +182,7 @@ class PullConsumer:
         wire = [await self._known(queue) for queue in queues]
         member = self._member = self._membership(wire)
         for topic in dict.fromkeys(queue.topic for queue in wire):
-            member.subscriptions[topic] = self._subscription(topic, filter)
+            member.subscribe(subscription(topic, filter))
         await self._start(member)
 
     async def _start(self, member: Membership) -> None:
@@ -220,20 +219,19 @@ class PullConsumer:
         await self._offsets.save_or_fail()
 
     async def seek(self, queue: QueueRef, offset: int) -> None:
-        """Go on at this offset of a queue that is ours."""
-        member = self._reading()
+        """Go on at this offset of a queue that is ours. Raises ConfigError for one that is not `assigned` to this reader."""
+        await self._reading().seek(queue, offset)
         self._polled = [message for message in self._polled if message.queue != queue]
-        await member.restart(self._wire(queue), offset)
 
     def pause(self, queues: Sequence[QueueRef]) -> None:
-        """Pull no more from these queues until `resume`, wherever they are sought; what is here already can still be polled."""
-        for held in self._held(queues):
-            held.pause()
+        """Pull no more from these queues until `resume`, wherever they are sought, and whoever has them meanwhile; what is here
+        already can still be polled.
+        """
+        self._reading().pause(queues)
 
     def resume(self, queues: Sequence[QueueRef]) -> None:
         """Pull again."""
-        for held in self._held(queues):
-            held.resume()
+        self._reading().resume(queues)
 
     @property
     def assigned(self) -> list[QueueRef]:
@@ -270,9 +268,6 @@ class PullConsumer:
             await cluster.fetch_route(wire.topic)
         return wire
 
-    def _subscription(self, topic: str, wanted: str | Sql | None) -> Subscription:
-        return subscription(self._wire_name(topic), wanted, self._config.clock.now_ms())
-
     def _membership(self, fixed: list[QueueRef] | None) -> Membership:
         assert self._offsets is not None
         return Membership(
@@ -296,7 +291,3 @@ class PullConsumer:
                 self._offsets.advance(held.queue, held.commit_offset)
         self.stats.acked += len(self._polled)
         self._polled.clear()
-
-    def _held(self, queues: Iterable[QueueRef]) -> list[ProcessQueue]:
-        wanted = set(queues)
-        return [held for held in self._reading().queues.values() if held.public_queue in wanted]

@@ -182,20 +182,23 @@ class OrderlySettler:
         _count(held, taken, is_done=False)
         for message in taken:
             message.taken_at = 0.0  # nobody else settles it while we wait
-        again = []
-        for message in taken:
-            is_last = delay_level < 0 or message.attempt > self._max_retries
-            if is_last and await self._given_up(message, held):
-                held.remove([message])
-                self._inbox.done(held, 1)
-                continue
+        try:
+            for message in taken:
+                is_last = delay_level < 0 or message.attempt > self._max_retries
+                if is_last and await self._given_up(message, held):
+                    held.remove([message])
+                    self._inbox.done(held, 1)
+        finally:  # of one that was cancelled, too: what it has not settled is nobody else's to settle
+            self._put_back([message for message in taken if held.holds(message)], held)
+
+    def _put_back(self, messages: list[ReceivedMessage], held: ProcessQueue) -> None:
+        for message in messages:
             message.attempt += 1
-            again.append(message)
-        self._stats.retried += len(again)
+        self._stats.retried += len(messages)
         if not held.dropped:
             self._offsets.advance(held.queue, held.commit_offset)
-        if again:
-            self._inbox.put_back(held, again, self._rest_seconds)
+        if messages:
+            self._inbox.put_back(held, messages, self._rest_seconds)
 
     def report(self, messages: list[ReceivedMessage], error: Exception) -> int:
         self._stats.failed += 1

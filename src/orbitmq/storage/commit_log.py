@@ -269,6 +269,7 @@ class CommitLog:
         except struct.error as error:
             raise out_of_range(error) from None
         self._write(at, fill_record_crc(record) if self._adds_crc else record)
+        self.end = at + size
         self.last_stored_at_ms = stored_at_ms
         if not sys_flag & NO_QUEUE_ENTRY:
             self.next_queue_offsets[queue] = queue_offset + taken
@@ -391,12 +392,18 @@ class CommitLog:
     def _write_batch(self, at: int, records: Sequence[bytes], size: int) -> None:
         if self._pool is None and size >= LARGE_BATCH_BYTES:
             self.write_together(at, records)
-            self.end = at + size
-            return
+        else:
+            self._write_one_by_one(at, records, size)
+        self.end = (
+            at + size
+        )  # not record by record: who commits the write pool meanwhile would take a part of the batch
+
+    def _write_one_by_one(self, at: int, records: Sequence[bytes], size: int) -> None:
         self.unfinished.begin(at, at + size)
         try:
             for record in records:
-                self._write(self.end, record)
+                self._write(at, record)
+                at += len(record)
         finally:
             self.unfinished.finish()
 
@@ -451,7 +458,6 @@ class CommitLog:
         memory = self.memory
         memory[position + 8 : end] = record[8:]
         memory[position : position + 8] = record[:8]
-        self.end = at + len(record)
 
     def make_room(self, size: int) -> int:
         """Where a record goes for which nothing is prepared yet: in this file, whose pages come next, or in another."""

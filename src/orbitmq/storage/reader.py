@@ -275,12 +275,9 @@ class StoreReader:
         """Find the end of the log and, behind a stop that was not clean, what the queues' files do not have yet."""
         clean = self.is_clean
         start = self._indexed_to(clean)
-        unfinished = unfinished_range(self._disk, self.directory, self.log)
         for found in walk(self.log.segments, start, check_crc=False):
             if not isinstance(found, LogRecord):
                 continue
-            if unfinished is not None and found.offset >= unfinished.start:
-                break  # nothing was ever written behind it
             self._log_end = found.offset + found.size
             entry = decode_entry(found.data, 0, found.offset)
             if entry.sys_flag & TRANSACTION_PREPARED or self.is_deleted(entry.topic, found.offset):
@@ -292,7 +289,20 @@ class StoreReader:
                 while places and places[-1].queue_offset >= first:
                     places.pop()  # of a topic that was deleted and made again
                 places.append(Place(first, count, found.offset, found.size, 0))
+        # Asked only now: a broker that runs may have begun one while we walked.
+        unfinished = unfinished_range(self._disk, self.directory, self.log)
+        if unfinished is not None and unfinished.start < self._log_end:
+            self._forget_from(unfinished.start)
         self._log_end = max(self._log_end, start)
+
+    def _forget_from(self, commit_log_offset: int) -> None:
+        """Of what only the log has."""
+        self._log_end = commit_log_offset
+        unindexed, self._unindexed = self._unindexed, {}
+        for key, places in unindexed.items():
+            kept = [place for place in places if place.commit_log_offset < commit_log_offset]
+            if kept:
+                self._unindexed[key] = kept
 
     def _has_entry(self, key: tuple[str, int], number: int, commit_log_offset: int) -> bool:
         """Files of a queue that a later record does not fit into, because its number is taken, are passed over from now on."""

@@ -7,7 +7,8 @@
     8       8     where it ends; 0: none is being written
 
 Noted before the first byte of a batch and taken back behind its last, unsynced: a killed process leaves it in the page cache, with all else
-that it wrote. So it is believed only where the last process was killed (lock.py). After a power cut any part of this and of the batch may be lost,
+that it wrote. So it is believed only where the last process was killed (lock.py); then whatever the records look like: of the last one a part of
+the properties may be missing, which no checksum covers, and nobody was told of any. After a power cut any part of this and of the batch may be lost,
 and then as many messages of the batch count as are whole, from the front; so they do for a broker of Apache's, which passes over this file.
 """
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.storage.checkpoint import CheckpointFile
 from orbitmq.storage.lock import LastExit, last_exit
-from orbitmq.storage.log_walk import Run, walk_runs
+from orbitmq.storage.log_walk import next_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "unfinished-batch"
 _RANGE: Final = struct.Struct(">qq")
-_END: Final = struct.Struct(">q")
 _END_AT: Final = 8
+_NO_END: Final = bytes(8)
 
 
 class LogRange(NamedTuple):
@@ -51,12 +52,12 @@ class UnfinishedBatch:
         if self._file is None:
             self._file = CheckpointFile(self._disk, self._path)
             self._memory = self._file.place(_RANGE.size, 0)
-        # The end last, and byte by byte from the highest: who is killed half way says something shorter, and has written nothing of it.
-        _RANGE.pack_into(self._memory, 0, start, end)
+        # As one copy, not byte by byte: who is killed half way must not leave a range that never was.
+        self._memory[:] = _RANGE.pack(start, end)
 
     def finish(self) -> None:
         """All of it is written, or nothing is left of it."""
-        _END.pack_into(self._memory, _END_AT, 0)
+        self._memory[_END_AT:] = _NO_END
 
     def forget(self) -> None:
         """What an earlier process left."""
@@ -78,11 +79,8 @@ def unfinished_range(disk: Disk, directory: Path, log: SegmentedLog) -> LogRange
     noted = disk.read(path)[: _RANGE.size].ljust(_RANGE.size, b"\0")
     batch = LogRange(*_RANGE.unpack(noted))
     segment = log.segment_of(batch.start) if batch.start < batch.end else None
-    if segment is None:
+    if segment is None or batch.end > segment.end:
         return None
-    written_to = batch.start
-    for found in walk_runs([segment], batch.start):
-        if not isinstance(found, Run) or written_to >= batch.end:
-            break
-        written_to = found.end
-    return None if written_to >= batch.end else batch
+    if next_record(segment, batch.end - segment.start) < len(segment.memory):
+        return None  # of a process that knows of no such notes, which wrote on behind it
+    return batch
