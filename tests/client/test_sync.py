@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from orbitmq import client as async_client_package
 from orbitmq import sync
+from orbitmq.client import portal
 from orbitmq.client.client import Client as AsyncClient
 from orbitmq.client.consumer import Consumer as AsyncConsumer
 from orbitmq.client.lease_consumer import LeaseConsumer as AsyncLeaseConsumer
@@ -127,6 +129,22 @@ def test_a_child_process_opens_connections_of_its_own(cluster: ScriptedCluster) 
         assert child_id[:20] != first.message_id[:20]  # another process, other ids
         producer.send("T", b"parent again")
     assert stored(cluster) == [b"child", b"parent", b"parent again"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_does_not_wait_for_a_thread_that_only_its_parent_has(cluster: ScriptedCluster) -> None:
+    with sync.connect(cluster.address):
+        inherited = portal._current
+        assert inherited is not None
+        with inherited._entering:  # as another thread may at the moment of a fork
+            child = os.fork()
+            if child == 0:
+                signal.alarm(10)
+                inherited.soon(int)  # what acking an inherited message does
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+    assert status == 0
 
 
 def test_the_loop_thread_ends_with_the_last_client(cluster: ScriptedCluster) -> None:

@@ -95,7 +95,8 @@ def test_a_clean_stop_leaves_no_abort_file_and_a_running_store_has_one(tmp_path:
     store.close()
     store.close()
     assert not (tmp_path / "abort").exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "commitlog", "consumequeue", "lock"]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["checkpoint", "commitlog", "consumequeue", "lock", "unfinished-batch"]
 
 
 def test_a_killed_process_loses_nothing_though_nothing_was_flushed(tmp_path: Path) -> None:

@@ -75,6 +75,10 @@ class Portal:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
+    def was_forked(self) -> None:
+        """This is a copy in a child. A thread that is not here may hold its lock."""
+        self._entering = threading.Lock()
+
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
@@ -126,6 +130,8 @@ def _after_fork() -> None:
     if _current is not None:
         _left_by_parent.append(_current)
         _current = None
+    for portal in _left_by_parent:
+        portal.was_forked()
 
 
 if hasattr(os, "register_at_fork"):

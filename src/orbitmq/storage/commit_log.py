@@ -394,9 +394,8 @@ class CommitLog:
             self.write_together(at, records)
         else:
             self._write_one_by_one(at, records, size)
-        self.end = (
-            at + size
-        )  # not record by record: who commits the write pool meanwhile would take a part of the batch
+        # Not record by record: who commits the write pool meanwhile would take a part of the batch.
+        self.end = at + size
 
     def _write_one_by_one(self, at: int, records: Sequence[bytes], size: int) -> None:
         self.unfinished.begin(at, at + size)

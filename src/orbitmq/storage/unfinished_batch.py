@@ -39,7 +39,7 @@ class LogRange(NamedTuple):
 
 
 class UnfinishedBatch:
-    """Belongs to the thread that appends. The file is made with the first batch."""
+    """Belongs to the thread that appends."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
@@ -60,9 +60,8 @@ class UnfinishedBatch:
         self._memory[_END_AT:] = _NO_END
 
     def forget(self) -> None:
-        """What an earlier process left."""
-        if self._disk.stat(self._path) is not None:
-            self.begin(0, 0)
+        """What an earlier process left. The file is there from now on: when the first batch comes, the disk may be full."""
+        self.begin(0, 0)
 
     def close(self) -> None:
         if self._file is not None:
