@@ -43,7 +43,7 @@ _BARE_HEADER: Final = (
 )
 _NO_FIELDS: Final = msgspec.Raw()
 # Such a header is read slowly, and before it is known who sent it. Properties, one token of it, take up to 32 KiB.
-_LONGEST_LOOSE_HEADER: Final = 128 << 10
+_LONGEST_LOOSE_HEADER: Final = 64 << 10
 _MOST_LOOSE_TOKENS: Final = 4096
 _KNOWN_LANGUAGES: Final = frozenset(LANGUAGES)
 
