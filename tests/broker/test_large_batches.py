@@ -90,6 +90,35 @@ async def test_a_kill_while_a_batch_is_written_leaves_nothing_of_it(
     await goes_on_with_nothing_of_it(image)
 
 
+@pytest.mark.parametrize("written", [8, 50_000, 100_000])
+async def test_a_kill_while_the_batches_of_a_read_are_written_leaves_nothing_of_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """All of them by one call, and nobody was told of one when it was not over."""
+    if compiled("sends") is None:
+        pytest.skip("in Python each batch is a call of its own")
+    store, image = tmp_path / "store", tmp_path / "image"
+    write = MappedFile.write
+    calls = []
+
+    def write_and_be_killed(file: MappedFile, parts: Parts, position: int) -> None:
+        calls.append(sum(map(len, parts)))
+        write(file, [b"".join(parts)[:written]], position)
+        take_image(store, image)
+        write(file, parts, position)
+
+    async with running(store, clock=ManualClock()) as broker, wire(broker) as client:
+        await with_topic(broker)
+        monkeypatch.setattr(MappedFile, "write", write_and_be_killed)
+        answers = await read_at_once(broker, batch(0), batch(1), batch(2))
+        monkeypatch.setattr(MappedFile, "write", write)
+        assert [(answer.code, answer.fields["queueOffset"]) for answer in answers] == [(0, "1"), (0, "41"), (0, "81")]
+        assert await client.bodies("T") == [b"before", *BODIES * 3]
+    (size,) = calls
+    assert size > written
+    await goes_on_with_nothing_of_it(image)
+
+
 async def test_a_kill_before_a_small_batch_is_whole_leaves_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +183,42 @@ async def test_a_full_disk_refuses_a_batch_and_keeps_nothing_of_it(
         (answer,) = await read_at_once(broker, batch())
         assert (answer.code, answer.fields["queueOffset"]) == (0, "1")
         assert await client.bodies("T", 0, 1) == BODIES
+
+
+@pytest.mark.parametrize("room", [0, 1, 2, 3])
+async def test_of_the_batches_of_a_read_a_full_disk_refuses_those_for_which_it_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    write = MappedFile.write
+    left = room * 50_000
+
+    def find_no_room(file: MappedFile, parts: Parts, position: int) -> None:
+        nonlocal left
+        size = sum(map(len, parts))
+        if size > left:
+            write(file, [b"".join(parts)[:left]], position)
+            raise storage_error("write", file.path, OSError(errno.ENOSPC, "no space"))
+        left -= size
+        write(file, parts, position)
+
+    other = send_header("New", 1, {}, {"batch": True})
+    members = encode_batch([BatchMember(body, b"") for body in BODIES])
+    to_another = commands.encode(Command(SEND_BATCH, opaque=3, fields=other.to_fields(), body=members))
+    async with running(tmp_path, clock=ManualClock()) as broker, wire(broker) as client:
+        await with_topic(broker)
+        await client.send("New", b"other", queue_id=1)
+        counted = broker.state.sending.all_puts.value
+        monkeypatch.setattr(MappedFile, "write", find_no_room)
+        answers = await read_at_once(broker, batch(0), batch(1), batch(2), to_another)
+        assert [answer.code for answer in answers] == [0] * room + [14] * (4 - room)
+        assert [answer.fields["queueOffset"] for answer in answers[:room]] == ["1", "41", "81"][:room]
+        assert broker.state.sending.all_puts.value - counted == 40 * room
+        monkeypatch.setattr(MappedFile, "write", write)
+        assert await client.bodies("T") == [b"before", *BODIES * room]
+        again = await read_at_once(broker, batch(0), to_another)
+        assert [answer.fields["queueOffset"] for answer in again] == [str(1 + 40 * room), "1"]
+        assert await client.bodies("T") == [b"before", *BODIES * (room + 1)]
+        assert await client.bodies("New", 1) == [b"other", *BODIES]
 
 
 async def test_batches_of_one_read_are_all_indexed_however_many_they_are(

@@ -125,11 +125,25 @@ def some_request(number: int, chance: random.Random) -> bytes:
     return chance.choice((some_send, some_send, waiting, batch))(number, chance)
 
 
+def large_batches(number: int, chance: random.Random) -> bytes:
+    """Many of them one behind the other, to a topic and the next, and now and then something else."""
+    if chance.random() < 0.2:
+        return some_request(number, chance)
+    members = [
+        BatchMember(chance.randbytes(2000), encode_properties({"UNIQ_KEY": f"{number:X}B{index}"}))
+        for index in range(chance.choice((9, 12, 16)))
+    ]
+    topic = TOPICS[number // 8 % 2]
+    header = send_header(topic, chance.randrange(2), {}, {"batch": True})
+    command = Command(SEND_BATCH, opaque=number, fields=header.to_fields(), body=encode_batch(members))
+    return commands.encode(command)
+
+
 def cut(data: bytes, chance: random.Random) -> list[bytes]:
     """As reads come: many frames, one, or a part of one."""
     reads = []
     while data:
-        size = chance.choice((3, 100, 1500, 20_000, 60_000))
+        size = chance.choice((3, 100, 1500, 20_000, 60_000, 900_000))
         reads.append(data[:size])
         data = data[size:]
     return reads
@@ -180,14 +194,20 @@ def stored_in(directory: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("request_of", [some_send, some_request])
+@pytest.mark.parametrize(
+    ("request_of", "file_bytes"), [(some_send, 128 << 10), (some_request, 128 << 10), (large_batches, 1 << 20)]
+)
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_story_leaves_the_same_bytes_both_ways(
-    tmp_path: Path, seed: int, request_of: Callable[[int, random.Random], bytes], accelerator: pytest.MonkeyPatch
+    tmp_path: Path,
+    seed: int,
+    request_of: Callable[[int, random.Random], bytes],
+    file_bytes: int,
+    accelerator: pytest.MonkeyPatch,
 ) -> None:
-    compiled_story = await story(tmp_path / "compiled", seed, request_of)
+    compiled_story = await story(tmp_path / "compiled", seed, request_of, mappedFileSizeCommitLog=file_bytes)
     accelerator.setenv(SWITCH, "0")
-    assert compiled_story == await story(tmp_path / "python", seed, request_of)
+    assert compiled_story == await story(tmp_path / "python", seed, request_of, mappedFileSizeCommitLog=file_bytes)
     assert len(compiled_story.answers) == REQUESTS
     logs = [data for name, data in compiled_story.files.items() if name.startswith("commitlog")]
     assert len(logs) > 2

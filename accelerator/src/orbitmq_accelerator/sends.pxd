@@ -19,6 +19,12 @@ cdef struct Frame:
     Py_ssize_t body_bytes
 
 
+# What had been taken before a request.
+cdef struct Mark:
+    Py_ssize_t taken, answered, frames, appended, batches
+    int64_t at, topic_records, topic_record_bytes
+
+
 cdef class Key:
     cdef KeyStates states
     cdef bytes user
@@ -74,10 +80,12 @@ cdef class SwiftSends:
     cdef bytes born_host
     cdef object source
     cdef Key key  # of the message before
-    cdef Py_ssize_t frames
+    cdef Py_ssize_t taken, frames  # bytes at the front, and how many requests they were
     cdef int64_t code, first_code  # of the request that is being taken, and of the first
     cdef uint8_t *answers
     cdef Py_ssize_t answers_room, answered
+    cdef list unstored  # batches that were put together: what the indexes are told of each, and what its queue's next offset was
+    cdef Mark before_unstored
 
     # Of the requests that were read: one where nothing has to be signed, several where signatures are checked.
     cdef Send sends_ahead[SHA1_LANES]
@@ -121,7 +129,10 @@ cdef class SwiftSends:
     cdef int take_log_back(self) except -1
     cdef bint take_batch(self, Send *send, const uint8_t *unique_key, Py_ssize_t key_bytes) except -1
     cdef int write_members(self, const Send *send, Record *record, tuple queue, uint8_t *out, Py_ssize_t room) except -1
-    cdef object write_together(self, const Send *send, Record *record, tuple queue, Py_ssize_t total)
+    cdef int put_together(self, const Send *send, Record *record, tuple queue, Py_ssize_t total, Py_ssize_t answered) except -1
+    cdef bint store_batches(self) except -1
+    cdef int take_back(self, list unstored) except -1
+    cdef int note_batch(self, tuple queue, int64_t at, Py_ssize_t total, int64_t first, int64_t sys_flag, copy) except -1
     cdef int write_in_place(self, const Send *send, Record *record, tuple queue, Py_ssize_t total) except -1
     cdef Py_ssize_t check_members(self, const Send *send, const uint8_t *at, Py_ssize_t length, Py_ssize_t *total) except -1
     cdef void begin_record(self, Record *record, const Send *send) noexcept

@@ -52,7 +52,7 @@ cdef enum:
     SEPARATOR = 2  # behind each property
     MOST_BATCH_GROWTH = 16  # as in `orbitmq.storage.commit_log`
     LARGE_BATCH_BYTES = 16 << 10  # the same: less is stored sooner than calls are made
-    MOST_COPY_BYTES = 512 << 10  # of a batch that is put together beside the log
+    MOST_COPY_BYTES = 512 << 10  # of batches that are put together beside the log
     MOST_COPIES = 64  # that wait for the indexes
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
@@ -211,6 +211,7 @@ cdef class SwiftSends:
         self.acks = acks
         self.door = door
         self.keys = {}
+        self.unstored = []
         self.delayed = Place(names.DELAY_TOPIC, 0)
         self.timers = Place(names.TIMER_TOPIC, 1)
         self.halves = Place(names.HALF_TOPIC, 1)
@@ -272,11 +273,10 @@ cdef class SwiftSends:
 
     cdef Py_ssize_t take_frames(self, connection, bytes born_host, const uint8_t *start, Py_ssize_t length) except -1:
         """How many bytes at the front were usual sends; `frames` of them, whose receipts are in `answers`."""
-        cdef Py_ssize_t taken = 0
         cdef Frame frame
         cdef Send *send
         self.born_host = born_host
-        self.answered = self.frames = self.first_code = 0
+        self.taken = self.answered = self.frames = self.first_code = 0
         self.ahead = self.next_ahead = 0
         self.is_end_ahead = False
         if self.door is not None:
@@ -284,22 +284,25 @@ cdef class SwiftSends:
             if source is not self.source and source != self.source:
                 self.source = source
                 self.key = None
-        while read_frame(start + taken, length - taken, &frame):
-            if is_end_of_transaction(start + taken, frame.size):
-                if not self.take_end(connection, frame.header, frame.header_bytes):
+        try:
+            while read_frame(start + self.taken, length - self.taken, &frame):
+                if is_end_of_transaction(start + self.taken, frame.size):
+                    if not self.take_end(connection, frame.header, frame.header_bytes):
+                        break
+                    self.taken += frame.size
+                    continue
+                send = self.next_send(&frame, start + length)
+                if send == NULL or not self.take(send):
                     break
-                taken += frame.size
-                continue
-            send = self.next_send(&frame, start + length)
-            if send == NULL or not self.take(send):
-                break
-            taken += frame.size
-            self.frames += 1
-            self.appended += 1
-            self.batches += self.code == SEND_BATCH_MESSAGE
-            if self.frames == 1:
-                self.first_code = self.code
-        return taken
+                self.taken += frame.size
+                self.frames += 1
+                self.appended += 1
+                self.batches += self.code == SEND_BATCH_MESSAGE
+                if self.frames == 1:
+                    self.first_code = self.code
+        finally:
+            self.store_batches()
+        return self.taken
 
     cdef int close_run(self) except -1:
         """What was taken is part of the log from here on, and counted."""
@@ -423,7 +426,7 @@ cdef class SwiftSends:
         send.properties_bytes += PyBytes_GET_SIZE(self.suffix)
         if send.is_batch:
             return self.topic_field is not None and self.take_batch(send, unique_key, key_bytes)
-        if send.body_bytes > self.most_body:
+        if send.body_bytes > self.most_body or not self.store_batches():
             return False
         self.begin_record(&record, send)
         record.body = send.body
@@ -578,7 +581,7 @@ cdef class SwiftSends:
 
     cdef bint take_end(self, connection, const uint8_t *header, Py_ssize_t header_bytes) except -1:
         """They come between half messages, and would end every run. Decided where they always are, with the log in its place."""
-        if not self.immediate or self.end_transaction is None:
+        if not self.immediate or self.end_transaction is None or not self.store_batches():
             return False
         if self.ends is not None:
             if self.commit_half(header, header_bytes):
@@ -624,15 +627,20 @@ cdef class SwiftSends:
     cdef bint take_batch(self, Send *send, const uint8_t *unique_key, Py_ssize_t key_bytes) except -1:
         """`send._put_members`: each member as a record of its own, or none of them."""
         cdef Record record
-        cdef Py_ssize_t members, total = 0, position, answered = self.answered
+        cdef Py_ssize_t members, total = 0, answered
         cdef tuple queue
         cdef int64_t first
+        cdef bint is_large
         if send.body_bytes > self.most_body or send.sys_flag & (PREPARED_FLAG | COMMITTED_FLAG) or has_meaning(send):
             return False
         members = self.check_members(send, send.body, send.body_bytes, &total)
         if not members or total > MOST_BATCH_GROWTH * self.most_body or not self.make_log_room(total):
             return False
-        position = self.at - self.memory_start
+        is_large = self.notes_batches and LARGE_BATCH_BYTES <= total <= MOST_COPY_BYTES
+        if self.unstored and not (is_large and self.at + total - self.before_unstored.at <= MOST_COPY_BYTES):
+            if not self.store_batches():
+                return False
+        answered = self.answered
         queue = <tuple>self.queue_keys[send.queue_id]
         first = self.next_offset(queue)
         self.write_batch_receipt(send, first, members, send.body, send.body_bytes, unique_key, key_bytes)
@@ -641,19 +649,14 @@ cdef class SwiftSends:
         record.topic_bytes = PyBytes_GET_SIZE(self.topic_field)
         record.magic = <uint32_t>self.topic_magic
         record.queue_offset = first
-        stored = None
-        try:
-            if self.notes_batches and LARGE_BATCH_BYTES <= total <= MOST_COPY_BYTES:
-                stored = self.write_together(send, &record, queue, total)
-            else:
+        if is_large:
+            self.put_together(send, &record, queue, total, answered)
+        else:
+            try:
                 self.write_in_place(send, &record, queue, total)
-        except StorageError:
-            self.answered = answered  # the ordinary way tries it once more, and says why
-            return False
-        if self.notes_batches:
-            if stored is None or len(self.log.recent) >= MOST_COPIES:
-                stored = self.log.memory[position : position + total]
-            self.note_record((queue, self.at, total, first, record.sys_flag, self.stored_at, stored))
+            except StorageError:
+                self.answered = answered  # the ordinary way tries it once more, and says why
+                return False
         self.at += total
         self.next_offsets[queue] = first + members
         self.topic_records += members
@@ -683,20 +686,67 @@ cdef class SwiftSends:
             raise AssertionError("a batch is smaller than it was when it was looked at")
         return 0
 
-    cdef object write_together(self, const Send *send, Record *record, tuple queue, Py_ssize_t total):
-        """Many pages of the log by a call of the system, as `CommitLog.write_together` says: a copy of them for the indexes."""
+    cdef int put_together(self, const Send *send, Record *record, tuple queue, Py_ssize_t total, Py_ssize_t answered) except -1:
+        """Beside the log, which gets those of a read by one call: page by page, many cost less than one at a time. `answered`: before its receipt."""
         cdef bytearray whole = PyByteArray_FromStringAndSize(NULL, total)
+        cdef int64_t first = record.queue_offset
         self.write_members(send, record, queue, <uint8_t *>PyByteArray_AS_STRING(whole), total)
-        self.log.write_together(self.at, (whole,))
-        return memoryview(whole)
+        if not self.unstored:
+            self.before_unstored = Mark(
+                self.taken, answered, self.frames, self.appended, self.batches, self.at, self.topic_records, self.topic_record_bytes
+            )
+        self.unstored.append((queue, self.at, first, record.sys_flag, memoryview(whole), self.next_offsets.get(queue)))
+        return 0
+
+    cdef bint store_batches(self) except -1:
+        """What was put together, before anything else is stored or answered. False: none of it could be, and none of it was ever taken."""
+        if not self.unstored:
+            return True
+        unstored, self.unstored = self.unstored, []
+        cdef bint is_stored = False
+        try:
+            self.log.write_together(self.before_unstored.at, [whole for _, _, _, _, whole, _ in unstored])
+            is_stored = True
+        except StorageError:
+            pass  # the ordinary way tries each once more, and says why
+        finally:
+            if not is_stored:
+                self.take_back(unstored)
+        if is_stored:
+            for queue, at, first, sys_flag, whole, _ in unstored:
+                self.note_batch(queue, at, len(whole), first, sys_flag, whole)
+        return is_stored
+
+    cdef int take_back(self, list unstored) except -1:
+        cdef Mark before = self.before_unstored
+        self.taken, self.answered, self.frames = before.taken, before.answered, before.frames
+        self.appended, self.batches, self.at = before.appended, before.batches, before.at
+        self.topic_records, self.topic_record_bytes = before.topic_records, before.topic_record_bytes
+        for queue, _, _, _, _, next_offset in reversed(unstored):
+            if next_offset is None:
+                del self.next_offsets[queue]
+            else:
+                self.next_offsets[queue] = next_offset
+        return 0
+
+    cdef int note_batch(self, tuple queue, int64_t at, Py_ssize_t total, int64_t first, int64_t sys_flag, copy) except -1:
+        """For the indexes: as it lies in the log where there is no copy, or where many of them wait already."""
+        cdef Py_ssize_t position = at - self.memory_start
+        if copy is None or len(self.log.recent) >= MOST_COPIES:
+            copy = self.log.memory[position : position + total]
+        self.note_record((queue, at, total, first, sys_flag, self.stored_at, copy))
+        return 0
 
     cdef int write_in_place(self, const Send *send, Record *record, tuple queue, Py_ssize_t total) except -1:
+        cdef int64_t first = record.queue_offset
         unfinished = self.log.unfinished
         unfinished.begin(self.at, self.at + total)
         try:
             self.write_members(send, record, queue, self.memory + (self.at - self.memory_start), total)
         finally:
             unfinished.finish()
+        if self.notes_batches:
+            self.note_batch(queue, self.at, total, first, record.sys_flag, None)
         return 0
 
     cdef Py_ssize_t check_members(self, const Send *send, const uint8_t *at, Py_ssize_t length, Py_ssize_t *total) except -1:
@@ -756,6 +806,8 @@ cdef class SwiftSends:
         """
         if self.at + size + BLANK_BYTES <= self.prepared_to:
             return True
+        if not self.store_batches():
+            return False
         self.log.end = self.at
         try:
             self.log.make_room(size)
@@ -795,6 +847,8 @@ cdef class SwiftSends:
         cdef bint is_known = is_text_of(name, self.topic_name)
         if is_known and self.topic is not None:
             return True
+        if not self.store_batches():
+            return False
         self.count_topic()
         if not is_known:
             self.topic_name = PyBytes_FromStringAndSize(<const char *>name.start, name.length)

@@ -371,7 +371,8 @@ class CommitLog:
         self.end = offset + size
 
     def write_together(self, at: int, records: Sequence[Bytes]) -> None:
-        """Records of a batch, that follow each other from `at` on, where there is room for them. For who moves `end` (and accelerator/).
+        """Records of a batch, or of several, that follow each other from `at` on, where there is room for them. For who moves `end`
+        (and accelerator/).
 
         A full disk raises StoreFull; nothing is left of them.
         """

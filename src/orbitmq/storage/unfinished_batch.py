@@ -1,4 +1,4 @@
-"""Which batch is being written to the log: all of its messages count or, after a kill, none.
+"""Which batch, or batches that came together, are being written to the log: all of their messages count or, after a kill, none.
 
     unfinished-batch    4096 bytes
 
