@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import random
 from contextlib import contextmanager
@@ -14,12 +15,14 @@ from orbitmq.accelerated import SWITCH, compiled
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.routes import build_routes
 from orbitmq.clock import ManualClock
+from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.protocol import command as commands
 from orbitmq.protocol.bodies.access import Acl, Policy, PolicyEntry, User
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON, FrameDecoder
 from orbitmq.protocol.signing import Credentials, sign
+from orbitmq.storage.open_files import MappedFile, storage_error
 from orbitmq.testing.clock import MovableClock
 from orbitmq.transport.server import Server
 from tests.access.test_matrix import GUARDED, ROOT
@@ -31,7 +34,7 @@ from tests.mutations import mutated
 from tests.raw_client import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -212,6 +215,49 @@ async def test_a_half_message_with_a_long_id_reaches_into_no_other_message(
     accelerator.setenv(SWITCH, "0")
     assert story == await told(tmp_path / "python", reads, requests)
     assert [code for _, code, _ in story[0] if code] == [13]  # the longest is too long
+
+
+def signed_batch(number: int, topic: str, members: int) -> bytes:
+    """With the code of single messages, which is the one that the loop takes where it checks signatures."""
+    fields = send_header(topic, 0, {}, {"batch": True}).to_fields()
+    body = encode_batch([BatchMember(b"%d" % number * 300, b"") for _ in range(members)])
+    request = Command(SEND_V2, opaque=number, fields=fields, body=body)
+    sign(request, ROOT)
+    return commands.encode(request, CODEC_BINARY)
+
+
+@pytest.mark.parametrize("last", [18, 30])  # members of the 17th: it is as long as the first, or longer
+async def test_batches_that_cannot_be_stored_while_the_loop_looks_ahead_are_stored_once_each_afterwards(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch, last: int
+) -> None:
+    """The topic behind the 17th ends what is put together, when the 17th was found right but not taken yet."""
+    write = MappedFile.write
+    refused: list[int] = []
+
+    def find_no_room_once(file: MappedFile, parts: Sequence[bytes | bytearray | memoryview], position: int) -> None:
+        if not refused:
+            refused.append(len(parts))
+            raise storage_error("write", file.path, OSError(errno.ENOSPC, "no space"))
+        write(file, parts, position)
+
+    async with Broker(configuration(tmp_path, GUARDED), clock=ManualClock()) as broker:
+        connection, line = connected(broker._servers[0])
+        for topic in ("Orders", "Payments"):
+            connection.data_received(send_frame(ROOT, topic=topic))
+            await until(lambda: bool(line.written), what="the first receipt of a topic")
+            line.written.clear()
+        # As many as are looked at together, and two more.
+        frames = [signed_batch(number, "Orders", 18) for number in range(101, 117)]
+        frames += [signed_batch(117, "Orders", last), signed_batch(118, "Payments", 18)]
+        accelerator.setattr(MappedFile, "write", find_no_room_once)
+        connection.data_received(b"".join(frames))
+        accelerator.setattr(MappedFile, "write", write)
+        answers = [commands.decode(frame) for frame in FrameDecoder().feed(bytes(line.written))]
+        assert refused == [16]
+        assert [(answer.opaque, answer.code) for answer in answers] == [(number, 0) for number in range(101, 119)]
+        connection.connection_lost(None)
+        broker.state.store.dispatch()
+        assert broker.state.store.queue_range("Orders", 0).max_offset == 1 + 16 * 18 + last
 
 
 async def test_a_user_disabled_by_the_same_read_is_refused_as_soon_as_in_python(

@@ -338,7 +338,8 @@ cdef class SwiftSends:
             self.properties_used = 0
             return self.sends_ahead if self.read_send(frame, self.sends_ahead) else NULL
         if self.next_ahead == self.ahead:
-            if self.is_end_ahead:
+            # Before who looks ahead meets another topic: what is taken back then, the requests that it found right stand behind.
+            if self.is_end_ahead or not self.store_batches():
                 return NULL
             self.look_ahead(frame[0], end)
             if not self.ahead:
@@ -718,6 +719,7 @@ cdef class SwiftSends:
         return is_stored
 
     cdef int take_back(self, list unstored) except -1:
+        """Whoever hears of it leaves the loop at once: `taken`, and all that is counted beside it, stand before the first of them again."""
         cdef Mark before = self.before_unstored
         self.taken, self.answered, self.frames = before.taken, before.answered, before.frames
         self.appended, self.batches, self.at = before.appended, before.batches, before.at
