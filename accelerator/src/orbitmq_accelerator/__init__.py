@@ -21,4 +21,4 @@ Each does what a function of `orbitmq`, or the event loop, does, byte for byte, 
 whether they are used.
 """
 
-INTERFACE = 20  # as in `orbitmq.accelerated`
+INTERFACE = 21  # as in `orbitmq.accelerated`

@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
 from orbitmq_accelerator.command_header cimport Text
+from orbitmq_accelerator.lanes cimport Lanes
 from orbitmq_accelerator.leases cimport MOST_MESSAGES, Answers, LeaseBook, Lot
 from orbitmq_accelerator.pops cimport SwiftPops
 
@@ -20,6 +21,7 @@ cdef struct Ack:
 cdef class SwiftAcks:
     cdef object ack_together, settling, topics, durability, served
     cdef LeaseBook book
+    cdef Lanes lanes
     cdef SwiftPops pops  # or None where they go the ordinary way
     cdef Answers answers
     cdef bytes before_opaque, behind_opaque

@@ -12,6 +12,7 @@ from libc.string cimport memcmp
 
 from orbitmq_accelerator.byte_order cimport load32, store32
 from orbitmq_accelerator.command_header cimport Text, read_number
+from orbitmq_accelerator.lanes cimport Lanes
 from orbitmq_accelerator.leases cimport MOST_MESSAGES, Answers, LeaseBook, Lot, Party
 from orbitmq_accelerator.pops cimport SwiftPops
 from orbitmq_accelerator.request_header cimport Request, find_number, find_text, is_same_text, read_request
@@ -51,6 +52,7 @@ cdef class SwiftAcks:
         self.served = served
         self.before_opaque, self.behind_opaque = ok_header.split(b"%d")
         self.book = book
+        self.lanes = Lanes(book.store.queues)
         self.pops = pops
         self.answers = Answers()
 
@@ -135,14 +137,15 @@ cdef class SwiftAcks:
         if config is None or lot.queue_id >= config.read_queue_nums:
             return False
         key = self.book.key(party, &lot)
-        lease = self.book.open_leases.get(key)
+        lease = (<dict>self.book.open_leases.leases).get(key)
         if lease is None or key in self.settling.gathered or type(lease.offsets) is not range:
             return False
         known_first, known_count = lease.offsets.start, len(lease.offsets)
         now_ms = self.book.now_ms()
         if known_count > 64 or lot.pop_time_ms + lot.invisible_ms <= now_ms:
             return False
-        low, high = self.book.store.queue_range(party.topic, lot.queue_id)
+        if not self.lanes.find_range((party.topic, lot.queue_id), &low, &high):
+            return False
         is_decided[0] = True
         for number in range(self.count):
             index = self.offsets[number] - known_first

@@ -24,6 +24,7 @@ cdef class Lanes:
     cdef Lane large  # the one that holds too many to be kept
 
     cdef bint read(self, Lane lane, int64_t offset, int64_t limit, Extent *extent) except -1
+    cdef bint find_range(self, tuple queue_key, int64_t *low, int64_t *high) except -1
     cdef bint is_there(self, Lane lane) except -1
     cdef int64_t end_of(self, Lane lane) except -1
     cdef int read_again(self, Lane lane, queue, log, int64_t offset, int64_t limit, int64_t wanted) except -1

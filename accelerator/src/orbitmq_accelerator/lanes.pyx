@@ -36,7 +36,6 @@ cdef class Lanes:
 
     cdef bint read(self, Lane lane, int64_t offset, int64_t limit, Extent *extent) except -1:
         """Up to `limit` entries from `offset` on, all of one file. False if it is no plain queue, or cannot be read."""
-        cdef bytearray tail
         cdef int64_t wanted, behind
         queue = (<dict>self.table.queues).get(lane.queue_key)
         if type(queue) is not QueueIndex:
@@ -45,9 +44,8 @@ cdef class Lanes:
         self.lock()
         try:
             log = queue.log
-            tail = log.tail
             extent.low = queue.min_offset
-            extent.high = <int64_t>log.written + PyByteArray_GET_SIZE(tail) // ENTRY_BYTES
+            extent.high = next_number(log)
             if not extent.low <= offset < extent.high:
                 return True
             wanted = min(limit, extent.high - offset)
@@ -63,6 +61,18 @@ cdef class Lanes:
         behind = offset - lane.first
         extent.entries = <const uint8_t *>PyBytes_AS_STRING(lane.entries) + behind * ENTRY_BYTES
         extent.given = min(limit, PyBytes_GET_SIZE(lane.entries) // ENTRY_BYTES - behind)
+        return True
+
+    cdef bint find_range(self, tuple queue_key, int64_t *low, int64_t *high) except -1:
+        """`Store.queue_range`; false if it is no plain queue."""
+        queue = (<dict>self.table.queues).get(queue_key)
+        if type(queue) is not QueueIndex:
+            return False
+        self.lock()
+        try:
+            low[0], high[0] = queue.min_offset, next_number(queue.log)
+        finally:
+            self.unlock()
         return True
 
     cdef bint is_there(self, Lane lane) except -1:
@@ -112,3 +122,9 @@ cdef class Lanes:
         lane.is_kept = True
         self.kept.append(lane)
         return 0
+
+
+cdef inline int64_t next_number(log) except -1:
+    """`EntryLog.next`"""
+    cdef bytearray tail = log.tail
+    return <int64_t>log.written + PyByteArray_GET_SIZE(tail) // ENTRY_BYTES

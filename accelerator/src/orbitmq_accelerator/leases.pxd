@@ -32,7 +32,8 @@ cdef struct Lot:
 
 
 cdef class LeaseBook:
-    cdef object store, configuration, lease_log, open_leases, stats, now_ms
+    cdef object store, log, configuration, lease_log, open_leases, stats, now_ms
+    cdef dict counters
     cdef dict parties
     cdef Party last_party
     cdef object settings  # that the following are of
@@ -51,6 +52,8 @@ cdef class LeaseBook:
     cdef int ack(
         self, Party party, const Lot *lot, object lease, const int64_t *offsets, int count, object bits, int64_t now_ms
     ) except -1
+    cdef int settle(self, Party party, const Lot *lot, object lease, int count, object bits) except -1
     cdef int append(
         self, const Lot *lot, const uint8_t *body_end, uint8_t *properties, int64_t deliver_ms, int64_t now_ms
     ) except -1
+    cdef bint place(self, bytes body, bytes properties, int64_t now_ms, bytes born_host) except -1

@@ -1,26 +1,35 @@
 """The book of leases: checkpoints and acks, written as `orbitmq.broker.leases.lease_log` writes them, and what is remembered and counted of them.
 
-Both are messages to the timer topic. Here their texts are put together without a struct, a string or a JSON encoder for each; they are stored by
-`Store.append` like any other. Names come from requests that were found to hold nothing that JSON would escape.
+Both are messages to the timer topic. Here their texts are put together without a struct, a string or a JSON encoder for each, and they are stored
+as `Store.append` does it, which is asked where there is more to look at. Names come from requests that were found to hold nothing that JSON would
+escape.
 """
 
+from cpython.buffer cimport PyBUF_CONTIG, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeASCII
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp
 
 from orbitmq_accelerator.command_header cimport Text, is_plain
+from orbitmq_accelerator.record cimport BLANK_BYTES, MOST_PROPERTIES, Record, record_bytes, write_record
 from orbitmq_accelerator.text cimport write_number, write_text
+
+from zlib import crc32
 
 from orbitmq.broker import names, statistics
 from orbitmq.broker.leases.lease_log import BEFORE_ACKS_MS
+from orbitmq.storage.store import DISPATCH_AT
 
 cdef enum:
     MOST_PARTIES = 10_000  # askers can name groups without end
+    CRC_BITS = 0x7FFFFFFF  # of a body's checksum, that a record keeps
 
 cdef int64_t BEFORE_ACKS = BEFORE_ACKS_MS
+cdef Py_ssize_t MOST_RECENT = DISPATCH_AT
 cdef str TIMER_TOPIC = names.TIMER_TOPIC
+cdef tuple TIMER_QUEUE = (TIMER_TOPIC, 0)
 cdef str REVIVE_IN_NUMS = statistics.REVIVE_IN_NUMS
 cdef str GROUP_CK_NUMS = statistics.GROUP_CK_NUMS
 cdef str BROKER_CK_NUMS = statistics.BROKER_CK_NUMS
@@ -61,10 +70,12 @@ cdef class LeaseBook:
 
     def __init__(self, store, configuration, lease_log, open_leases, stats, now_ms):
         self.store = store
+        self.log = store.log
         self.configuration = configuration
         self.lease_log = lease_log
         self.open_leases = open_leases
         self.stats = stats
+        self.counters = stats.all_counters
         self.now_ms = now_ms
         self.parties = {}
 
@@ -110,7 +121,12 @@ cdef class LeaseBook:
         return (party.topic, party.group, lot.queue_id, lot.start, lot.pop_time_ms, self.broker)
 
     cdef int count(self, str name, str key, int64_t value) except -1:
-        self.stats.counter(name, key).add(value)
+        """`Counter.add`, of one that there nearly always is."""
+        counter = self.counters.get((name, key))
+        if counter is None:
+            counter = self.stats.counter(name, key)
+        counter.value = counter.value + value
+        counter.times = counter.times + 1
         return 0
 
     cdef int lease(self, Party party, const Lot *lot, int64_t now_ms) except -1:
@@ -176,9 +192,21 @@ cdef class LeaseBook:
         out = write_unique_key(out, party, lot, -1 if is_batch else offsets[0], self.broker_text)
         out = write_text(out, b"@ack\x02")
         self.append(lot, body_end, out, lot.pop_time_ms + lot.invisible_ms, now_ms)
-        self.open_leases.settle(lease, bits)
+        self.settle(party, lot, lease, count, bits)
         self.count(GROUP_ACK_NUMS, party.name, count)
         self.count(BROKER_ACK_NUMS, self.cluster, count)
+        return 0
+
+    cdef int settle(self, Party party, const Lot *lot, object lease, int count, object bits) except -1:
+        """`OpenLeases.settle` of one that is open, and of messages that were not acknowledged before."""
+        cdef dict in_flight = self.open_leases.in_flight_by_queue
+        cdef tuple queue = (party.topic, party.group, lot.queue_id)
+        cdef int64_t left = <int64_t>in_flight.get(queue, 0) - count
+        lease.acked = lease.acked | bits
+        if left > 0:
+            in_flight[queue] = left
+        else:
+            in_flight.pop(queue, None)
         return 0
 
     cdef int append(
@@ -191,15 +219,54 @@ cdef class LeaseBook:
         out = write_text(write_text(out, b"\x02REAL_TOPIC\x01"), self.revive_topic_text)
         out = write_number(write_text(out, b"\x02REAL_QID\x01"), lot.revive_queue)
         out = write_text(out, b"\x02")
-        self.store.append(
-            TIMER_TOPIC,
-            0,
-            PyBytes_FromStringAndSize(<const char *>self.body, body_end - self.body),
-            PyBytes_FromStringAndSize(<const char *>self.properties, out - self.properties),
-            now_ms,
-            self.lease_log.store_host,
-        )
+        body = PyBytes_FromStringAndSize(<const char *>self.body, body_end - self.body)
+        text = PyBytes_FromStringAndSize(<const char *>self.properties, out - self.properties)
+        host = self.lease_log.store_host
+        if not self.place(body, text, now_ms, host):
+            self.store.append(TIMER_TOPIC, 0, body, text, now_ms, host)
         return 0
+
+    cdef bint place(self, bytes body, bytes properties, int64_t now_ms, bytes born_host) except -1:
+        """`Store.append`, where nobody waits for a disk: false, and nothing done, if that has more to look at."""
+        cdef Record record
+        cdef Py_buffer view
+        cdef bytes store_host, field_data
+        log = self.log
+        field = log.topic_fields.get(TIMER_TOPIC)
+        if field is None or self.store.health.refuses_writes or log.is_special or PyBytes_GET_SIZE(born_host) != 8:
+            return False
+        store_host, field_data, stored_at = log.store_host, field.data, now_ms
+        next_offsets = <dict>log.next_queue_offsets
+        known = next_offsets.get(TIMER_QUEUE)
+        record.queue_id = record.flag = record.sys_flag = record.reconsume_times = record.prepared_offset = 0
+        record.magic = <uint32_t><int64_t>field.magic
+        record.queue_offset = 0 if known is None else known
+        record.offset = log.end
+        record.born_at_ms, record.born_host = now_ms, <const uint8_t *>PyBytes_AS_STRING(born_host)
+        record.stored_at_ms, record.store_host = stored_at, <const uint8_t *>PyBytes_AS_STRING(store_host)
+        record.body, record.body_bytes = <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
+        record.topic, record.topic_bytes = <const uint8_t *>PyBytes_AS_STRING(field_data), PyBytes_GET_SIZE(field_data)
+        record.properties, record.properties_bytes = <const uint8_t *>PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties)
+        record.more_properties_bytes = 0
+        record.size = record_bytes(&record)
+        if (
+            record.offset + record.size + BLANK_BYTES > <int64_t>log.prepared_to
+            or record.body_bytes > <int64_t>log.max_body_bytes
+            or record.properties_bytes > MOST_PROPERTIES
+        ):
+            return False
+        record.body_crc = <uint32_t>crc32(body) & CRC_BITS
+        PyObject_GetBuffer(log.memory, &view, PyBUF_CONTIG)
+        write_record(<uint8_t *>view.buf + (record.offset - <int64_t>log.segment_start), &record)
+        PyBuffer_Release(&view)
+        log.end = record.offset + record.size
+        log.last_stored_at_ms = stored_at
+        next_offsets[TIMER_QUEUE] = record.queue_offset + 1
+        recent = log.recent
+        recent.append((TIMER_QUEUE, record.offset, record.size, record.queue_offset, 0, stored_at, properties))
+        if len(recent) == 1 or len(recent) >= MOST_RECENT:
+            self.store.appended(1)
+        return True
 
 
 cdef inline uint8_t *write_unique_key(

@@ -102,19 +102,19 @@ class Statistics:
         self.started_ms = clock.now_ms()
         self._clock = clock
         self._samples = 0
-        self._counters: dict[tuple[str, str], Counter] = {}
+        self.all_counters: dict[tuple[str, str], Counter] = {}
         self._forgotten: Tally[str] = Tally()
         self._histograms: dict[HistogramKind, Histogram] = {}
         self._message_sizes: dict[str, MessageSizes] = {}  # by topic
 
     def counter(self, name: str, key: str) -> Counter:
-        counter = self._counters.get((name, key))
+        counter = self.all_counters.get((name, key))
         if counter is None:
-            counter = self._counters[name, key] = Counter()
+            counter = self.all_counters[name, key] = Counter()
         return counter
 
     def find(self, name: str, key: str) -> Counter | None:
-        return self._counters.get((name, key))
+        return self.all_counters.get((name, key))
 
     def histogram(self, kind: HistogramKind) -> Histogram:
         histogram = self._histograms.get(kind)
@@ -137,12 +137,12 @@ class Statistics:
 
     def counters(self, name: str) -> list[tuple[str, Counter]]:
         """Of all keys."""
-        return [(key, counter) for (counted, key), counter in self._counters.items() if counted == name]
+        return [(key, counter) for (counted, key), counter in self.all_counters.items() if counted == name]
 
     def forget(self, key: str) -> None:
         """A topic or group is gone: so are its counters, alone and as part of `topic@group`."""
-        for name, known in [item for item in self._counters if key in item[1].split("@")]:
-            self._forgotten[name] += self._counters.pop((name, known)).value
+        for name, known in [item for item in self.all_counters if key in item[1].split("@")]:
+            self._forgotten[name] += self.all_counters.pop((name, known)).value
         for histogram in self._histograms.values():
             histogram.forget(key)
         self._message_sizes.pop(key, None)
@@ -150,6 +150,6 @@ class Statistics:
     def sample(self) -> None:
         """Called every `SAMPLE_SECONDS`."""
         now_ms = self._clock.now_ms()
-        for counter in self._counters.values():
+        for counter in self.all_counters.values():
             counter.sample(now_ms, self._samples)
         self._samples += 1

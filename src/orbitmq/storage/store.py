@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from orbitmq.storage.reading import ReadResult
     from orbitmq.storage.threads import Threads
 
-_DISPATCH_AT: Final = 256  # records waiting to be indexed; then the append does it itself
+DISPATCH_AT: Final = 256  # records waiting to be indexed; then the append does it itself
 FOREVER_MS: Final = 2**63 - 1
 
 
@@ -191,7 +191,7 @@ class Store:
         except StorageError as error:
             raise _with_code(error) from error
         waiting = len(self._recent)
-        if waiting == 1 or waiting >= _DISPATCH_AT or self._synchronous:
+        if waiting == 1 or waiting >= DISPATCH_AT or self._synchronous:
             self.appended(1)
         return appended
 
@@ -521,7 +521,7 @@ class Store:
         waiting = len(self._recent)
         if waiting == records and self.on_appended is not None:  # none waited before
             self.on_appended()
-        elif waiting >= _DISPATCH_AT:
+        elif waiting >= DISPATCH_AT:
             self.dispatch()
 
     def _flushed(self) -> None:

@@ -8,7 +8,6 @@ Java: PopInflightMessageCounter
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -55,34 +54,35 @@ def _compact(offsets: Sequence[int]) -> Sequence[int]:
 
 class OpenLeases:
     def __init__(self) -> None:
-        self._leases: dict[LeaseKey, Lease] = {}  # oldest first
-        self._in_flight: Counter[_QueueKey] = Counter()
+        self.leases: dict[LeaseKey, Lease] = {}  # oldest first
+        self.in_flight_by_queue: dict[_QueueKey, int] = {}  # messages that are leased and not acknowledged
 
     def __len__(self) -> int:
-        return len(self._leases)
+        return len(self.leases)
 
     def add(self, checkpoint: Checkpoint) -> None:
         self.put(checkpoint.key, checkpoint.offsets())
 
     def put(self, key: LeaseKey, offsets: Sequence[int]) -> None:
-        lease = self._leases[key] = Lease(key, offsets)
-        self._in_flight[key[:3]] += len(lease.offsets)
-        if len(self._leases) > MOST_LEASES:
-            self.close(next(iter(self._leases)))
+        lease = self.leases[key] = Lease(key, offsets)
+        queue = key[:3]
+        self.in_flight_by_queue[queue] = self.in_flight_by_queue.get(queue, 0) + len(lease.offsets)
+        if len(self.leases) > MOST_LEASES:
+            self.close(next(iter(self.leases)))
 
     def get(self, key: LeaseKey) -> Lease | None:
-        return self._leases.get(key)
+        return self.leases.get(key)
 
     def settle(self, lease: Lease, bits: int) -> None:
         """These of its messages are acknowledged."""
         new = bits & ~lease.acked
         lease.acked |= bits
-        if lease.key in self._leases:
+        if lease.key in self.leases:
             self._returned(lease.key[:3], new.bit_count())
 
     def close(self, key: LeaseKey) -> int:
         """Its time is over; the bits of what was acknowledged."""
-        lease = self._leases.pop(key, None)
+        lease = self.leases.pop(key, None)
         if lease is None:
             return 0
         self._returned(key[:3], len(lease.offsets) - lease.acked.bit_count())
@@ -90,11 +90,11 @@ class OpenLeases:
 
     def in_flight(self, topic: str, group: str, queue_id: int) -> int:
         """Messages of a queue that a group has leased and not acknowledged."""
-        return self._in_flight.get((topic, group, queue_id), 0)
+        return self.in_flight_by_queue.get((topic, group, queue_id), 0)
 
     def in_flight_of(self, topic: str, group: str) -> int:
         """Over all queues of the topic."""
-        return sum(count for (of, by, _), count in self._in_flight.items() if of == topic and by == group)
+        return sum(count for (of, by, _), count in self.in_flight_by_queue.items() if of == topic and by == group)
 
     def forget_topic(self, topic: str) -> None:
         self._forget(lambda key: key[0] == topic)
@@ -103,10 +103,12 @@ class OpenLeases:
         self._forget(lambda key: key[1] == group)
 
     def _forget(self, is_gone: Callable[[LeaseKey], bool]) -> None:
-        for key in [key for key in self._leases if is_gone(key)]:
+        for key in [key for key in self.leases if is_gone(key)]:
             self.close(key)
 
     def _returned(self, queue: _QueueKey, messages: int) -> None:
-        self._in_flight[queue] -= messages
-        if self._in_flight[queue] <= 0:
-            del self._in_flight[queue]
+        left = self.in_flight_by_queue.get(queue, 0) - messages
+        if left > 0:
+            self.in_flight_by_queue[queue] = left
+        else:
+            self.in_flight_by_queue.pop(queue, None)
