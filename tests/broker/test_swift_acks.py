@@ -16,18 +16,23 @@ from orbitmq.protocol import command as commands
 from orbitmq.protocol.codes import FLAG_ONEWAY
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import FrameDecoder
+from orbitmq.storage.store import Store
 from tests.broker.kit import SEND_V2, running, send_header, wire
 from tests.broker.lease_kit import ACK, LeaseClient, ack_fields
+from tests.broker.test_swift_sends import stored_in
 from tests.line import connected
+from tests.raw_client import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
+    from orbitmq.storage.appended import Appended
     from tests.broker.lease_kit import Leased
 
 TIMERS = "rmq_sys_wheel_timer"
 QUEUES, MESSAGES_EACH = 3, 24
+LEASED = 80  # one by one
 
 
 def frame(number: int, fields: dict[str, str], **changes: Any) -> bytes:
@@ -167,6 +172,57 @@ async def test_acks_of_a_read_are_one_entry_for_each_lease_and_answered_in_one_p
         assert swift(connection, frames[0]) == (0, b"")  # said before: the ordinary way knows what to answer
         assert swift(connection, frame(1, ack_fields(second[3]))[:-1]) == (0, b"")  # half a frame
         connection.connection_lost(None)
+
+
+async def entries_of_many_files(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, bytes], int]:
+    """What leases and acks, one at a time, leave in the store; and how many of them went to the log in Python."""
+    settings: dict[str, Any] = {"flushIntervalConsumeQueue": 3_600_000, "mappedFileSizeCommitLog": 8 << 10}
+    in_python = 0
+    append = Store.append
+
+    def counted(store: Store, topic: str, *rest: Any) -> Appended:
+        nonlocal in_python
+        in_python += topic == TIMERS
+        return append(store, topic, *rest)
+
+    async with running(directory, clock=ManualClock(), **settings) as broker, wire(broker) as client:
+        broker.state.store.settle_at(bytes(8))  # each has a port of its own
+        broker.state.lease_log.settle_at(bytes(8))
+        connection, line = connected(broker._servers[0])
+        for number in range(LEASED):
+            header = send_header("T", 0, {"UNIQ_KEY": f"{number:032X}"})
+            connection.data_received(frame(number, header.to_fields(), code=SEND_V2, body=b"%d" % number))
+        # The first receipt of a new topic waits until the topic has a route.
+        await until(lambda: len(FrameDecoder().feed(bytes(line.written))) == LEASED, what="all receipts")
+        connection.connection_lost(None)
+        broker.state.offsets.commit("LG", "T", 0, 0)
+        monkeypatch.setattr(Store, "append", counted)
+        consumer = LeaseClient(client)
+        for _ in range(LEASED // 4):
+            leased = await consumer.pop("T", maxMsgNums=4)
+            connection, line = connected(broker._servers[0])
+            for number, each in enumerate(leased):
+                connection.data_received(frame(number, ack_fields(each)))
+                for _ in range(3):
+                    await asyncio.sleep(0)  # what was gathered is written, and then answered
+            assert len(FrameDecoder().feed(bytes(line.written))) == 4
+            connection.connection_lost(None)
+        monkeypatch.setattr(Store, "append", append)
+        assert sum(map(len, acknowledged(broker).values())) == LEASED
+    return stored_in(directory), in_python
+
+
+async def test_entries_of_leases_are_the_same_bytes_both_ways_also_where_a_log_file_ends(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch
+) -> None:
+    files, in_python = await entries_of_many_files(tmp_path / "compiled", accelerator)
+    accelerator.setenv(SWITCH, "0")
+    files_of_python, all_entries = await entries_of_many_files(tmp_path / "python", accelerator)
+    assert files == files_of_python
+    logs = sum(name.startswith("commitlog") for name in files)
+    assert logs > 2
+    assert 0 < in_python <= logs  # what a file has no room for
+    assert all_entries == LEASED // 4 + LEASED
 
 
 async def test_acks_that_wait_for_the_disk_go_the_ordinary_way(tmp_path: Path, accelerator: pytest.MonkeyPatch) -> None:
