@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,7 +27,7 @@ from tests.line import connected
 from tests.raw_client import until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
@@ -67,24 +68,30 @@ async def with_topic(broker: Broker) -> None:
     await until(lambda: topics.exists() and b'"T"' in topics.read_bytes(), what="the topic is saved")
 
 
-@pytest.mark.parametrize("written", [0, 4, 8, 4096, 30_001])
-async def test_a_kill_while_a_batch_is_written_leaves_nothing_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
-) -> None:
-    """So much of it was in the file by then."""
-    store, image = tmp_path / "store", tmp_path / "image"
+@contextmanager
+def images_of_writes(store: Path, image: Path, written: int) -> Iterator[list[int]]:
+    """What a kill leaves when so much of a write was in the file; the size of each write."""
     write = MappedFile.write
+    sizes: list[int] = []
 
     def write_and_be_killed(file: MappedFile, parts: Parts, position: int) -> None:
+        sizes.append(sum(map(len, parts)))
         write(file, [b"".join(parts)[:written]], position)
         take_image(store, image)
         write(file, parts, position)
 
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MappedFile, "write", write_and_be_killed)
+        yield sizes
+
+
+@pytest.mark.parametrize("written", [0, 4, 8, 4096, 30_001])
+async def test_a_kill_while_a_batch_is_written_leaves_nothing_of_it(tmp_path: Path, written: int) -> None:
+    store, image = tmp_path / "store", tmp_path / "image"
     async with running(store, clock=ManualClock()) as broker, wire(broker) as client:
         await with_topic(broker)
-        monkeypatch.setattr(MappedFile, "write", write_and_be_killed)
-        answers = await read_at_once(broker, batch())
-        monkeypatch.setattr(MappedFile, "write", write)
+        with images_of_writes(store, image, written):
+            answers = await read_at_once(broker, batch())
         assert [answer.code for answer in answers] == [0]
         assert await client.bodies("T") == [b"before", *BODIES]
     await goes_on_with_nothing_of_it(image)
@@ -92,29 +99,19 @@ async def test_a_kill_while_a_batch_is_written_leaves_nothing_of_it(
 
 @pytest.mark.parametrize("written", [8, 50_000, 100_000])
 async def test_a_kill_while_the_batches_of_a_read_are_written_leaves_nothing_of_any(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+    tmp_path: Path, written: int
 ) -> None:
     """All of them by one call, and nobody was told of one when it was not over."""
     if compiled("sends") is None:
         pytest.skip("in Python each batch is a call of its own")
     store, image = tmp_path / "store", tmp_path / "image"
-    write = MappedFile.write
-    calls = []
-
-    def write_and_be_killed(file: MappedFile, parts: Parts, position: int) -> None:
-        calls.append(sum(map(len, parts)))
-        write(file, [b"".join(parts)[:written]], position)
-        take_image(store, image)
-        write(file, parts, position)
-
     async with running(store, clock=ManualClock()) as broker, wire(broker) as client:
         await with_topic(broker)
-        monkeypatch.setattr(MappedFile, "write", write_and_be_killed)
-        answers = await read_at_once(broker, batch(0), batch(1), batch(2))
-        monkeypatch.setattr(MappedFile, "write", write)
+        with images_of_writes(store, image, written) as sizes:
+            answers = await read_at_once(broker, batch(0), batch(1), batch(2))
         assert [(answer.code, answer.fields["queueOffset"]) for answer in answers] == [(0, "1"), (0, "41"), (0, "81")]
         assert await client.bodies("T") == [b"before", *BODIES * 3]
-    (size,) = calls
+    (size,) = sizes
     assert size > written
     await goes_on_with_nothing_of_it(image)
 
