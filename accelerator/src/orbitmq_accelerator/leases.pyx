@@ -235,7 +235,7 @@ cdef class LeaseBook:
         field = log.topic_fields.get(TIMER_TOPIC)
         if field is None or self.store.health.refuses_writes or log.is_special or PyBytes_GET_SIZE(born_host) != 8:
             return False
-        store_host, field_data, stored_at = log.store_host, field.data, now_ms
+        store_host, field_data = log.store_host, field.data
         next_offsets = <dict>log.next_queue_offsets
         known = next_offsets.get(TIMER_QUEUE)
         record.queue_id = record.flag = record.sys_flag = record.reconsume_times = record.prepared_offset = 0
@@ -243,7 +243,7 @@ cdef class LeaseBook:
         record.queue_offset = 0 if known is None else known
         record.offset = log.end
         record.born_at_ms, record.born_host = now_ms, <const uint8_t *>PyBytes_AS_STRING(born_host)
-        record.stored_at_ms, record.store_host = stored_at, <const uint8_t *>PyBytes_AS_STRING(store_host)
+        record.stored_at_ms, record.store_host = now_ms, <const uint8_t *>PyBytes_AS_STRING(store_host)
         record.body, record.body_bytes = <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
         record.topic, record.topic_bytes = <const uint8_t *>PyBytes_AS_STRING(field_data), PyBytes_GET_SIZE(field_data)
         record.properties, record.properties_bytes = <const uint8_t *>PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties)
@@ -260,10 +260,10 @@ cdef class LeaseBook:
         write_record(<uint8_t *>view.buf + (record.offset - <int64_t>log.segment_start), &record)
         PyBuffer_Release(&view)
         log.end = record.offset + record.size
-        log.last_stored_at_ms = stored_at
+        log.last_stored_at_ms = now_ms
         next_offsets[TIMER_QUEUE] = record.queue_offset + 1
         recent = log.recent
-        recent.append((TIMER_QUEUE, record.offset, record.size, record.queue_offset, 0, stored_at, properties))
+        recent.append((TIMER_QUEUE, record.offset, record.size, record.queue_offset, 0, now_ms, properties))
         if len(recent) == 1 or len(recent) >= MOST_RECENT:
             self.store.appended(1)
         return True
