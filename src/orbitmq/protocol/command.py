@@ -35,11 +35,13 @@ if TYPE_CHECKING:
 H = TypeVar("H", bound="Header")
 
 _OUR_LANGUAGE: Final = "PYTHON"
-_OUR_LANGUAGE_BYTES: Final = _OUR_LANGUAGE.encode()
 _SHORT_BODY_BYTES: Final = 4096
 _LARGE_BODY_BYTES: Final = 16 * 1024  # not worth copying behind its header
 _BARE_HEADER: Final = (
     b'{"code":%d,"flag":%d,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+)
+_USUAL_HEADER: Final = (
+    b'{"code":%d,"extFields":%b,"flag":%d,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
 )
 _NO_FIELDS: Final = msgspec.Raw()
 # Such a header is read slowly, and before it is known who sent it. Properties, one token of it, take up to 32 KiB.
@@ -269,18 +271,20 @@ def encode_pieces(command: Command) -> list[bytes | memoryview]:
 
 def encode_json_header(command: Command) -> bytes:
     """Compact, keys in fastjson's alphabetical order: Go's client splits some texts by hand and needs it so."""
-    if command._fields is None and command.remark is None and not command._raw and command.language is _OUR_LANGUAGE:
-        return _BARE_HEADER % (command.code, command.flag, command.opaque, command.version)
     fields: bytes | msgspec.Raw = b""
     if command._raw and command._raw_codec == CODEC_JSON:
         fields = command._raw
     elif command._fields is not None or command._raw:
         fields = _encode_json(command.fields)
+    if command.remark is None and command.language is _OUR_LANGUAGE:
+        if not fields:
+            return _BARE_HEADER % (command.code, command.flag, command.opaque, command.version)
+        return _USUAL_HEADER % (command.code, fields, command.flag, command.opaque, command.version)
     return b'{"code":%d%b,"flag":%d,"language":"%b","opaque":%d%b,"serializeTypeCurrentRPC":"JSON","version":%d}' % (
         command.code,
         b',"extFields":%b' % fields if fields else b"",
         command.flag,
-        _OUR_LANGUAGE_BYTES if command.language is _OUR_LANGUAGE else command.language.encode(),
+        command.language.encode(),
         command.opaque,
         b',"remark":%b' % _encode_json(command.remark) if command.remark is not None else b"",
         command.version,
