@@ -288,6 +288,23 @@ async def test_handlers_may_be_partials_lambdas_and_objects(cluster: ScriptedClu
     assert sorted(got) == [("function", "x"), ("lambda", ""), ("object", "x"), ("partial", "x")]
 
 
+async def test_what_a_handler_returns_means_nothing(cluster: ScriptedCluster, client: Client) -> None:
+    # As `return ConsumeStatus.CONSUME_SUCCESS`, and what a lambda around a blocking call returns.
+    def blocking(message: ReceivedMessage) -> Any:
+        return message.body
+
+    async def waiting(message: ReceivedMessage) -> Any:
+        return message.body
+
+    cluster.broker.put("T", 0, b"x")
+    async with (
+        client.consumer("T", group="G1", start="earliest", handler=blocking) as one,
+        client.consumer("T", group="G2", start="earliest", handler=waiting) as other,
+    ):
+        await eventually(lambda: one.stats.acked + one.stats.failed == other.stats.acked + other.stats.failed == 1)
+    assert (one.stats.acked, one.stats.failed) == (other.stats.acked, other.stats.failed) == (1, 0)
+
+
 # ---- failing handlers
 
 
