@@ -39,7 +39,7 @@ def is_system_topic(topic: str) -> bool:
 
 def check_topic(topic: str) -> None:
     """MessageError when no broker would take a message for this topic."""
-    if not topic or _ALLOWED(topic) is None:
+    if not isinstance(topic, str) or not topic or _ALLOWED(topic) is None:
         raise MessageError(f"topic {topic!r} is not a valid name", hint=_WHAT_IS_ALLOWED)
     if len(topic) > MAX_TOPIC:
         raise MessageError(f"topic {topic!r} has {len(topic)} characters", hint=f"up to {MAX_TOPIC} are allowed")
@@ -48,7 +48,7 @@ def check_topic(topic: str) -> None:
 
 
 def check_group(group: str) -> None:
-    if not group or _ALLOWED(group) is None:
+    if not isinstance(group, str) or not group or _ALLOWED(group) is None:
         raise ConfigError(f"group {group!r} is not a valid name", hint=_WHAT_IS_ALLOWED)
     if len(group) > MAX_GROUP:
         raise ConfigError(f"group {group!r} has {len(group)} characters", hint=f"up to {MAX_GROUP} are allowed")
