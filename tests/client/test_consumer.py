@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -892,6 +892,34 @@ async def test_what_is_not_assigned_cannot_be_sought(cluster: ScriptedCluster, c
         for start in (0, "earliest"):
             with pytest.raises(ConfigError, match=r"broker-z.*not assigned to this member.*`assigned` lists"):
                 await consumer.seek(QueueRef("T", "broker-z", 0), start)
+
+
+@pytest.mark.parametrize("mistaken", ["earlest", timedelta(days=1), None, 1.5])
+async def test_a_place_that_is_none_is_not_taken_for_the_end(
+    cluster: ScriptedCluster, client: Client, mistaken: Any
+) -> None:
+    cluster.broker.put("T", 0, b"x")
+    with pytest.raises(ConfigError, match="is unknown"):
+        client.consumer("T", group="G", start=mistaken)
+    async with client.consumer("T", group="G", start="earliest", handler=Collected()) as consumer:
+        await eventually(lambda: consumer.stats.acked == 1)
+        with pytest.raises(ConfigError, match="is unknown"):
+            await consumer.seek(QueueRef("T", "broker-a", 0), mistaken)
+
+
+@pytest.mark.parametrize("option", ["commit_every", "consume_timeout", "suspend"])
+def test_a_consumer_that_would_never_rest_is_refused(client: Client, option: str) -> None:
+    for seconds in (0, -1):
+        given: dict[str, Any] = {option: seconds}
+        with pytest.raises(ConfigError, match=f"{option} is {seconds}"):
+            client.consumer("T", group="G", **given)
+
+
+async def test_a_filter_that_is_no_text_is_named(client: Client) -> None:
+    for mistaken in (7, Sql(7)):  # type: ignore[arg-type]
+        with pytest.raises(ConfigError) as caught:
+            await client.consumer("T", group="G", filter=mistaken).start()  # type: ignore[arg-type]
+        assert caught.value.hint
 
 
 @pytest.mark.parametrize("given_up", [False, True])

@@ -12,7 +12,7 @@ import pytest
 from orbitmq import Client, LeaseConsumer, LeasedMessage, connect, fastjson, sync
 from orbitmq.client.filters import subscription
 from orbitmq.client.leasing import Leasing
-from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, HeaderError, RequestFailed
+from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, HeaderError, MessageError, RequestFailed
 from orbitmq.message import StoredMessage
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.properties import encode_properties
@@ -344,12 +344,22 @@ async def test_mistakes_are_named(mq_session_server: Server) -> None:
             client.lease_consumer("T", group="g", lease=timedelta(0))
         with pytest.raises(ConfigError, match="unknown"):
             client.lease_consumer("T", group="g", start="middle")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="a lease of 5 cannot be had"):
+            client.lease_consumer("T", group="g", lease=5)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="prefetch is 0"):
+            client.lease_consumer("T", group="g", prefetch=0)
+        with pytest.raises(MessageError, match="not a valid name"):
+            client.lease_consumer(["T"], group="g")  # type: ignore[arg-type]
         async with client.lease_consumer("NoSuchTopic", group="g") as consumer:
             with pytest.raises(RequestFailed, match="does not exist"):
                 await consumer.fetch()
         await put(client, "Mistaken", ["x"])
         async with client.lease_consumer("Mistaken", group="g", start="earliest") as consumer:
+            with pytest.raises(ConfigError, match="max is 0"):
+                await consumer.fetch(max=0)
             [message] = await consumer.fetch(wait=5)
+            with pytest.raises(ConfigError, match="a lease of 5 cannot be had"):
+                await message.extend(5)  # type: ignore[arg-type]
             message._lease.handle = message.handle._replace(offset=77)
             with pytest.raises(RequestFailed):
                 await message.ack()

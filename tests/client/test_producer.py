@@ -333,6 +333,12 @@ def test_groups_follow_javas_rules(group: str) -> None:
         connect("127.0.0.1:1").producer(group)
 
 
+def test_a_compression_level_that_there_is_not_is_refused() -> None:
+    for level in (-2, 10):
+        with pytest.raises(ConfigError, match=f"compression_level is {level}"):
+            connect("127.0.0.1:1").producer("P", compression_level=level)
+
+
 # ---- failures
 
 

@@ -195,6 +195,8 @@ async def test_failures_are_told_with_code_and_hint(cluster: ScriptedCluster, cl
             await reader.queues("Unknown")
         with pytest.raises(ConfigError, match="nothing to poll"):
             await reader.poll()
+        with pytest.raises(ConfigError, match="max is 0"):
+            await reader.fetch(FIRST, offset=0, max=0)
         cluster.broker.inject(RequestCode.PULL_MESSAGE, refuse(ResponseCode.NO_PERMISSION, "not you"))
         with pytest.raises(RequestFailed, match="not you") as caught:
             await reader.fetch(FIRST, offset=0)

@@ -18,7 +18,7 @@ import msgspec
 
 from orbitmq.client import questions
 from orbitmq.client.assignment import share_of
-from orbitmq.client.consumer_options import consume_from_where
+from orbitmq.client.consumer_options import check_start, consume_from_where
 from orbitmq.client.figures import EVERY_SECONDS, Figures
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.names import RETRY_PREFIX, retry_topic
@@ -230,6 +230,8 @@ class Membership:
 
     async def seek(self, queue: QueueRef, to: int | Start) -> None:
         """Go on there with a queue, by its public name. ConfigError if it is not ours, or is given up meanwhile."""
+        if not isinstance(to, int):
+            check_start(to)
         for held in self._named({queue}):
             offset = to if isinstance(to, int) else await offset_of(self.cluster, held.queue, to)
             if await self.restart(held.queue, offset):

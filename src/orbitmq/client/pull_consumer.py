@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from orbitmq.client import instance as instances
 from orbitmq.client import questions
+from orbitmq.client.consumer_options import check_count
 from orbitmq.client.fetching import Fetched, Fetcher
 from orbitmq.client.filters import Sql, subscription
 from orbitmq.client.inbox import ConcurrentInbox
@@ -125,6 +126,7 @@ class PullConsumer:
         wait: float = 0.0,
     ) -> Fetched:
         """Up to `max` messages from `offset` on, and where to go on. With none there, wait up to `wait` seconds for one."""
+        check_count(max)
         wire = await self._known(queue)
         assert self._fetcher is not None
         made = subscription(wire.topic, filter)
@@ -196,6 +198,7 @@ class PullConsumer:
     async def poll(self, *, max: int = 32, timeout: float = 5.0) -> list[ReceivedMessage]:  # noqa: A002
         """The next messages, up to `max` of one queue; empty when none came within `timeout` seconds."""
         self._reading()
+        check_count(max)
         if self._auto_commit:
             self._ack_polled()
         messages = self._inbox.take_now(max)
