@@ -249,3 +249,31 @@ async def test_subscribing_again_after_a_failure_reads(cluster: ScriptedCluster)
         for _ in range(5):
             found += await reader.poll(timeout=1)
         assert [message.body for message in found] == [b"x"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_light_queues_are_read_by_their_own_offsets(known: bool) -> None:
+    settings = {"enableLmq": "true", "enableMultiDispatch": "true"}
+    with Server(settings=settings) as server:
+        async with connect(server.address) as client, client.producer("P") as producer:
+            for number in range(6):
+                light = "%LMQ%a,%LMQ%b" if number % 2 else "%LMQ%a"
+                receipt = await producer.send(
+                    "T", str(number), order_key="k", properties={"INNER_MULTI_DISPATCH": light}
+                )
+        light_queue = QueueRef("%LMQ%b", receipt.queue.broker_name, 0)
+        async with connect(server.address) as client:  # which has no route of that broker yet
+            if known:
+                await (await client.producer("P").start()).queues("T")
+            async with client.pull_consumer("G") as reader:
+                fetched = await reader.fetch(light_queue, offset=1)
+                assert [(one.body, one.queue, one.queue_offset) for one in fetched] == [
+                    (b"3", light_queue, 1), (b"5", light_queue, 2),
+                ]  # fmt: skip
+                await reader.assign([light_queue])
+                [first] = await reader.poll(max=1)
+                await reader.commit()
+                assert (first.body, await reader.committed(light_queue)) == (b"1", 1)
+                assert [one.body for one in await reader.poll()] == [b"3", b"5"]
+                await reader.commit()
+                assert await reader.committed(light_queue) == 3

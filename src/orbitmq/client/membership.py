@@ -21,7 +21,7 @@ from orbitmq.client.assignment import share_of
 from orbitmq.client.consumer_options import check_start, consume_from_where
 from orbitmq.client.figures import EVERY_SECONDS, Figures
 from orbitmq.client.incoming import Incoming
-from orbitmq.client.names import RETRY_PREFIX, retry_topic
+from orbitmq.client.names import LIGHT_PREFIX, RETRY_PREFIX, retry_topic
 from orbitmq.client.namespaces import unwrapped
 from orbitmq.client.pauses import Pauses
 from orbitmq.client.process_queue import ProcessQueue
@@ -334,12 +334,15 @@ class Membership:
 
     async def _share(self, topic: str) -> list[QueueRef] | None:
         """The queues of a topic that are to be ours; None when that cannot be known now."""
+        fixed = None if self._fixed is None else [queue for queue in self._fixed if queue.topic == topic]
+        if fixed is not None and topic.startswith(LIGHT_PREFIX):
+            return fixed
         route = self.cluster.known_route(topic) or await self.cluster.fetch_route(topic)
         if route is None:
             self._tell_of_missing(topic)
             return None
-        if self._fixed is not None:
-            return [queue for queue in self._fixed if queue.topic == topic]
+        if fixed is not None:
+            return fixed
         if self.options.broadcasting:
             return list(route.readable)
         # Any broker of the topic knows the group; its master, if it has one.

@@ -12,6 +12,7 @@ from orbitmq.errors import ConfigError, MessageError
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+LIGHT_PREFIX: Final = "%LMQ%"  # of light queues, which stand in no route
 TEMPLATE_TOPIC: Final = "TBW102"  # its queues are the model for topics that sending creates
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 MAX_TOPIC: Final = 127

@@ -16,7 +16,7 @@ from orbitmq.client.filters import Sql, subscription
 from orbitmq.client.inbox import ConcurrentInbox
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.membership import Membership
-from orbitmq.client.names import check_group, check_topic, retry_topic
+from orbitmq.client.names import LIGHT_PREFIX, check_group, check_topic, retry_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.offsets import RemoteOffsets
 from orbitmq.client.stats import ConsumerStats
@@ -269,6 +269,8 @@ class PullConsumer:
         cluster = self._running().cluster
         if wire.broker_name not in cluster.brokers:
             await cluster.fetch_route(wire.topic)
+        if wire.broker_name not in cluster.brokers and wire.topic.startswith(LIGHT_PREFIX):
+            await cluster.fetch_route(wire.broker_name)  # each broker has a topic of its own name
         return wire
 
     def _membership(self, fixed: list[QueueRef] | None) -> Membership:
