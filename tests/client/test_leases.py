@@ -368,6 +368,25 @@ async def test_mistakes_are_named(mq_session_server: Server) -> None:
         assert [one async for one in consumer] == []
 
 
+async def test_a_clock_behind_the_brokers_is_named(mq_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async with on_the_clock_of(mq_server) as client:
+        await put(client, "Behind", ["x"])
+        async with client.lease_consumer("Behind", group="g", start="earliest") as consumer:
+            assert await consumer.fetch(wait=0) != []
+            assert await consumer.fetch(wait=0.1) == await consumer.fetch(wait=0) == []
+    mq_server.clock.advance(seconds=100)
+    async with (
+        connect(mq_server.address) as client,
+        client.lease_consumer("Behind", group="g", start="earliest") as consumer,
+    ):
+        for wait in (0, 2):
+            with pytest.raises(RequestFailed, match="behind the broker's") as caught:
+                await consumer.fetch(wait=wait)
+            assert caught.value.code == ResponseCode.POLLING_TIMEOUT
+        with pytest.raises(RequestFailed, match="behind the broker's"):
+            await anext(consumer)
+
+
 def test_leasing_without_asyncio(mq_session_server: Server) -> None:
     with sync.connect(mq_session_server.address) as client:
         with client.producer("P") as producer:
