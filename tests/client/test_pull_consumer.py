@@ -277,3 +277,29 @@ async def test_light_queues_are_read_by_their_own_offsets(known: bool) -> None:
                 assert [one.body for one in await reader.poll()] == [b"3", b"5"]
                 await reader.commit()
                 assert await reader.committed(light_queue) == 3
+
+
+async def test_topics_that_only_brokers_write_to_can_be_read(mq_session_server: Server) -> None:
+    async with connect(mq_session_server.address) as client, client.pull_consumer("G") as reader:
+        assert len(await reader.queues("SCHEDULE_TOPIC_XXXX")) == 18
+        await reader.subscribe("SCHEDULE_TOPIC_XXXX")
+        client.consumer("SCHEDULE_TOPIC_XXXX", group="G")
+        client.lease_consumer("SCHEDULE_TOPIC_XXXX", group="G")
+
+
+async def test_what_was_asked_about_too_often_can_be_read() -> None:
+    settings = {"transactionTimeOut": "100", "transactionCheckInterval": "100", "transactionCheckMax": "1"}
+    with Server(settings=settings) as server:
+
+        def put_aside() -> list[ReceivedMessage]:
+            server.clock.advance(seconds=1)
+            return server.sent("TRANS_CHECK_MAX_TIME_TOPIC")
+
+        async with (
+            connect(server.address) as client,
+            client.transaction_producer("P", check=lambda message: None) as producer,
+        ):
+            async with producer.begin("T", b"undecided"):
+                pass
+            await eventually(put_aside, 30)
+        assert [message.body for message in put_aside()] == [b"undecided"]

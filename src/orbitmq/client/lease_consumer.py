@@ -24,7 +24,7 @@ from orbitmq.client.incoming import Incoming, Unwrapping
 from orbitmq.client.leased import Lease, LeasedMessage
 from orbitmq.client.leaser import Leaser
 from orbitmq.client.leasing import Leasing
-from orbitmq.client.names import check_group, check_topic, retry_topic
+from orbitmq.client.names import check_group, check_topic_name, retry_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.stats import ConsumerStats
 from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed, TransportError
@@ -78,7 +78,7 @@ class LeaseConsumer:
         orderly: bool,
     ) -> None:
         check_group(group)
-        check_topic(topic)
+        check_topic_name(topic)
         if start not in ("earliest", "latest"):
             raise ConfigError(f"start {start!r} is unknown", hint='"earliest" or "latest"')
         _check_lease(lease)

@@ -40,12 +40,17 @@ def is_system_topic(topic: str) -> bool:
 
 def check_topic(topic: str) -> None:
     """MessageError when no broker would take a message for this topic."""
+    check_topic_name(topic)
+    if topic in _NOT_SENDABLE:
+        raise MessageError(f"topic {topic!r} belongs to the broker; nobody else may send to it", hint="choose another")
+
+
+def check_topic_name(topic: str) -> None:
+    """MessageError when no broker has a topic of this name. All may be read: TRANS_CHECK_MAX_TIME_TOPIC, say."""
     if not isinstance(topic, str) or not topic or _ALLOWED(topic) is None:
         raise MessageError(f"topic {topic!r} is not a valid name", hint=_WHAT_IS_ALLOWED)
     if len(topic) > MAX_TOPIC:
         raise MessageError(f"topic {topic!r} has {len(topic)} characters", hint=f"up to {MAX_TOPIC} are allowed")
-    if topic in _NOT_SENDABLE:
-        raise MessageError(f"topic {topic!r} belongs to the broker; nobody else may send to it", hint="choose another")
 
 
 def check_group(group: str) -> None:

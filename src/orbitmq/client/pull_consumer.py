@@ -16,7 +16,7 @@ from orbitmq.client.filters import Sql, subscription
 from orbitmq.client.inbox import ConcurrentInbox
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.membership import Membership
-from orbitmq.client.names import LIGHT_PREFIX, check_group, check_topic, retry_topic
+from orbitmq.client.names import LIGHT_PREFIX, check_group, check_topic_name, retry_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.offsets import RemoteOffsets
 from orbitmq.client.stats import ConsumerStats
@@ -108,7 +108,7 @@ class PullConsumer:
 
     async def queues(self, topic: str) -> list[QueueRef]:
         """The readable queues of a topic."""
-        check_topic(topic)
+        check_topic_name(topic)
         route = await self._running().cluster.route(self._wire_name(topic))
         if route is None:
             raise RequestFailed(
@@ -165,7 +165,7 @@ class PullConsumer:
 
     async def subscribe(self, topic: str, filter: str | Sql | None = None) -> None:  # noqa: A002
         """Share this topic's queues with the other members of the group."""
-        check_topic(topic)
+        check_topic_name(topic)
         member = self._member
         if member is None:
             member = self._member = self._membership(None)
