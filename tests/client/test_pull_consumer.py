@@ -204,6 +204,16 @@ async def test_failures_are_told_with_code_and_hint(cluster: ScriptedCluster, cl
         assert "credentials" in caught.value.hint
 
 
+async def test_an_sql_filter_is_checked_before_anything_is_polled(cluster: ScriptedCluster, client: Client) -> None:
+    refused = refuse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "bad sql")
+    async with client.pull_consumer("G") as reader:
+        for reading in (reader.subscribe("T", Sql("a >")), reader.assign([FIRST], Sql("a >"))):
+            cluster.broker.inject(RequestCode.CHECK_CLIENT_CONFIG, refused)
+            with pytest.raises(RequestFailed, match="bad sql"):
+                await reading
+        await reader.subscribe("T", Sql("a > 1"))
+
+
 async def test_assigned_queues_can_be_filtered_by_sql(cluster: ScriptedCluster, client: Client) -> None:
     """What no heartbeat announces has to be said with the pull."""
     async with client.pull_consumer("Reader") as reader:

@@ -254,14 +254,8 @@ class Consumer:
 
     async def _add_subscription(self, member: Membership, topic: str, wanted: str | Sql | None) -> None:
         assert self._instance is not None
-        name = wrapped(self._config.namespace, topic)
-        made = subscription(name, wanted)
-        if made.is_sql:
-            cluster = self._instance.cluster
-            route = await cluster.route(name)
-            for broker_name in route.brokers if route is not None else ():
-                address = questions.any_address(cluster, broker_name)
-                await questions.check_filter(cluster, address, self.group, self._instance.client_id, made)
+        made = subscription(wrapped(self._config.namespace, topic), wanted)
+        await questions.check_filter(self._instance.cluster, self.group, self._instance.client_id, made)
         member.subscribe(made)
 
     def _deliver(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:

@@ -12,7 +12,7 @@ from orbitmq.client import instance as instances
 from orbitmq.client import questions
 from orbitmq.client.consumer_options import check_count
 from orbitmq.client.fetching import Fetched, Fetcher
-from orbitmq.client.filters import Sql, subscription
+from orbitmq.client.filters import Sql, Subscription, subscription
 from orbitmq.client.inbox import ConcurrentInbox
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.membership import Membership
@@ -166,15 +166,16 @@ class PullConsumer:
     async def subscribe(self, topic: str, filter: str | Sql | None = None) -> None:  # noqa: A002
         """Share this topic's queues with the other members of the group."""
         check_topic_name(topic)
+        wanted = await self._checked(self._wire_name(topic), filter)
         member = self._member
         if member is None:
             member = self._member = self._membership(None)
-            member.subscribe(subscription(self._wire_name(topic), filter))
+            member.subscribe(wanted)
             await self._start(member)
             return
         if member.is_fixed:
             raise ConfigError("this pull consumer has assigned queues", hint="use another one to subscribe")
-        member.subscribe(subscription(self._wire_name(topic), filter))
+        member.subscribe(wanted)
         await member.subscriptions_changed()
 
     async def assign(self, queues: Iterable[QueueRef], filter: str | Sql | None = None) -> None:  # noqa: A002
@@ -182,10 +183,17 @@ class PullConsumer:
         if self._member is not None:
             raise ConfigError("this pull consumer has its queues already", hint="assign or subscribe once")
         wire = [await self._known(queue) for queue in queues]
+        wanted = [await self._checked(topic, filter) for topic in dict.fromkeys(queue.topic for queue in wire)]
         member = self._member = self._membership(wire)
-        for topic in dict.fromkeys(queue.topic for queue in wire):
-            member.subscribe(subscription(topic, filter))
+        for one in wanted:
+            member.subscribe(one)
         await self._start(member)
+
+    async def _checked(self, wire_topic: str, wanted: str | Sql | None) -> Subscription:
+        """RequestFailed for a filter that its brokers do not understand: they would only refuse every pull."""
+        made, instance = subscription(wire_topic, wanted), self._running()
+        await questions.check_filter(instance.cluster, self.group, instance.client_id, made)
+        return made
 
     async def _start(self, member: Membership) -> None:
         """One that cannot start reads nothing, ever: the next attempt needs another."""
