@@ -191,6 +191,8 @@ async def test_mistakes_are_named(client: Client) -> None:
     async with client.transaction_producer("P", check=never_asked) as producer:
         with pytest.raises(ConfigError, match="check_after"):
             producer.begin("T", b"x", check_after=timedelta(0))
+        with pytest.raises(ConfigError, match="check_after is 5"):
+            producer.begin("T", b"x", check_after=5)  # type: ignore[arg-type]
         transaction = producer.begin("T", b"x")
         with pytest.raises(ConfigError, match="has not begun"):
             _ = transaction.receipt
