@@ -33,6 +33,7 @@ from orbitmq.protocol.command import Command, answer, request
 from orbitmq.protocol.headers.groups import ConsumeDirectly, ConsumerRunningInfo, ConsumerStatus, ResetOffset
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PullMessage
 from orbitmq.protocol.headers.send import SendBack, SendMessageV2, SendReceipt
+from orbitmq.testing import Server
 from orbitmq.transport.connection import Connection
 from tests.client.scripted import ScriptedCluster, eventually, hang_up, never_answer, refuse
 
@@ -185,6 +186,24 @@ async def test_an_sql_filter_is_checked_before_anything_is_consumed(cluster: Scr
         await eventually(lambda: cluster.broker.received(PULL))
     header = next(one.read(PullMessage) for one in cluster.broker.received(PULL) if one.fields["topic"] == "T")
     assert (header.expression_type, header.subscription, header.sys_flag & 4) == ("SQL92", None, 0)
+
+
+@pytest.mark.parametrize(("first", "then"), [("old", "new"), ("old", "*"), (Sql("a = 'old'"), "new")])
+async def test_another_filter_holds_for_what_comes_from_then_on(first: str | Sql, then: str) -> None:
+    with Server(settings={"enablePropertyFilter": "true"}) as server:
+        async with connect(server.address) as client, client.producer("P") as producer:
+            await producer.send("T", b"first", tag="old", properties={"a": "old"}, order_key="k")
+            seen = Collected()
+            async with client.consumer("T", group="G", filter=first, start="earliest", handler=seen) as consumer:
+                await seen.wait(1)
+                # Brokers hold a pull now, for whatever matches the first filter.
+                await consumer.subscribe("T", then)
+                await producer.send("T", b"new", tag="new", order_key="k")
+                await producer.send("T", b"old", tag="old", properties={"a": "old"}, order_key="k")
+                await producer.send("T", b"last", tag="new", order_key="k")
+                await eventually(lambda: b"last" in seen.bodies)
+    wanted = [b"first", b"last", b"new"] + ([b"old"] if then == "*" else [])
+    assert seen.bodies == wanted
 
 
 async def test_several_topics_each_with_its_filter(cluster: ScriptedCluster, client: Client) -> None:
