@@ -45,7 +45,7 @@ class Batch(msgspec.Struct):
 
 def batch_items(bodies: Iterable[object]) -> list[object]:
     """MessageError for a single body: text and bytes are made of parts as well, and each would become a message."""
-    if isinstance(bodies, str | bytes | bytearray | memoryview | Mapping):
+    if type(bodies) is not list and isinstance(bodies, str | bytes | bytearray | memoryview | Mapping):
         raise MessageError("a batch is a list of bodies, not one body", hint="send() takes one; or give it in a list")
     return list(bodies)
 

@@ -239,7 +239,7 @@ class Producer:
         for each request.
         """
         self._running()
-        items, to = batch_items(bodies), destination(topic, queue, order_key)
+        items = batch_items(bodies)
         if items and not self._hooks and not any(isinstance(item, Message) for item in items):
             shared = self.message(topic, b"", tag=tag, keys=keys, properties=properties)
             encode = self._options.codec.encode
@@ -250,7 +250,7 @@ class Producer:
             item if isinstance(item, Message) else self.message(topic, item, tag=tag, keys=keys, properties=properties)
             for item in items
         ]
-        return await self._send_messages(topic, messages, to, timeout)
+        return await self._send_messages(topic, messages, destination(topic, queue, order_key), timeout)
 
     async def send_encoded(
         self,
