@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import msgspec
 import pytest
 
 import orbitmq
 from orbitmq.cli.topics_file import read_topics_file
-
-if TYPE_CHECKING:
-    from orbitmq.testing import Server
+from orbitmq.testing import Server
 
 pytest_plugins = ["pytester"]
 
@@ -48,6 +49,29 @@ def test_the_tests_on_the_pages_pass(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_first=first, test_others=others)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-markers")
     result.assert_outcomes(passed=1 + len(re.findall(r"^(?:async )?def test_", others, re.MULTILINE)))
+
+
+class Order(msgspec.Struct):
+    id: int = 7
+
+
+@pytest.mark.parametrize("heading", ["Sending", "Transactions", "Reading at your own pace"])
+async def test_what_the_page_of_the_client_shows_runs_as_it_stands(heading: str) -> None:
+    async def anything(*_: object) -> None:
+        pass
+
+    _, section = (ROOT / "docs" / "client.md").read_text().split(f"\n## {heading}\n")
+    block = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)[0]
+    with Server(settings={"recallMessageEnable": "true"}) as server:
+        async with orbitmq.connect(server.address) as client, client.producer(group="others") as producer:
+            await producer.send_batch("Orders", [b"a", b"b"])
+            names = {
+                "mq": orbitmq, "client": client, "Order": Order, "order": Order(), "timedelta": timedelta,
+                "yesterday": datetime.now(UTC) - timedelta(days=1), "charge_card": anything, "load": anything,
+            }  # fmt: skip
+            shown = compile(block, heading, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            async with asyncio.timeout(60):
+                await eval(shown, names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -15,7 +15,7 @@ from orbitmq.broker.long_poll import LONGEST_HOLD_SECONDS, HeldPull, HeldPulls
 from orbitmq.broker.subscriptions import Wanted
 from orbitmq.errors import StorageError
 from orbitmq.protocol import command as commands
-from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import CODEC_BINARY, CODEC_JSON
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -70,6 +70,25 @@ async def test_other_queues_topics_and_tags_wake_nobody(client: Wire, broker: Br
     woken = await answer
     assert [message.body for message in messages_of(woken)] == [b"mine"]
     assert woken.fields["nextBeginOffset"] == "5"
+
+
+async def test_a_filter_that_changes_while_a_pull_waits_holds_for_what_arrives_then(
+    client: Wire, broker: Broker
+) -> None:
+    await client.send("T", b"old", TAGS="a")
+    await client.heartbeat("c1", "G", {"T": "a"}, version=3)
+    answer = await client.hold("T", 0, 1, consumer_group="G", sys_flag=PULL_SUSPEND, sub_version=3)
+    await held(broker, 1)
+    await client.send("T", b"unwanted", TAGS="b")
+    await client.heartbeat("c1", "G", {"T": "a"}, version=4)  # the same filter: nothing changes
+    await client.send("T", b"unwanted", TAGS="b")
+    assert not answer.done()
+
+    await client.heartbeat("c1", "G", {"T": "b || c"}, version=5)
+    await client.send("T", b"wanted", TAGS="c")
+
+    woken = await answer
+    assert (woken.code, woken.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "1")
 
 
 async def test_everyone_who_waits_for_a_queue_is_answered(client: Wire, broker: Broker) -> None:

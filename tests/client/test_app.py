@@ -63,6 +63,14 @@ async def test_a_handler_stays_an_ordinary_function(cluster: ScriptedCluster) ->
     assert message.properties == {"seen": "1"}
 
 
+async def test_an_app_publishes_in_message_groups(cluster: ScriptedCluster) -> None:
+    app = App(cluster.address)
+    async with app:
+        places = {(await app.publish("Orders", b"x", message_group="user-7")).queue for _ in range(4)}
+    [place] = places
+    assert {one.properties["__SHARDINGKEY"] for one in cluster.broker.queues["Orders", place.queue_id]} == {"user-7"}
+
+
 async def test_an_app_that_is_not_running_says_so(cluster: ScriptedCluster) -> None:
     app = App(cluster.address)
     with pytest.raises(AlreadyClosed, match="not running"):

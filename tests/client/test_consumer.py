@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from orbitmq.protocol.command import Command, answer, request
 from orbitmq.protocol.headers.groups import ConsumeDirectly, ConsumerRunningInfo, ConsumerStatus, ResetOffset
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PullMessage
 from orbitmq.protocol.headers.send import SendBack, SendMessageV2, SendReceipt
+from orbitmq.testing import Server
 from orbitmq.transport.connection import Connection
 from tests.client.scripted import ScriptedCluster, eventually, hang_up, never_answer, refuse
 
@@ -187,6 +188,24 @@ async def test_an_sql_filter_is_checked_before_anything_is_consumed(cluster: Scr
     assert (header.expression_type, header.subscription, header.sys_flag & 4) == ("SQL92", None, 0)
 
 
+@pytest.mark.parametrize(("first", "then"), [("old", "new"), ("old", "*"), (Sql("a = 'old'"), "new")])
+async def test_another_filter_holds_for_what_comes_from_then_on(first: str | Sql, then: str) -> None:
+    with Server(settings={"enablePropertyFilter": "true"}) as server:
+        async with connect(server.address) as client, client.producer("P") as producer:
+            await producer.send("T", b"first", tag="old", properties={"a": "old"}, order_key="k")
+            seen = Collected()
+            async with client.consumer("T", group="G", filter=first, start="earliest", handler=seen) as consumer:
+                await seen.wait(1)
+                # Brokers hold a pull now, for whatever matches the first filter.
+                await consumer.subscribe("T", then)
+                await producer.send("T", b"new", tag="new", order_key="k")
+                await producer.send("T", b"old", tag="old", properties={"a": "old"}, order_key="k")
+                await producer.send("T", b"last", tag="new", order_key="k")
+                await eventually(lambda: b"last" in seen.bodies)
+    wanted = [b"first", b"last", b"new"] + ([b"old"] if then == "*" else [])
+    assert seen.bodies == wanted
+
+
 async def test_several_topics_each_with_its_filter(cluster: ScriptedCluster, client: Client) -> None:
     cluster.topics["U"] = 1
     cluster.broker.put("T", 0, b"t", TAGS="x")
@@ -286,6 +305,23 @@ async def test_handlers_may_be_partials_lambdas_and_objects(cluster: ScriptedClu
     ):
         await eventually(lambda: len(got) == 4)
     assert sorted(got) == [("function", "x"), ("lambda", ""), ("object", "x"), ("partial", "x")]
+
+
+async def test_what_a_handler_returns_means_nothing(cluster: ScriptedCluster, client: Client) -> None:
+    # As `return ConsumeStatus.CONSUME_SUCCESS`, and what a lambda around a blocking call returns.
+    def blocking(message: ReceivedMessage) -> Any:
+        return message.body
+
+    async def waiting(message: ReceivedMessage) -> Any:
+        return message.body
+
+    cluster.broker.put("T", 0, b"x")
+    async with (
+        client.consumer("T", group="G1", start="earliest", handler=blocking) as one,
+        client.consumer("T", group="G2", start="earliest", handler=waiting) as other,
+    ):
+        await eventually(lambda: one.stats.acked + one.stats.failed == other.stats.acked + other.stats.failed == 1)
+    assert (one.stats.acked, one.stats.failed) == (other.stats.acked, other.stats.failed) == (1, 0)
 
 
 # ---- failing handlers
@@ -875,6 +911,34 @@ async def test_what_is_not_assigned_cannot_be_sought(cluster: ScriptedCluster, c
         for start in (0, "earliest"):
             with pytest.raises(ConfigError, match=r"broker-z.*not assigned to this member.*`assigned` lists"):
                 await consumer.seek(QueueRef("T", "broker-z", 0), start)
+
+
+@pytest.mark.parametrize("mistaken", ["earlest", timedelta(days=1), None, 1.5])
+async def test_a_place_that_is_none_is_not_taken_for_the_end(
+    cluster: ScriptedCluster, client: Client, mistaken: Any
+) -> None:
+    cluster.broker.put("T", 0, b"x")
+    with pytest.raises(ConfigError, match="is unknown"):
+        client.consumer("T", group="G", start=mistaken)
+    async with client.consumer("T", group="G", start="earliest", handler=Collected()) as consumer:
+        await eventually(lambda: consumer.stats.acked == 1)
+        with pytest.raises(ConfigError, match="is unknown"):
+            await consumer.seek(QueueRef("T", "broker-a", 0), mistaken)
+
+
+@pytest.mark.parametrize("option", ["commit_every", "consume_timeout", "suspend"])
+def test_a_consumer_that_would_never_rest_is_refused(client: Client, option: str) -> None:
+    for seconds in (0, -1):
+        given: dict[str, Any] = {option: seconds}
+        with pytest.raises(ConfigError, match=f"{option} is {seconds}"):
+            client.consumer("T", group="G", **given)
+
+
+async def test_a_filter_that_is_no_text_is_named(client: Client) -> None:
+    for mistaken in (7, Sql(7)):  # type: ignore[arg-type]
+        with pytest.raises(ConfigError) as caught:
+            await client.consumer("T", group="G", filter=mistaken).start()  # type: ignore[arg-type]
+        assert caught.value.hint
 
 
 @pytest.mark.parametrize("given_up", [False, True])

@@ -12,7 +12,7 @@ import pytest
 from orbitmq import Client, LeaseConsumer, LeasedMessage, connect, fastjson, sync
 from orbitmq.client.filters import subscription
 from orbitmq.client.leasing import Leasing
-from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, HeaderError, RequestFailed
+from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, HeaderError, MessageError, RequestFailed
 from orbitmq.message import StoredMessage
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.properties import encode_properties
@@ -344,18 +344,47 @@ async def test_mistakes_are_named(mq_session_server: Server) -> None:
             client.lease_consumer("T", group="g", lease=timedelta(0))
         with pytest.raises(ConfigError, match="unknown"):
             client.lease_consumer("T", group="g", start="middle")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="a lease of 5 cannot be had"):
+            client.lease_consumer("T", group="g", lease=5)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="prefetch is 0"):
+            client.lease_consumer("T", group="g", prefetch=0)
+        with pytest.raises(MessageError, match="not a valid name"):
+            client.lease_consumer(["T"], group="g")  # type: ignore[arg-type]
         async with client.lease_consumer("NoSuchTopic", group="g") as consumer:
             with pytest.raises(RequestFailed, match="does not exist"):
                 await consumer.fetch()
         await put(client, "Mistaken", ["x"])
         async with client.lease_consumer("Mistaken", group="g", start="earliest") as consumer:
+            with pytest.raises(ConfigError, match="max is 0"):
+                await consumer.fetch(max=0)
             [message] = await consumer.fetch(wait=5)
+            with pytest.raises(ConfigError, match="a lease of 5 cannot be had"):
+                await message.extend(5)  # type: ignore[arg-type]
             message._lease.handle = message.handle._replace(offset=77)
             with pytest.raises(RequestFailed):
                 await message.ack()
         with pytest.raises(AlreadyClosed):
             await consumer.fetch()
         assert [one async for one in consumer] == []
+
+
+async def test_a_clock_behind_the_brokers_is_named(mq_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async with on_the_clock_of(mq_server) as client:
+        await put(client, "Behind", ["x"])
+        async with client.lease_consumer("Behind", group="g", start="earliest") as consumer:
+            assert await consumer.fetch(wait=0) != []
+            assert await consumer.fetch(wait=0.1) == await consumer.fetch(wait=0) == []
+    mq_server.clock.advance(seconds=100)
+    async with (
+        connect(mq_server.address) as client,
+        client.lease_consumer("Behind", group="g", start="earliest") as consumer,
+    ):
+        for wait in (0, 2):
+            with pytest.raises(RequestFailed, match="behind the broker's") as caught:
+                await consumer.fetch(wait=wait)
+            assert caught.value.code == ResponseCode.POLLING_TIMEOUT
+        with pytest.raises(RequestFailed, match="behind the broker's"):
+            await anext(consumer)
 
 
 def test_leasing_without_asyncio(mq_session_server: Server) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -280,6 +281,47 @@ async def test_properties_that_cannot_travel_are_refused(producer: Producer, pro
         await producer.send("T", b"x", properties=properties)
 
 
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"order_key": 7}, "order_key is 7, which is no text"),
+        ({"message_group": 0}, "message_group is 0, which is no text"),
+        ({"queue": QueueRef("U", "broker-a", 0)}, "topic 'T' cannot go to a queue of topic 'U'"),
+        ({"keys": 42}, "key 42 cannot be used"),
+        ({"keys": [42]}, "key 42 cannot be used"),
+        ({"delay": 5}, "delay is 5, which is no timedelta"),
+        ({"deliver_at": 1_700_000_000}, "deliver_at is 1700000000, which is no datetime"),
+        ({"delay_level": "3"}, "delay levels count from 1, not '3'"),
+        ({"delay_level": 2.5}, "delay levels count from 1, not 2.5"),
+        ({"delay_level": 1 << 31}, "delay levels count from 1, not 2147483648"),
+    ],
+)
+async def test_what_is_of_the_wrong_type_is_named(producer: Producer, options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(MessageError, match=complaint) as caught:
+        await producer.send("T", b"x", **options)
+    assert caught.value.hint
+
+
+async def test_other_mistakes_in_what_is_given_are_named_before_anything_is_sent(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    elsewhere = QueueRef("U", "broker-a", 0)
+    for sending, complaint in (
+        (producer.send(7, b"x"), "topic 7 is not a valid name"),  # type: ignore[arg-type]
+        (producer.send_batch("T", "one"), "a list of bodies, not one body"),
+        (producer.send_batch("T", b"one"), "a list of bodies, not one body"),
+        (producer.send_batch("T", {"a": 1}), "a list of bodies, not one body"),
+        (producer.send_batch("T", [b"x"], queue=elsewhere), "cannot go to a queue of topic 'U'"),
+        (producer.send_batch("T", [b"x"], order_key=7), "order_key is 7"),  # type: ignore[arg-type]
+        (producer.send_oneway("T", b"x", queue=elsewhere), "cannot go to a queue of topic 'U'"),
+        (producer.recall("T", None), "None is no recall handle"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(MessageError, match=complaint) as caught:
+            await sending
+        assert caught.value.hint
+    assert not any(cluster.broker.queues.values())
+
+
 async def test_a_key_with_a_blank_would_be_two_keys(producer: Producer) -> None:
     with pytest.raises(MessageError, match="cannot be used"):
         await producer.send("T", b"x", keys=["two words"])
@@ -289,6 +331,12 @@ async def test_a_key_with_a_blank_would_be_two_keys(producer: Producer) -> None:
 def test_groups_follow_javas_rules(group: str) -> None:
     with pytest.raises(ConfigError):
         connect("127.0.0.1:1").producer(group)
+
+
+def test_a_compression_level_that_there_is_not_is_refused() -> None:
+    for level in (-2, 10):
+        with pytest.raises(ConfigError, match=f"compression_level is {level}"):
+            connect("127.0.0.1:1").producer("P", compression_level=level)
 
 
 # ---- failures

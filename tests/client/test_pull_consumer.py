@@ -195,11 +195,23 @@ async def test_failures_are_told_with_code_and_hint(cluster: ScriptedCluster, cl
             await reader.queues("Unknown")
         with pytest.raises(ConfigError, match="nothing to poll"):
             await reader.poll()
+        with pytest.raises(ConfigError, match="max is 0"):
+            await reader.fetch(FIRST, offset=0, max=0)
         cluster.broker.inject(RequestCode.PULL_MESSAGE, refuse(ResponseCode.NO_PERMISSION, "not you"))
         with pytest.raises(RequestFailed, match="not you") as caught:
             await reader.fetch(FIRST, offset=0)
         assert caught.value.code == ResponseCode.NO_PERMISSION
         assert "credentials" in caught.value.hint
+
+
+async def test_an_sql_filter_is_checked_before_anything_is_polled(cluster: ScriptedCluster, client: Client) -> None:
+    refused = refuse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "bad sql")
+    async with client.pull_consumer("G") as reader:
+        for reading in (reader.subscribe("T", Sql("a >")), reader.assign([FIRST], Sql("a >"))):
+            cluster.broker.inject(RequestCode.CHECK_CLIENT_CONFIG, refused)
+            with pytest.raises(RequestFailed, match="bad sql"):
+                await reading
+        await reader.subscribe("T", Sql("a > 1"))
 
 
 async def test_assigned_queues_can_be_filtered_by_sql(cluster: ScriptedCluster, client: Client) -> None:
@@ -247,3 +259,57 @@ async def test_subscribing_again_after_a_failure_reads(cluster: ScriptedCluster)
         for _ in range(5):
             found += await reader.poll(timeout=1)
         assert [message.body for message in found] == [b"x"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_light_queues_are_read_by_their_own_offsets(known: bool) -> None:
+    settings = {"enableLmq": "true", "enableMultiDispatch": "true"}
+    with Server(settings=settings) as server:
+        async with connect(server.address) as client, client.producer("P") as producer:
+            for number in range(6):
+                light = "%LMQ%a,%LMQ%b" if number % 2 else "%LMQ%a"
+                receipt = await producer.send(
+                    "T", str(number), order_key="k", properties={"INNER_MULTI_DISPATCH": light}
+                )
+        light_queue = QueueRef("%LMQ%b", receipt.queue.broker_name, 0)
+        async with connect(server.address) as client:  # which has no route of that broker yet
+            if known:
+                await (await client.producer("P").start()).queues("T")
+            async with client.pull_consumer("G") as reader:
+                fetched = await reader.fetch(light_queue, offset=1)
+                assert [(one.body, one.queue, one.queue_offset) for one in fetched] == [
+                    (b"3", light_queue, 1), (b"5", light_queue, 2),
+                ]  # fmt: skip
+                await reader.assign([light_queue])
+                [first] = await reader.poll(max=1)
+                await reader.commit()
+                assert (first.body, await reader.committed(light_queue)) == (b"1", 1)
+                assert [one.body for one in await reader.poll()] == [b"3", b"5"]
+                await reader.commit()
+                assert await reader.committed(light_queue) == 3
+
+
+async def test_topics_that_only_brokers_write_to_can_be_read(mq_session_server: Server) -> None:
+    async with connect(mq_session_server.address) as client, client.pull_consumer("G") as reader:
+        assert len(await reader.queues("SCHEDULE_TOPIC_XXXX")) == 18
+        await reader.subscribe("SCHEDULE_TOPIC_XXXX")
+        client.consumer("SCHEDULE_TOPIC_XXXX", group="G")
+        client.lease_consumer("SCHEDULE_TOPIC_XXXX", group="G")
+
+
+async def test_what_was_asked_about_too_often_can_be_read() -> None:
+    settings = {"transactionTimeOut": "100", "transactionCheckInterval": "100", "transactionCheckMax": "1"}
+    with Server(settings=settings) as server:
+
+        def put_aside() -> list[ReceivedMessage]:
+            server.clock.advance(seconds=1)
+            return server.sent("TRANS_CHECK_MAX_TIME_TOPIC")
+
+        async with (
+            connect(server.address) as client,
+            client.transaction_producer("P", check=lambda message: None) as producer,
+        ):
+            async with producer.begin("T", b"undecided"):
+                pass
+            await eventually(put_aside, 30)
+        assert [message.body for message in put_aside()] == [b"undecided"]

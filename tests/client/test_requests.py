@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from orbitmq import App, CallTimeout, Client, ReceivedMessage, connect, sync
-from orbitmq.errors import ConfigError, ConnectFailed, MessageError, RequestFailed
+from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, MessageError, RequestFailed
 from orbitmq.testing.server import Server
 from tests.client.scripted import eventually
 
@@ -37,6 +37,16 @@ async def test_a_request_that_nobody_answers_ends_by_its_timeout(mq_session_serv
     async with connect("127.0.0.1:1") as client, client.producer("Asker") as asker:
         with pytest.raises(ConnectFailed, match="no name server answers"):
             await asker.request("Unanswered", b"?", timeout=0.3)
+
+
+async def test_who_waits_for_a_reply_hears_that_the_client_was_closed(mq_session_server: Server) -> None:
+    client = connect(mq_session_server.address, instance_name="closes early")
+    asker = await client.producer("Asker").start()
+    asking = asyncio.create_task(asker.request("Unanswered", b"?", timeout=300))
+    await eventually(lambda: asker.stats.sent == 1, 20)
+    await client.close()
+    with pytest.raises(AlreadyClosed, match="before a reply to request"):
+        await asyncio.wait_for(asking, 20)
 
 
 async def test_a_late_reply_is_dropped_and_one_to_somebody_gone_is_refused(

@@ -1,18 +1,22 @@
 """The blocking face: same names, from any thread, after a fork. The cluster runs on an event loop in a thread of its own."""
 
+import asyncio
+import functools
 import inspect
 import itertools
+import operator
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from orbitmq import ReceivedMessage, sync
 from orbitmq import client as async_client_package
-from orbitmq import sync
 from orbitmq.client import portal
 from orbitmq.client.client import Client as AsyncClient
 from orbitmq.client.consumer import Consumer as AsyncConsumer
@@ -24,9 +28,10 @@ from orbitmq.client.transactions import Transaction as AsyncTransaction
 from orbitmq.client.transactions import TransactionProducer as AsyncTransactionProducer
 from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed
 from orbitmq.protocol.codes import RequestCode
+from orbitmq.protocol.headers.send import SendBack
 from orbitmq.protocol.headers.transactions import EndTransaction
 from tests.client.cluster_thread import cluster_in_a_thread
-from tests.client.scripted import ScriptedCluster
+from tests.client.scripted import ScriptedCluster, eventually
 
 
 @pytest.fixture
@@ -93,6 +98,45 @@ def test_handlers_run_in_threads(cluster: ScriptedCluster) -> None:
         client.producer("P").send("T", b"x")
         assert done.wait(5)
     assert names[0].startswith("orbitmq-G")
+
+
+def test_blocking_handlers_get_messages_whose_methods_wait(cluster: ScriptedCluster) -> None:
+    given: list[object] = []
+
+    def one(message: sync.ReceivedMessage) -> None:
+        if message.attempt == 1:
+            message.retry(5)
+        given.append(message.body)
+
+    def many(messages: list[Any]) -> None:
+        with messages[0].process():
+            given.append(type(messages[0]))
+
+    def as_asked(message: ReceivedMessage) -> Any:
+        given.append(type(message))
+
+    def value(body: dict[str, int]) -> None:
+        given.append(body)
+
+    handlers: list[tuple[Any, list[object]]] = [
+        (one, [b'{"a":1}'] * 2),
+        (many, [sync.ReceivedMessage]),
+        (as_asked, [ReceivedMessage]),
+        (value, [{"a": 1}]),
+        (functools.partial(value), [{"a": 1}]),
+    ]
+    cluster.broker.put("T", 0, b'{"a":1}')
+    with sync.connect(cluster.address) as client:
+        for number, (handler, expected) in enumerate(handlers):
+            batch_size = 2 if handler is many else 1
+            with client.consumer(
+                "T", group=f"G{number}", start="earliest", handler=handler, batch_size=batch_size
+            ) as consumer:
+                asyncio.run(eventually(functools.partial(operator.attrgetter("acked"), consumer.stats)))
+                assert (given, consumer.stats.failed) == (expected, 0)
+            given.clear()
+    [back] = cluster.broker.received(RequestCode.CONSUMER_SEND_MSG_BACK)
+    assert back.read(SendBack).delay_level == 5
 
 
 def test_many_threads_share_one_producer(cluster: ScriptedCluster) -> None:

@@ -13,7 +13,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from orbitmq import Client, Message, OpenTelemetry, Receipt, ReceivedMessage, RetryLater, SendHook, Tracer, connect
 from orbitmq.client.producer import Producer
-from orbitmq.errors import ConfigError, RequestFailed
+from orbitmq.errors import ConfigError, MessageError, RequestFailed
+from orbitmq.message.compression import plain_body
 from orbitmq.message.record import encode_stored
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request
@@ -31,7 +32,8 @@ async def cluster() -> AsyncIterator[ScriptedCluster]:
 
 def records(cluster: ScriptedCluster) -> list[list[str]]:
     messages = cluster.broker.queues[TRACE_TOPIC, 0]
-    texts = [record for message in messages for record in message.body.decode().split("\x02") if record]
+    bodies = [plain_body(message.body, message.sys_flag).decode() for message in messages]
+    texts = [record for body in bodies for record in body.split("\x02") if record]
     return [text.split("\x01") for text in texts]
 
 
@@ -51,6 +53,25 @@ async def test_sends_are_traced_as_java_does(cluster: ScriptedCluster, client: C
     assert refused[-1] == "false"
     [sent] = cluster.broker.queues[TRACE_TOPIC, 0]
     assert sent.keys[:3] == [receipt.message_id, "k1", "k2"]
+
+
+async def test_traces_of_long_keys_share_no_message_that_cannot_hold_them(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    keys = [f"{number}{'é' * 1000}" for number in range(40)]
+    async with Tracer(client, batch_size=1000) as tracer, client.producer("P", hooks=[tracer]) as producer:
+        for key in keys:
+            await producer.send("T", b"x", keys=key)
+    assert tracer.lost == 0
+    assert [record[7] for record in records(cluster)] == keys
+    assert {key for message in cluster.broker.queues[TRACE_TOPIC, 0] for key in message.keys} >= set(keys)
+
+
+@pytest.mark.parametrize("mistaken", [{"topic": "a b"}, {"batch_size": 0}, {"every_seconds": 0}])
+async def test_a_tracer_that_could_not_work_is_refused(client: Client, mistaken: dict[str, Any]) -> None:
+    with pytest.raises((ConfigError, MessageError)) as caught:
+        Tracer(client, **mistaken)
+    assert caught.value.hint
 
 
 async def test_the_ends_of_transactions_are_traced_as_java_does(cluster: ScriptedCluster, client: Client) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from orbitmq import Client, ReceivedMessage, SendHook, Transaction
+from orbitmq import Client, ReceivedMessage, SendHook, Transaction, connect
 from orbitmq.client.hooks import TransactionEnd
 from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed
 from orbitmq.message.record import encode_stored
@@ -120,6 +120,15 @@ async def test_brokers_are_answered_over_the_connection_they_asked_on(cluster: S
     assert any("a bug in the check" in (one.remark or "") for one in cluster.broker.received(END))
 
 
+async def test_one_topic_may_be_given_as_a_text() -> None:
+    async with (
+        scripted_cluster(topics={"Payments": 1}) as cluster,
+        connect(cluster.address) as client,
+        client.transaction_producer("P", check=never_asked, topics="Payments"),
+    ):
+        await eventually(lambda: "P" in cluster.broker.producers)
+
+
 async def test_a_half_message_that_is_not_safe_is_rolled_back(cluster: ScriptedCluster, client: Client) -> None:
     async def stored_but_no_replica(command: Command, connection: Connection) -> Command:
         receipt = SendReceipt(msg_id="7F00000100002A9F0000000000000005", queue_id=0, queue_offset=3)
@@ -182,6 +191,8 @@ async def test_mistakes_are_named(client: Client) -> None:
     async with client.transaction_producer("P", check=never_asked) as producer:
         with pytest.raises(ConfigError, match="check_after"):
             producer.begin("T", b"x", check_after=timedelta(0))
+        with pytest.raises(ConfigError, match="check_after is 5"):
+            producer.begin("T", b"x", check_after=5)  # type: ignore[arg-type]
         transaction = producer.begin("T", b"x")
         with pytest.raises(ConfigError, match="has not begun"):
             _ = transaction.receipt

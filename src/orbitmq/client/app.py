@@ -160,14 +160,15 @@ class App:
         keys: Keys = (),
         properties: Mapping[str, str] | None = None,
         order_key: str | None = None,
+        message_group: str | None = None,
         delay: timedelta | None = None,
         deliver_at: datetime | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Send a message; see `Producer.send`."""
         return await self._running_producer().send(
-            topic, body, tag=tag, keys=keys, properties=properties, order_key=order_key, delay=delay,
-            deliver_at=deliver_at, timeout=timeout,
+            topic, body, tag=tag, keys=keys, properties=properties, order_key=order_key, message_group=message_group,
+            delay=delay, deliver_at=deliver_at, timeout=timeout,
         )  # fmt: skip
 
     async def request(

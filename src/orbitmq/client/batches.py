@@ -5,6 +5,7 @@ Java: MessageBatch, MessageDecoder.encodeMessages
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -12,11 +13,12 @@ import msgspec
 from orbitmq.client.delays import is_delayed
 from orbitmq.client.hooks import Sending
 from orbitmq.client.outgoing import properties_text
+from orbitmq.errors import MessageError
 from orbitmq.message import properties as names
 from orbitmq.message.batch import BatchMember, encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from orbitmq.message import Message
 
@@ -39,6 +41,13 @@ class Batch(msgspec.Struct):
 
     def ids(self) -> list[str]:
         return [sending.properties[names.UNIQUE_KEY] for sending in self.sendings]
+
+
+def batch_items(bodies: Iterable[object]) -> list[object]:
+    """MessageError for a single body: text and bytes are made of parts as well, and each would become a message."""
+    if type(bodies) is not list and isinstance(bodies, str | bytes | bytearray | memoryview | Mapping):
+        raise MessageError("a batch is a list of bodies, not one body", hint="send() takes one; or give it in a list")
+    return list(bodies)
 
 
 def split(sendings: Sequence[Sending], flags: Sequence[int], max_bytes: int, max_messages: int) -> Iterator[Batch]:

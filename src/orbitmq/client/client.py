@@ -150,7 +150,7 @@ class Client:
         group: str,
         *,
         check: Check,
-        topics: Sequence[str] = (),
+        topics: str | Sequence[str] = (),
         timeout: float | None = None,
         retries: int = 2,
         compression: CompressionKind | None = "zlib",
@@ -184,7 +184,7 @@ class Client:
             codec=codec,
             hooks=hooks,
         )
-        return self._keep(TransactionProducer(self.config, group, options, adapted(check, codec), topics))
+        return self._keep(TransactionProducer(self.config, group, options, adapted(check, codec), _listed(topics)))
 
     def consumer(
         self,

@@ -16,7 +16,7 @@ from orbitmq.client.expiry import give_back_expired
 from orbitmq.client.filters import Sql, subscription
 from orbitmq.client.inbox import ConcurrentInbox, OrderlyInbox
 from orbitmq.client.membership import Membership
-from orbitmq.client.names import check_group, check_topic, retry_topic
+from orbitmq.client.names import check_group, check_topic_name, retry_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.offsets import LocalOffsets, Offsets, RemoteOffsets, default_directory
 from orbitmq.client.republishing import Republisher
@@ -60,7 +60,7 @@ class Consumer:
     ) -> None:
         check_group(group)
         for topic in topics:
-            check_topic(topic)
+            check_topic_name(topic)
         self.group = wrapped(config.namespace, group)
         self.stats = ConsumerStats()
         self._config = config
@@ -213,7 +213,7 @@ class Consumer:
     async def subscribe(self, topic: str, filter: str | Sql | None = None) -> None:  # noqa: A002 - the public face's word
         """Consume one more topic, or the same with another filter. Do the same in every member of the group."""
         member = self._running()
-        check_topic(topic)
+        check_topic_name(topic)
         await self._add_subscription(member, topic, filter)
         await member.subscriptions_changed()
 
@@ -254,14 +254,8 @@ class Consumer:
 
     async def _add_subscription(self, member: Membership, topic: str, wanted: str | Sql | None) -> None:
         assert self._instance is not None
-        name = wrapped(self._config.namespace, topic)
-        made = subscription(name, wanted)
-        if made.is_sql:
-            cluster = self._instance.cluster
-            route = await cluster.route(name)
-            for broker_name in route.brokers if route is not None else ():
-                address = questions.any_address(cluster, broker_name)
-                await questions.check_filter(cluster, address, self.group, self._instance.client_id, made)
+        made = subscription(wrapped(self._config.namespace, topic), wanted)
+        await questions.check_filter(self._instance.cluster, self.group, self._instance.client_id, made)
         member.subscribe(made)
 
     def _deliver(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:

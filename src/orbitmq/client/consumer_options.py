@@ -53,12 +53,27 @@ class ConsumerOptions:
         for name in ("batch_size", "pull_batch_size"):
             if not 1 <= getattr(self, name) <= _MAX_BATCH:
                 raise ConfigError(f"{name} is {getattr(self, name)}", hint=f"give 1 to {_MAX_BATCH}")
-        if isinstance(self.start, str) and self.start not in ("earliest", "latest"):
-            raise ConfigError(f"start {self.start!r} is unknown", hint='"earliest", "latest" or a datetime')
+        check_start(self.start)
         if isinstance(self.start, datetime) and self.start.tzinfo is None:
             raise ConfigError("start has no time zone", hint="datetime.now(UTC), or .astimezone() for local time")
+        # At zero nobody would rest in between, which costs a processor.
+        for name in ("consume_timeout", "suspend", "commit"):
+            if getattr(self, f"{name}_seconds") <= 0:
+                option = "commit_every" if name == "commit" else name
+                raise ConfigError(f"{option} is {getattr(self, f'{name}_seconds')}", hint="give seconds above 0")
         if self.max_retries is not None and self.max_retries < 0:
             raise ConfigError(f"max_retries must not be negative: {self.max_retries}", hint="None is the default")
+
+
+def check_count(wanted: int) -> None:
+    """Of messages to fetch."""
+    if wanted < 1:
+        raise ConfigError(f"max is {wanted}: no message can be had", hint="give 1 or more")
+
+
+def check_start(start: Start) -> None:
+    if not isinstance(start, datetime) and start not in ("earliest", "latest"):
+        raise ConfigError(f"start {start!r} is unknown", hint='"earliest", "latest" or a datetime')
 
 
 def consume_from_where(start: Start) -> str:

@@ -19,6 +19,7 @@ LEVEL_SECONDS: Final = (
     1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
 )  # fmt: skip
 
+_MAX_LEVEL: Final = 0x7FFF_FFFF  # Java's brokers read it as an int
 _LEVELS: Final = {timedelta(seconds=seconds): level for level, seconds in enumerate(LEVEL_SECONDS, 1)}
 _WAITING: Final = frozenset({
     names.DELAY, names.TIMER_DELAY_SECONDS, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS,
@@ -34,6 +35,10 @@ def check_delay(delay: timedelta | None, deliver_at: datetime | None, properties
     """MessageError for more than one delay, and for what cannot be meant."""
     if (delay is not None and deliver_at is not None) or is_delayed(properties):
         raise MessageError("a message has one delay", hint="give delay=, deliver_at= or delay_level=")
+    if delay is not None and not isinstance(delay, timedelta):
+        raise MessageError(f"delay is {delay!r}, which is no timedelta", hint="timedelta(seconds=5), say")
+    if deliver_at is not None and not isinstance(deliver_at, datetime):
+        raise MessageError(f"deliver_at is {deliver_at!r}, which is no datetime", hint="delay= takes a timedelta")
     if delay is not None and delay <= timedelta(0):
         raise MessageError(f"a delay of {delay.total_seconds():g} s is none", hint="leave it out to deliver at once")
     if deliver_at is not None and deliver_at.tzinfo is None:
@@ -43,8 +48,10 @@ def check_delay(delay: timedelta | None, deliver_at: datetime | None, properties
 
 
 def check_level(level: int) -> None:
-    if level < 0:
-        raise MessageError(f"delay levels count from 1, not {level}", hint="a level above the last counts as the last")
+    if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= _MAX_LEVEL:
+        raise MessageError(
+            f"delay levels count from 1, not {level!r}", hint="a level above the last counts as the last"
+        )
 
 
 def timer_property(delay: timedelta | None, deliver_at: datetime | None) -> tuple[str, str]:

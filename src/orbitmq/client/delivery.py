@@ -14,7 +14,7 @@ from orbitmq.client.faults import Faults
 from orbitmq.client.in_flight import InFlight
 from orbitmq.client.queue_choice import RoundRobin, queue_for_group, queue_for_key
 from orbitmq.client.receipts import STATUS_BY_CODE, SendStatus
-from orbitmq.errors import CallTimeout, OrbitError, RequestFailed, TransportError
+from orbitmq.errors import CallTimeout, MessageError, OrbitError, RequestFailed, TransportError
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, request_with_raw_fields
 
@@ -57,6 +57,21 @@ class Destination(NamedTuple):
 
 
 ANYWHERE: Final = Destination()
+
+
+def destination(
+    topic: str, queue: QueueRef | None, order_key: str | None = None, message_group: str | None = None
+) -> Destination:
+    """MessageError for a queue of another topic, as Java's clients say, and for a key that is no text."""
+    if queue is not None and queue.topic != topic:
+        raise MessageError(
+            f"a message for topic {topic!r} cannot go to a queue of topic {queue.topic!r}",
+            hint="take one that `producer.queues(topic)` lists",
+        )
+    for name, key in (("order_key", order_key), ("message_group", message_group)):
+        if key is not None and not isinstance(key, str):
+            raise MessageError(f"{name} is {key!r}, which is no text", hint="str(...) makes one")
+    return Destination(queue, order_key, message_group)
 
 
 class Delivered(NamedTuple):

@@ -65,9 +65,11 @@ class Subscription(msgspec.Struct, frozen=True):
 def subscription(topic: str, wanted: str | Sql | None, version: int = 0) -> Subscription:
     """`version` is the time it was made, for one that brokers hear of: they let the newest win."""
     if isinstance(wanted, Sql):
-        if not wanted.expression.strip():
+        if not isinstance(wanted.expression, str) or not wanted.expression.strip():
             raise ConfigError("an SQL filter needs an expression", hint="leave the filter out to get everything")
         return Subscription(topic, wanted.expression, _SQL92, frozenset(), version)
+    if wanted is not None and not isinstance(wanted, str):
+        raise ConfigError(f"filter {wanted!r} is no text", hint='"one || another", or Sql("price > 10")')
     expression = (wanted or ALL).strip() or ALL
     if expression == ALL:
         return Subscription(topic, ALL, _TAG, frozenset(), version)

@@ -27,10 +27,7 @@ F = TypeVar("F", bound="Callable[[Any], Any]")
 
 def adapted(handler: F, codec: Codec, *, batches: bool = False) -> F:
     """A handler that takes messages, made of one that may want values."""
-    wanted = _wanted(handler)
-    if batches:
-        items = typing.get_args(wanted)
-        wanted = items[0] if items else None
+    wanted = wanted_by(handler, batches=batches)
     if wanted is None or wanted is Any or (isinstance(wanted, type) and issubclass(wanted, Message)):
         return handler
 
@@ -59,7 +56,16 @@ def _composed(handler: Callable[[Any], Any], convert: Callable[[Any], Any]) -> C
     return call
 
 
-def _wanted(handler: Callable[[Any], Any]) -> Any:
+def wanted_by(handler: Callable[[Any], Any], *, batches: bool = False) -> Any:
+    """What its first parameter is annotated with, in a batch what each item is; None if that says nothing."""
+    wanted = _annotation(handler)
+    if not batches:
+        return wanted
+    items = typing.get_args(wanted)
+    return items[0] if items else None
+
+
+def _annotation(handler: Callable[[Any], Any]) -> Any:
     parameters = list(inspect.signature(handler).parameters)
     if not parameters:
         return None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from orbitmq.client.compressed import CompressedMessage, inflated
+from orbitmq.client.names import LIGHT_PREFIX
 from orbitmq.client.namespaces import unwrapped, wrapped
 from orbitmq.client.received import ReceivedMessage, received_briefly
 from orbitmq.errors import MessageError
@@ -77,9 +78,14 @@ class Incoming:
             topic = stored.properties.get(names.RETRY_TOPIC, topic)
         if self._namespace:
             topic = unwrapped(self._namespace, topic)
+        message: ReceivedMessage
         if stored.sys_flag & COMPRESSED:
-            return CompressedMessage(stored, topic, queue, holder)
-        return ReceivedMessage(stored, topic, stored.body, queue, holder)
+            message = CompressedMessage(stored, topic, queue, holder)
+        else:
+            message = ReceivedMessage(stored, topic, stored.body, queue, holder)
+        if queue.topic.startswith(LIGHT_PREFIX):
+            message.queue_offset = _place_in(queue.topic, stored)
+        return message
 
 
 class Unwrapping:
@@ -102,6 +108,16 @@ class Unwrapping:
 
 def _tag(raw_properties: bytes) -> str:
     return (_find_tag(raw_properties) or b"").decode("utf-8", "replace")
+
+
+def _place_in(light_queue: str, stored: StoredMessage) -> int:
+    """A record's own offset is that of its topic's queue; its places in light queues stand in a property."""
+    names_of_queues = stored.properties.get(names.MULTI_DISPATCH, "").split(",")
+    offsets = stored.properties.get(names.MULTI_QUEUE_OFFSET, "").split(",")
+    for name, offset in zip(names_of_queues, offsets, strict=False):
+        if name == light_queue and offset.isdecimal():
+            return int(offset)
+    return stored.queue_offset
 
 
 def _unwrapped(stored: StoredMessage, limit_bytes: int) -> list[StoredMessage]:

@@ -85,6 +85,7 @@ class Instance:
 
     async def close(self) -> None:
         await self._tasks.close()
+        self.requests.close()
         await self.cluster.close()
 
     async def refresh_routes(self) -> None:

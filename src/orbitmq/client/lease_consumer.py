@@ -17,13 +17,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self
 
 from orbitmq.client import instance as instances
+from orbitmq.client.consumer_options import check_count
 from orbitmq.client.figures import EVERY_SECONDS
 from orbitmq.client.filters import subscription
 from orbitmq.client.incoming import Incoming, Unwrapping
 from orbitmq.client.leased import Lease, LeasedMessage
 from orbitmq.client.leaser import Leaser
 from orbitmq.client.leasing import Leasing
-from orbitmq.client.names import check_group, check_topic, retry_topic
+from orbitmq.client.names import check_group, check_topic_name, retry_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.stats import ConsumerStats
 from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed, TransportError
@@ -53,6 +54,7 @@ _REST_SECONDS: Final = 0.5  # after a poll that ended early without a message
 _ANSWER_SECONDS: Final = 3.0
 _PASSING: Final = frozenset({
     ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL, ResponseCode.GO_AWAY,
+    ResponseCode.POLLING_TIMEOUT,  # a clock that is behind may be set
 })  # fmt: skip
 
 
@@ -76,10 +78,12 @@ class LeaseConsumer:
         orderly: bool,
     ) -> None:
         check_group(group)
-        check_topic(topic)
+        check_topic_name(topic)
         if start not in ("earliest", "latest"):
             raise ConfigError(f"start {start!r} is unknown", hint='"earliest" or "latest"')
         _check_lease(lease)
+        if prefetch < 1:
+            raise ConfigError(f"prefetch is {prefetch}", hint="give 1 or more")
         self.group = wrapped(config.namespace, group)
         self.stats = ConsumerStats()
         self.closed = False
@@ -151,6 +155,7 @@ class LeaseConsumer:
 
     async def fetch(self, *, max: int = 32, wait: float = _POLL_SECONDS) -> list[LeasedMessage]:  # noqa: A002
         """Up to `max` messages, leased from now; with none there, wait up to `wait` seconds for the first."""
+        check_count(max)
         return await self._fetch(max, max, wait)
 
     async def _fetch(self, count: int, poll_count: int, wait: float) -> list[LeasedMessage]:
@@ -379,7 +384,7 @@ def _may_pass(error: OrbitError) -> bool:
 
 
 def _check_lease(lease: timedelta) -> None:
-    if not _SHORTEST_LEASE <= lease <= _LONGEST_LEASE:
+    if not isinstance(lease, timedelta) or not _SHORTEST_LEASE <= lease <= _LONGEST_LEASE:
         raise ConfigError(f"a lease of {lease} cannot be had", hint="give a second to three days")
 
 

@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from orbitmq.client.cluster import Cluster
     from orbitmq.client.filters import Subscription
     from orbitmq.message import StoredMessage
+    from orbitmq.protocol.command import Command
     from orbitmq.transport.address import Address
 
 MAX_AT_ONCE: Final = 32  # more, brokers refuse
 _SECONDS: Final = 5.0
 _POLL_GRACE_SECONDS: Final = 10.0
+_LATE_SECONDS: Final = 0.5  # beyond its wait, then brokers refuse a pop. Java: PopMessageRequestHeader.isTimeoutTooMuch
 
 _Place = tuple[str, int]  # kind of topic and queue, as the texts of a pop name them
 
@@ -67,15 +69,14 @@ class Leasing:
             max_msg_nums=min(count, MAX_AT_ONCE),
             invisible_time=lease_ms,
             poll_time=round(poll_seconds * 1000),
-            born_time=self._cluster.config.clock.now_ms(),
+            born_time=0,  # see _popped
             init_mode=self._init_mode,
             exp_type=self._subscription.expression_type,
             exp=self._subscription.expression,
             order=self._orderly,
             attempt_id=attempt_id if self._orderly else None,
         )
-        command = request(RequestCode.POP_MESSAGE, header)
-        answer = await self._cluster.call(self._master(broker_name), command, poll_seconds + _POLL_GRACE_SECONDS)
+        answer = await self._popped(broker_name, header, poll_seconds)
         if answer.code in _NOTHING:
             return []
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -94,6 +95,21 @@ class Leasing:
                 f"what broker {broker_name!r} says of the messages it leased cannot be read: {error}",
                 hint="which release is the broker of?",
             ) from error
+
+    async def _popped(self, broker_name: str, header: PopMessage, poll_seconds: float) -> Command:
+        """RequestFailed when the broker takes what just left for a pop that is long over: nothing would ever come."""
+        loop, clock = asyncio.get_running_loop(), self._cluster.config.clock
+        for _ in range(2):  # a clock that is set meanwhile is no reason to fail
+            began, header.born_time = loop.time(), clock.now_ms()
+            command = request(RequestCode.POP_MESSAGE, header)
+            answer = await self._cluster.call(self._master(broker_name), command, poll_seconds + _POLL_GRACE_SECONDS)
+            if not _refused_as_late(answer) or loop.time() - began > _LATE_SECONDS:
+                return answer
+        raise RequestFailed(
+            answer.code,
+            f"broker {broker_name!r} refuses to lease: by its clock the request waited longer than it was to",
+            hint="set the clocks: the one here is behind the broker's",
+        )
 
     async def ack(self, handle: Handle) -> None:
         """RequestFailed when the broker does not know of such a lease."""
@@ -153,6 +169,11 @@ class Leasing:
 _NOTHING: Final = frozenset({
     ResponseCode.POLLING_FULL, ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND,
 })  # fmt: skip
+
+
+def _refused_as_late(answer: Command) -> bool:
+    """A poll that ended without a message has the time of its pop all the same."""
+    return answer.code == ResponseCode.POLLING_TIMEOUT and not answer.read(PopResult).pop_time
 
 
 def _with_handles(

@@ -18,10 +18,10 @@ import msgspec
 
 from orbitmq.client import questions
 from orbitmq.client.assignment import share_of
-from orbitmq.client.consumer_options import consume_from_where
+from orbitmq.client.consumer_options import check_start, consume_from_where
 from orbitmq.client.figures import EVERY_SECONDS, Figures
 from orbitmq.client.incoming import Incoming
-from orbitmq.client.names import RETRY_PREFIX, retry_topic
+from orbitmq.client.names import LIGHT_PREFIX, RETRY_PREFIX, retry_topic
 from orbitmq.client.namespaces import unwrapped
 from orbitmq.client.pauses import Pauses
 from orbitmq.client.process_queue import ProcessQueue
@@ -86,6 +86,7 @@ class Membership:
         self.figures = Figures(asyncio.get_running_loop().time())
         self.subscriptions: dict[str, Subscription] = {}
         self._newest_version = 0  # of a subscription
+        self._changed: set[str] = set()  # topics whose filter is another one now
         self._instance = instance
         self.cluster = instance.cluster
         self._offsets = offsets
@@ -197,10 +198,19 @@ class Membership:
         within the same millisecond, and with a clock that was set back.
         """
         self._newest_version = max(self._newest_version + 1, self._instance.config.clock.now_ms())
+        before = self.subscriptions.get(wanted.topic)
+        if before is not None and (before.expression, before.is_sql) != (wanted.expression, wanted.is_sql):
+            self._changed.add(wanted.topic)
         self.subscriptions[wanted.topic] = msgspec.structs.replace(wanted, version=self._newest_version)
 
     async def subscriptions_changed(self) -> None:
         await self._introduce()
+        changed, self._changed = self._changed, set()
+        for queue, held in self.queues.items():
+            if queue.topic in changed and queue.topic in self.subscriptions and queue in self._pulls:
+                # Brokers hold a pull with the filter that it came with, and would pass over what is wanted now.
+                self._end_pull(queue)
+                self._start_pull(held)
         self.rebalance_soon()
 
     def _sample(self) -> None:
@@ -230,6 +240,8 @@ class Membership:
 
     async def seek(self, queue: QueueRef, to: int | Start) -> None:
         """Go on there with a queue, by its public name. ConfigError if it is not ours, or is given up meanwhile."""
+        if not isinstance(to, int):
+            check_start(to)
         for held in self._named({queue}):
             offset = to if isinstance(to, int) else await offset_of(self.cluster, held.queue, to)
             if await self.restart(held.queue, offset):
@@ -332,12 +344,15 @@ class Membership:
 
     async def _share(self, topic: str) -> list[QueueRef] | None:
         """The queues of a topic that are to be ours; None when that cannot be known now."""
+        fixed = None if self._fixed is None else [queue for queue in self._fixed if queue.topic == topic]
+        if fixed is not None and topic.startswith(LIGHT_PREFIX):
+            return fixed
         route = self.cluster.known_route(topic) or await self.cluster.fetch_route(topic)
         if route is None:
             self._tell_of_missing(topic)
             return None
-        if self._fixed is not None:
-            return [queue for queue in self._fixed if queue.topic == topic]
+        if fixed is not None:
+            return fixed
         if self.options.broadcasting:
             return list(route.readable)
         # Any broker of the topic knows the group; its master, if it has one.
@@ -393,8 +408,7 @@ class Membership:
         return True
 
     def _begin(self, queue: QueueRef, offset: int, locked_at: float | None) -> None:
-        first = self.subscriptions.get(queue.topic)  # holds on until the queue of a topic no longer wanted is given up
-        if first is None:
+        if queue.topic not in self.subscriptions:
             return
         public = QueueRef(unwrapped(self._instance.config.namespace, queue.topic), queue.broker_name, queue.queue_id)
         held = ProcessQueue(queue, public, offset, self.options.cache, self.figures.of(queue.topic))
@@ -404,6 +418,11 @@ class Membership:
         self.queues[queue] = held
         # Committed even if nothing comes: a group that began at the end must not begin at a later end next time.
         self._offsets.advance(queue, offset)
+        self._start_pull(held)
+
+    def _start_pull(self, held: ProcessQueue) -> None:
+        queue = held.queue
+        first = self.subscriptions[queue.topic]  # holds on until the queue of a topic no longer wanted is given up
 
         def subscription() -> Subscription:
             return self.subscriptions.get(queue.topic, first)

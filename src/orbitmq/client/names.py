@@ -12,6 +12,7 @@ from orbitmq.errors import ConfigError, MessageError
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+LIGHT_PREFIX: Final = "%LMQ%"  # of light queues, which stand in no route
 TEMPLATE_TOPIC: Final = "TBW102"  # its queues are the model for topics that sending creates
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 MAX_TOPIC: Final = 127
@@ -39,16 +40,21 @@ def is_system_topic(topic: str) -> bool:
 
 def check_topic(topic: str) -> None:
     """MessageError when no broker would take a message for this topic."""
-    if not topic or _ALLOWED(topic) is None:
-        raise MessageError(f"topic {topic!r} is not a valid name", hint=_WHAT_IS_ALLOWED)
-    if len(topic) > MAX_TOPIC:
-        raise MessageError(f"topic {topic!r} has {len(topic)} characters", hint=f"up to {MAX_TOPIC} are allowed")
+    check_topic_name(topic)
     if topic in _NOT_SENDABLE:
         raise MessageError(f"topic {topic!r} belongs to the broker; nobody else may send to it", hint="choose another")
 
 
+def check_topic_name(topic: str) -> None:
+    """MessageError when no broker has a topic of this name. All may be read: TRANS_CHECK_MAX_TIME_TOPIC, say."""
+    if not isinstance(topic, str) or not topic or _ALLOWED(topic) is None:
+        raise MessageError(f"topic {topic!r} is not a valid name", hint=_WHAT_IS_ALLOWED)
+    if len(topic) > MAX_TOPIC:
+        raise MessageError(f"topic {topic!r} has {len(topic)} characters", hint=f"up to {MAX_TOPIC} are allowed")
+
+
 def check_group(group: str) -> None:
-    if not group or _ALLOWED(group) is None:
+    if not isinstance(group, str) or not group or _ALLOWED(group) is None:
         raise ConfigError(f"group {group!r} is not a valid name", hint=_WHAT_IS_ALLOWED)
     if len(group) > MAX_GROUP:
         raise ConfigError(f"group {group!r} has {len(group)} characters", hint=f"up to {MAX_GROUP} are allowed")

@@ -6,6 +6,7 @@ Java: Validators.checkMessage, DefaultMQProducerImpl.sendKernelImpl
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import ConfigError, MessageError
@@ -82,9 +83,9 @@ def properties_text(properties: Mapping[str, str]) -> str:
 
 def keys_text(keys: str | list[str] | tuple[str, ...]) -> str:
     """Keys are separated by blanks, so none may hold one."""
-    parts = [keys] if isinstance(keys, str) else list(keys)
+    parts = [keys] if isinstance(keys, str) or not isinstance(keys, Iterable) else list(keys)
     for key in parts:
-        if not key or names.KEY_SEPARATOR in key:
+        if not isinstance(key, str) or not key or names.KEY_SEPARATOR in key:
             raise MessageError(
                 f"key {key!r} cannot be used", hint="a key is a text without blanks; give several as a list"
             )

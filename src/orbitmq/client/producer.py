@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from orbitmq.client import instance as instances
 from orbitmq.client.accumulator import Accumulator
-from orbitmq.client.batches import Batch, alike, by_group, split
+from orbitmq.client.batches import Batch, alike, batch_items, by_group, split
 from orbitmq.client.delays import check_delay, check_level, level_property, timer_property
-from orbitmq.client.delivery import ANYWHERE, Delivered, Delivery, Destination
+from orbitmq.client.delivery import ANYWHERE, Delivered, Delivery, Destination, destination
 from orbitmq.client.hooks import Sending
 from orbitmq.client.names import TEMPLATE_TOPIC, check_group, check_topic
 from orbitmq.client.namespaces import wrapped
@@ -155,7 +155,7 @@ class Producer:
             message.properties[names.DELAY] = str(delay_level)
         if not wait_stored:
             message.properties[names.WAIT] = "false"
-        if message_group:
+        if message_group not in (None, ""):
             message.properties[names.SHARDING_KEY] = message_group
         return await self.send_message(
             message, order_key=order_key, queue=queue, delay=delay, deliver_at=deliver_at, timeout=timeout
@@ -196,7 +196,7 @@ class Producer:
         message_group = message.properties.get(names.SHARDING_KEY)
         to = ANYWHERE
         if queue is not None or order_key is not None or message_group is not None:
-            to = Destination(queue, order_key, message_group)
+            to = destination(message.topic, queue, order_key, message_group)
         is_delayed = delay is not None or deliver_at is not None
         if self._accumulator is not None and not is_delayed and not to.is_fixed and self._accumulator.suits(message):
             return await self._accumulator.add(message, self._timeout(timeout))
@@ -239,18 +239,18 @@ class Producer:
         for each request.
         """
         self._running()
-        items, to = list(bodies), Destination(queue, order_key)
+        items = batch_items(bodies)
         if items and not self._hooks and not any(isinstance(item, Message) for item in items):
             shared = self.message(topic, b"", tag=tag, keys=keys, properties=properties)
             encode = self._options.codec.encode
             encoded = [item if type(item) is bytes else encode(item) for item in items]
-            to = Destination(queue, order_key, shared.properties.get(names.SHARDING_KEY))
+            to = destination(topic, queue, order_key, shared.properties.get(names.SHARDING_KEY))
             return await self._send_alike(shared, encoded, to, timeout)
         messages = [
             item if isinstance(item, Message) else self.message(topic, item, tag=tag, keys=keys, properties=properties)
             for item in items
         ]
-        return await self._send_messages(topic, messages, to, timeout)
+        return await self._send_messages(topic, messages, destination(topic, queue, order_key), timeout)
 
     async def send_encoded(
         self,
@@ -271,7 +271,7 @@ class Producer:
         if born_ms is not None:
             header.born_timestamp = born_ms
         seconds = self._timeout(timeout)
-        code, to = RequestCode.SEND_BATCH_MESSAGE, Destination(queue)
+        code, to = RequestCode.SEND_BATCH_MESSAGE, destination(topic, queue)
         return STATUS_BY_CODE[(await delivery.deliver(code, header, members, to, seconds)).answer.code]
 
     async def new_ids(self, count: int) -> list[str]:
@@ -297,7 +297,7 @@ class Producer:
         check_topic(message.topic)
         check_body(message.body, self._options.max_message_bytes)
         sending = self._prepared(message)
-        to = Destination(queue, order_key, message.properties.get(names.SHARDING_KEY))
+        to = destination(topic, queue, order_key, message.properties.get(names.SHARDING_KEY))
         with self._watched([sending]):
             header, data = await self._encoded(sending, 0)
             address = await delivery.deliver_oneway(header, data, to, self._options.timeout_seconds)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 CompressionKind = Literal["zlib", "lz4", "zstd"]
 
 _MAX_MESSAGE_BYTES: Final = 4 << 20
+_ZLIB_LEVELS: Final = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,5 +46,9 @@ class ProducerOptions:
         for name in positive:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}", hint="give a number above 0")
+        if self.compression == "zlib" and not -1 <= self.compression_level <= _ZLIB_LEVELS:
+            raise ConfigError(
+                f"compression_level is {self.compression_level}", hint=f"zlib has levels from 0 to {_ZLIB_LEVELS}"
+            )
         if self.retries < 0:
             raise ConfigError(f"retries must not be negative: {self.retries}", hint="0 tries once")

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Self
 
 from orbitmq.client import instance as instances
 from orbitmq.client import questions
+from orbitmq.client.consumer_options import check_count
 from orbitmq.client.fetching import Fetched, Fetcher
-from orbitmq.client.filters import Sql, subscription
+from orbitmq.client.filters import Sql, Subscription, subscription
 from orbitmq.client.inbox import ConcurrentInbox
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.membership import Membership
-from orbitmq.client.names import check_group, check_topic, retry_topic
+from orbitmq.client.names import LIGHT_PREFIX, check_group, check_topic_name, retry_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.offsets import RemoteOffsets
 from orbitmq.client.stats import ConsumerStats
@@ -107,7 +108,7 @@ class PullConsumer:
 
     async def queues(self, topic: str) -> list[QueueRef]:
         """The readable queues of a topic."""
-        check_topic(topic)
+        check_topic_name(topic)
         route = await self._running().cluster.route(self._wire_name(topic))
         if route is None:
             raise RequestFailed(
@@ -125,6 +126,7 @@ class PullConsumer:
         wait: float = 0.0,
     ) -> Fetched:
         """Up to `max` messages from `offset` on, and where to go on. With none there, wait up to `wait` seconds for one."""
+        check_count(max)
         wire = await self._known(queue)
         assert self._fetcher is not None
         made = subscription(wire.topic, filter)
@@ -163,16 +165,17 @@ class PullConsumer:
 
     async def subscribe(self, topic: str, filter: str | Sql | None = None) -> None:  # noqa: A002
         """Share this topic's queues with the other members of the group."""
-        check_topic(topic)
+        check_topic_name(topic)
+        wanted = await self._checked(self._wire_name(topic), filter)
         member = self._member
         if member is None:
             member = self._member = self._membership(None)
-            member.subscribe(subscription(self._wire_name(topic), filter))
+            member.subscribe(wanted)
             await self._start(member)
             return
         if member.is_fixed:
             raise ConfigError("this pull consumer has assigned queues", hint="use another one to subscribe")
-        member.subscribe(subscription(self._wire_name(topic), filter))
+        member.subscribe(wanted)
         await member.subscriptions_changed()
 
     async def assign(self, queues: Iterable[QueueRef], filter: str | Sql | None = None) -> None:  # noqa: A002
@@ -180,10 +183,17 @@ class PullConsumer:
         if self._member is not None:
             raise ConfigError("this pull consumer has its queues already", hint="assign or subscribe once")
         wire = [await self._known(queue) for queue in queues]
+        wanted = [await self._checked(topic, filter) for topic in dict.fromkeys(queue.topic for queue in wire)]
         member = self._member = self._membership(wire)
-        for topic in dict.fromkeys(queue.topic for queue in wire):
-            member.subscribe(subscription(topic, filter))
+        for one in wanted:
+            member.subscribe(one)
         await self._start(member)
+
+    async def _checked(self, wire_topic: str, wanted: str | Sql | None) -> Subscription:
+        """RequestFailed for a filter that its brokers do not understand: they would only refuse every pull."""
+        made, instance = subscription(wire_topic, wanted), self._running()
+        await questions.check_filter(instance.cluster, self.group, instance.client_id, made)
+        return made
 
     async def _start(self, member: Membership) -> None:
         """One that cannot start reads nothing, ever: the next attempt needs another."""
@@ -196,6 +206,7 @@ class PullConsumer:
     async def poll(self, *, max: int = 32, timeout: float = 5.0) -> list[ReceivedMessage]:  # noqa: A002
         """The next messages, up to `max` of one queue; empty when none came within `timeout` seconds."""
         self._reading()
+        check_count(max)
         if self._auto_commit:
             self._ack_polled()
         messages = self._inbox.take_now(max)
@@ -266,6 +277,8 @@ class PullConsumer:
         cluster = self._running().cluster
         if wire.broker_name not in cluster.brokers:
             await cluster.fetch_route(wire.topic)
+        if wire.broker_name not in cluster.brokers and wire.topic.startswith(LIGHT_PREFIX):
+            await cluster.fetch_route(wire.broker_name)  # each broker has a topic of its own name
         return wire
 
     def _membership(self, fixed: list[QueueRef] | None) -> Membership:

@@ -154,12 +154,15 @@ async def unlock(cluster: Cluster, address: Address, group: str, client_id: str,
     await cluster.ask(cluster.vip(address), command, _LOCK_SECONDS)
 
 
-async def check_filter(
-    cluster: Cluster, address: Address, group: str, client_id: str, subscription: Subscription
-) -> None:
-    """RequestFailed when the broker cannot filter by this expression."""
-    body = CheckClient(client_id=client_id, group=group, subscription_data=subscription.body())
-    await cluster.ask(cluster.vip(address), request(RequestCode.CHECK_CLIENT_CONFIG, body=body.to_json()), SECONDS)
+async def check_filter(cluster: Cluster, group: str, client_id: str, subscription: Subscription) -> None:
+    """RequestFailed when a broker of the topic cannot filter by this expression."""
+    if not subscription.is_sql:
+        return
+    body = CheckClient(client_id=client_id, group=group, subscription_data=subscription.body()).to_json()
+    route = await cluster.route(subscription.topic)
+    for broker_name in route.brokers if route is not None else ():
+        address = cluster.vip(any_address(cluster, broker_name))
+        await cluster.ask(address, request(RequestCode.CHECK_CLIENT_CONFIG, body=body), SECONDS)
 
 
 async def send_back(

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from orbitmq.client.hooks import Recall
-from orbitmq.errors import RequestFailed, TransportError
+from orbitmq.errors import MessageError, RequestFailed, TransportError
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import request
 from orbitmq.protocol.headers.send import MessageRecalled, RecallMessage
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 async def take_back(cluster: Cluster, group: str, wire_topic: str, handle: str, deadline: float) -> tuple[Recall, str]:
     """What the broker said, also when it refused; and the message's id. The route of its topic is known."""
+    if not isinstance(handle, str):
+        raise MessageError(f"{handle!r} is no recall handle", hint="give the `recall_handle` of the message's receipt")
     wanted = read_handle(handle)
     address = cluster.master(wanted.broker_name)
     if address is None:

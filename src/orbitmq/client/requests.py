@@ -12,7 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from orbitmq.errors import CallTimeout, MessageError
+from orbitmq.errors import AlreadyClosed, CallTimeout, MessageError
 from orbitmq.message import Message
 from orbitmq.message import properties as names
 from orbitmq.message.compression import plain_body
@@ -50,6 +50,18 @@ class Requests:
 
     def forget(self, correlation_id: str) -> None:
         del self._waiting[correlation_id]
+
+    def close(self) -> None:
+        """No reply can come any more."""
+        for correlation_id, reply in self._waiting.items():
+            if not reply.done():
+                reply.set_exception(
+                    AlreadyClosed(
+                        f"the client was closed before a reply to request {correlation_id} came",
+                        hint="close it when the replies are there",
+                    )
+                )
+                reply.exception()  # which nobody looks at whose request did not leave
 
     async def arrived(self, request: Command, connection: Connection) -> Command:
         """The handler of a reply that a broker pushes to us."""

@@ -21,21 +21,23 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 from orbitmq.client import portal
 from orbitmq.client.client import Client as AsyncClient
 from orbitmq.client.client import connect as connect_async
+from orbitmq.client.codecs import JSON
 from orbitmq.client.consumer import Consumer as AsyncConsumer
+from orbitmq.client.handlers import adapted, wanted_by
 from orbitmq.client.lease_consumer import LeaseConsumer as AsyncLeaseConsumer
 from orbitmq.client.producer import Producer as AsyncProducer
 from orbitmq.client.pull_consumer import PullConsumer as AsyncPullConsumer
-from orbitmq.client.sync_messages import LeasedMessage, ReceivedMessage, Transaction
+from orbitmq.client.received import ReceivedMessage as AsyncReceivedMessage
+from orbitmq.client.sync_messages import LeasedMessage, ReceivedMessage, Transaction, handing_out
 from orbitmq.client.transactions import TransactionProducer as AsyncTransactionProducer
 from orbitmq.client.workers import is_async
 from orbitmq.errors import AlreadyClosed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
     from types import TracebackType
 
     from orbitmq.client.receipts import Receipt
-    from orbitmq.client.received import ReceivedMessage as AsyncReceivedMessage
     from orbitmq.client.stats import ConsumerStats, ProducerStats
     from orbitmq.client.transactions import Transaction as AsyncTransaction
     from orbitmq.message import QueueRef
@@ -315,14 +317,18 @@ def _making(
 
     @functools.wraps(method)
     def make(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> F:
+        handler = kwargs.get("handler")
+        works_in_threads = callable(handler) and not is_async(handler)
+        if callable(handler) and works_in_threads:
+            kwargs["handler"] = self._waiting(handler, kwargs)
+
         async def opened(client: AsyncClient) -> S:
             made = method(client, *args, **kwargs)
             await made.start()
             return made
 
         made = face(lambda: opened(self._here().target))
-        handler = kwargs.get("handler")
-        made._works_in_threads = callable(handler) and not is_async(handler)
+        made._works_in_threads = works_in_threads
         self._keep(made)
         return made
 
@@ -362,6 +368,14 @@ class Client(_Face[AsyncClient]):
                     made.close()
                 except Exception as error:  # whatever it is, the program ends, and others wait for that
                     logger.warning("a consumer was not closed at the program's end: %s", error)
+
+    def _waiting(self, handler: Callable[[Any], Any], options: Mapping[str, Any]) -> Callable[[Any], Any]:
+        """A blocking handler, given messages of this face, unless it asks for the other one's by its annotation."""
+        batches = options.get("batch_size", 1) > 1
+        if wanted_by(handler, batches=batches) is AsyncReceivedMessage:
+            return handler
+        adapted_handler = adapted(handler, options.get("codec", JSON), batches=batches)
+        return handing_out(adapted_handler, lambda: self._here().portal)
 
     def _keep(self, made: _Face[Any]) -> None:
         made._left = lambda: self._made.pop(made, None)

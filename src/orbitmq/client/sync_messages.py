@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from orbitmq.client.received import ReceivedMessage as AsyncReceivedMessage
 from orbitmq.message import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime, timedelta
     from types import TracebackType
 
     from orbitmq.client.leased import LeasedMessage as AsyncLeasedMessage
     from orbitmq.client.portal import Portal
     from orbitmq.client.receipts import Receipt
-    from orbitmq.client.received import ReceivedMessage as AsyncReceivedMessage
     from orbitmq.client.transactions import Transaction as AsyncTransaction
     from orbitmq.message import QueueRef, StoredMessage
     from orbitmq.protocol.lease_texts import Handle
@@ -55,6 +56,18 @@ class _HandedOut(Message, Generic[Inner]):
     def message_id(self) -> str:
         """The id its producer gave it."""
         return self.inner.message_id
+
+
+def handing_out(handler: Callable[[Any], Any], entered: Callable[[], Portal]) -> Callable[[Any], Any]:
+    """A blocking handler, given messages whose methods wait; values that it gets in their place stay what they are."""
+
+    def handed_out(given: Any) -> Any:
+        return ReceivedMessage(given, entered()) if isinstance(given, AsyncReceivedMessage) else given
+
+    def call(given: Any) -> Any:
+        return handler([handed_out(one) for one in given] if isinstance(given, list) else handed_out(given))
+
+    return call
 
 
 class ReceivedMessage(_HandedOut["AsyncReceivedMessage"]):

@@ -22,11 +22,12 @@ import msgspec
 
 from orbitmq.client.delays import is_delayed
 from orbitmq.client.hooks import ConsumeHook, Consuming, Recall, SendHook, Sending, TransactionEnd
-from orbitmq.client.names import TRACE_TOPIC
+from orbitmq.client.names import TRACE_TOPIC, check_topic
 from orbitmq.client.namespaces import unwrapped
-from orbitmq.errors import OrbitError, RetryLater
+from orbitmq.errors import ConfigError, OrbitError, RetryLater
 from orbitmq.message import Message
 from orbitmq.message import properties as names
+from orbitmq.message.properties import MAX_PROPERTIES_BYTES
 from orbitmq.tasks import is_cancelled
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ _SUCCESS: Final = 0
 _EXCEPTION: Final = 2
 _FAILED: Final = 4
 _MAX_BODY_BYTES: Final = 128_000
+_MAX_KEYS_BYTES: Final = MAX_PROPERTIES_BYTES - 1000  # they are one property of the message
 _DEFAULT_REGION: Final = "DefaultRegion"
 
 
@@ -194,6 +196,10 @@ class Tracer(SendHook, ConsumeHook):
         every_seconds: float = 5.0,
         max_waiting: int = 2048,
     ) -> None:
+        check_topic(topic)
+        for name, number in (("batch_size", batch_size), ("every_seconds", every_seconds)):
+            if number <= 0:
+                raise ConfigError(f"{name} is {number}", hint="give a number above 0")
         self.lost = 0
         """Traces that could not be kept or sent."""
         self._clock = client.config.clock
@@ -294,10 +300,11 @@ class Tracer(SendHook, ConsumeHook):
         await self._producer.send_message(Message(self._topic, body, keys=[*keys]))
 
     def _next_batch(self) -> list[Trace]:
-        size, count = 0, 0
+        size, count, keys_size = 0, 0, 0
         for trace in self._waiting[: self._batch_size]:
             size += len(_encoded(trace))
-            if count and size > _MAX_BODY_BYTES:
+            keys_size += sum(len(key.encode("utf-8", "replace")) + 1 for key in trace.keys)
+            if count and (size > _MAX_BODY_BYTES or keys_size > _MAX_KEYS_BYTES):
                 break
             count += 1
         batch, self._waiting = self._waiting[:count], self._waiting[count:]

@@ -10,6 +10,7 @@ Java: TransactionMQProducer, DefaultMQProducerImpl.sendMessageInTransaction, end
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self
 
 from orbitmq.client import instance as instances
@@ -29,7 +30,6 @@ from orbitmq.tasks import Once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import timedelta
     from types import TracebackType
 
     from orbitmq.client.config import ClientConfig
@@ -130,9 +130,9 @@ class TransactionProducer:
         message.properties[names.PREPARED] = "true"
         message.properties[names.PRODUCER_GROUP] = self.group
         if check_after is not None:
-            seconds = round(check_after.total_seconds())
+            seconds = round(check_after.total_seconds()) if isinstance(check_after, timedelta) else 0
             if seconds <= 0:
-                raise ConfigError(f"check_after is {check_after}", hint="give at least a second")
+                raise ConfigError(f"check_after is {check_after}", hint="give a timedelta of a second or more")
             message.properties[names.CHECK_IMMUNITY_SECONDS] = str(seconds)
         return Transaction(self, message, timeout)
 

@@ -85,9 +85,9 @@ class Workers:
                     await waiting
             else:
                 loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-                waiting = await loop.run_in_executor(self._threads, lambda: context.run(self._handler, argument))
-                if waiting is not None:
-                    await waiting  # a lambda around an async function
+                found = await loop.run_in_executor(self._threads, lambda: context.run(self._handler, argument))
+                if inspect.isawaitable(found):  # a lambda around an async function; any other value means nothing
+                    await found
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from orbitmq.client.filters import Sql, Subscription, subscription
-from orbitmq.client.names import check_group, check_topic
+from orbitmq.client.names import check_group, check_topic_name
 from orbitmq.client.namespaces import unwrapped, wrapped
 from orbitmq.errors import ConfigError, MessageError
 from orbitmq.message import QueueRef
@@ -235,7 +235,7 @@ def _queues_wanted(options: Options) -> tuple[tuple[str, ...], str, tuple[QueueR
     topics = tuple(dict.fromkeys(name.strip() for name in options.text("subscribe").split(",") if name.strip()))
     for topic in topics:
         try:
-            check_topic(topic)
+            check_topic_name(topic)
         except MessageError as error:
             raise ConfigError(error.message, hint=error.hint) from error
     assigned = tuple(parse_queues(options.text("assign"), "assign")) if options.text("assign") else ()
