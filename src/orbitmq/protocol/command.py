@@ -41,7 +41,8 @@ _BARE_HEADER: Final = (
     b'{"code":%d,"flag":%d,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
 )
 _USUAL_HEADER: Final = (
-    b'{"code":%d,"extFields":%b,"flag":%d,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+    b'{"code":%d,"extFields":%b,"flag":%d,"language":"PYTHON",'
+    b'"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
 )
 _NO_FIELDS: Final = msgspec.Raw()
 # Such a header is read slowly, and before it is known who sent it. Properties, one token of it, take up to 32 KiB.
