@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from orbitmq.accelerated import SWITCH
+from orbitmq.broker.leases import open_leases
 from orbitmq.broker.leases.checkpoints import read_ack
 from orbitmq.clock import ManualClock
 from orbitmq.message.record import decode_records
@@ -16,7 +17,7 @@ from orbitmq.protocol import command as commands
 from orbitmq.protocol.codes import FLAG_ONEWAY
 from orbitmq.protocol.command import Command
 from orbitmq.protocol.frame import FrameDecoder
-from orbitmq.storage.store import Store
+from orbitmq.storage.store import DISPATCH_AT, Store
 from tests.broker.kit import SEND_V2, running, send_header, wire
 from tests.broker.lease_kit import ACK, LeaseClient, ack_fields
 from tests.broker.test_swift_sends import stored_in
@@ -223,6 +224,30 @@ async def test_entries_of_leases_are_the_same_bytes_both_ways_also_where_a_log_f
     assert logs > 2
     assert 0 < in_python <= logs  # what a file has no room for
     assert all_entries == LEASED // 4 + LEASED
+
+
+async def test_a_lease_that_is_forgotten_while_its_ack_is_stored_gives_back_what_it_holds_once(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch
+) -> None:
+    """Storing the ack indexes what waits; who is woken by that takes a lease, which is one too many."""
+    async with running(tmp_path, clock=ManualClock()) as broker, wire(broker) as client, wire(broker) as other:
+        state = broker.state
+        for _ in range(2):
+            await client.send("T", b"x")
+        consumer = LeaseClient(client)
+        first, _ = [(await consumer.pop("T", queueId=0, maxMsgNums=1))[0] for _ in range(2)]
+        answer = await LeaseClient(other).hold_pop("T", queueId=1, maxMsgNums=1)
+        await until(lambda: len(state.pops.pops) == 1, what="the pop is held")
+        accelerator.setattr(open_leases, "MOST_LEASES", 2)
+        connection, line = connected(broker._servers[0])
+        header = send_header("T", 1, {"UNIQ_KEY": "A1"})
+        connection.data_received(frame(1, header.to_fields(), code=SEND_V2, body=b"wakes") * (DISPATCH_AT - 1))
+        connection.data_received(frame(2, ack_fields(first)))
+        assert (await answer).code == 0
+        connection.connection_lost(None)
+        told = [commands.decode(found) for found in FrameDecoder().feed(bytes(line.written))]
+        assert [(answer.opaque, answer.code) for answer in told] == [(1, 0)] * (DISPATCH_AT - 1) + [(2, 0)]
+        assert [state.open_leases.in_flight("T", "LG", queue_id) for queue_id in (0, 1)] == [1, 1]
 
 
 async def test_acks_that_wait_for_the_disk_go_the_ordinary_way(tmp_path: Path, accelerator: pytest.MonkeyPatch) -> None:

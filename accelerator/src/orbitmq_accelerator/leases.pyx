@@ -198,11 +198,14 @@ cdef class LeaseBook:
         return 0
 
     cdef int settle(self, Party party, const Lot *lot, object lease, int count, object bits) except -1:
-        """`OpenLeases.settle` of one that is open, and of messages that were not acknowledged before."""
+        """`OpenLeases.settle` of messages that were not acknowledged before. Storing the ack may have closed the lease: it wakes who leases more."""
         cdef dict in_flight = self.open_leases.in_flight_by_queue
         cdef tuple queue = (party.topic, party.group, lot.queue_id)
-        cdef int64_t left = <int64_t>in_flight.get(queue, 0) - count
+        cdef int64_t left
         lease.acked = lease.acked | bits
+        if lease.key not in <dict>self.open_leases.leases:
+            return 0
+        left = <int64_t>in_flight.get(queue, 0) - count
         if left > 0:
             in_flight[queue] = left
         else:
