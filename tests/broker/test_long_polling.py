@@ -411,3 +411,23 @@ async def test_what_was_sent_with_a_request_does_not_wait_with_it(
         writer.close()
 
     assert kept < count * len(LONG) / 2
+
+
+async def test_filters_that_a_group_had_do_not_wait_with_its_pulls(client: Wire, broker: Broker) -> None:
+    count = 10
+    await client.send("T", b"makes the topic", 1)
+    tracemalloc.start()
+    try:
+        answers = []
+        for number in range(count):
+            await client.heartbeat("member", "G", {"T": f"{number}" + " " * 500_000}, version=number)
+            answers.append(await client.hold("T", 0, 0, sys_flag=PULL_SUSPEND))
+            await held(broker, number + 1)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    await client.send("T", TAGS=f"{count - 1}")
+    retried = ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert [(await answer).code for answer in answers] == [retried] * (count - 1) + [0]
+    assert kept < count * 500_000 / 2

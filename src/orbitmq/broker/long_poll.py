@@ -25,7 +25,7 @@ MOST_PER_CONNECTION: Final = 16_384
 
 
 class HeldPull:
-    __slots__ = ("bucket", "connection", "filter", "header", "request", "scan_from", "wishes")
+    __slots__ = ("bucket", "connection", "filter_hash", "header", "request", "scan_from", "wishes")
 
     def __init__(self, request: Command, connection: Connection, header: PullMessage, wishes: Wanted) -> None:
         self.request = request
@@ -34,7 +34,8 @@ class HeldPull:
         self.wishes = wishes
         self.scan_from = header.queue_offset  # what lies before did not match; no need to look at it again
         self.bucket = 0  # of its deadline
-        self.filter: tuple[str, str] | None = None  # as heartbeats gave it, if the pull does not say its own
+        # Of what heartbeats said, if the pull does not say its own; those texts can be long.
+        self.filter_hash: int | None = None
 
 
 class HeldPulls:

@@ -168,7 +168,7 @@ class Pulling:
         settings = self._configuration.settings
         wait_ms = header.suspend_timeout_millis if settings.long_polling_enable else settings.short_polling_time_mills
         held = HeldPull(request, connection, header, wishes)
-        held.filter = self._announced_filter(header)
+        held.filter_hash = self._announced_filter_hash(header)
         self.held.hold(held, wait_ms / 1000)
         return True
 
@@ -300,15 +300,15 @@ class Pulling:
         low, high = self._store.queue_range(header.topic, header.queue_id)
         return _with_offsets(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset, low, high, topic, group, 0)
 
-    def _announced_filter(self, header: PullMessage) -> tuple[str, str] | None:
-        """What heartbeats say that the group wants; None for a pull that says it itself."""
+    def _announced_filter_hash(self, header: PullMessage) -> int | None:
+        """Of what heartbeats say that the group wants; None for a pull that says it itself."""
         members = None if header.sys_flag & PULL_SUBSCRIPTION else self._clients.consumers(header.consumer_group)
         subscription = None if members is None else members.subscriptions.get(header.topic)
-        return None if subscription is None else (subscription.sub_string, subscription.expression_type)
+        return None if subscription is None else hash((subscription.sub_string, subscription.expression_type))
 
     def _answer_arrival(self, pull: HeldPull) -> bool:
         header = pull.header
-        if pull.filter is not None and self._announced_filter(header) not in (pull.filter, None):
+        if pull.filter_hash is not None and self._announced_filter_hash(header) not in (pull.filter_hash, None):
             # The group wants something else by now, and asks again from here. Java looks again itself.
             low, high = self._store.queue_range(header.topic, header.queue_id)
             self._answer_held(pull, ReadResult(ReadStatus.NO_MATCHED_MESSAGE, header.queue_offset, low, high))
