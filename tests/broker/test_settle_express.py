@@ -11,6 +11,7 @@ from orbitmq.broker.handlers.leases import ack_message
 from orbitmq.errors import StoreFull
 from orbitmq.message.record import decode_records
 from orbitmq.protocol.command import Command, encode
+from orbitmq.storage.health import RunningFlags
 from tests.broker.kit import running, wire
 from tests.broker.lease_kit import ACK, LeaseClient
 from tests.broker.two_ways import EXPRESS, ORDINARY, WAYS, two_ways
@@ -95,21 +96,15 @@ async def test_acks_of_one_lease_that_come_together_are_one_entry_and_all_are_an
         assert broker.state.open_leases.in_flight("T", "LG", 0) == 1
 
 
-async def test_an_ack_that_cannot_be_stored_is_refused_and_may_come_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_ack_that_cannot_be_stored_is_refused_and_may_come_again(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, wire(broker) as client:
         consumer = LeaseClient(client)
         await client.send("T", b"x")
         (leased,) = await consumer.pop("T")
-        append = broker.state.store.append
-
-        def full(*arguments: object) -> object:
-            raise StoreFull("no room", code=14)
-
-        monkeypatch.setattr(broker.state.store, "append", full)
+        health = broker.state.store.health
+        health.report(RunningFlags.NOT_WRITABLE, StoreFull("no room"))
         assert (await consumer.ack(leased)).code == 14
-        monkeypatch.setattr(broker.state.store, "append", append)
+        health.clear(RunningFlags.NOT_WRITABLE)
         assert broker.state.open_leases.in_flight("T", "LG", 0) == 1
         assert (await consumer.ack(leased)).code == 0
         assert broker.state.open_leases.in_flight("T", "LG", 0) == 0
