@@ -206,6 +206,20 @@ async def test_another_filter_holds_for_what_comes_from_then_on(first: str | Sql
     assert seen.bodies == wanted
 
 
+async def test_a_topic_that_is_wanted_again_is_read_by_its_new_filter() -> None:
+    with Server() as server:
+        async with connect(server.address) as client, client.producer("P") as producer:
+            await producer.send("T", b"first", tag="old", order_key="k")
+            seen = Collected()
+            async with client.consumer("T", group="G", filter="old", start="earliest", handler=seen) as consumer:
+                await seen.wait(1)
+                await consumer.unsubscribe("T")
+                await consumer.subscribe("T", "new")  # before its queues were given up
+                await producer.send("T", b"new", tag="new", order_key="k")
+                await seen.wait(2)
+    assert seen.bodies == [b"first", b"new"]
+
+
 async def test_several_topics_each_with_its_filter(cluster: ScriptedCluster, client: Client) -> None:
     cluster.topics["U"] = 1
     cluster.broker.put("T", 0, b"t", TAGS="x")

@@ -220,7 +220,7 @@ class Consumer:
     async def unsubscribe(self, topic: str) -> None:
         """Consume this topic no longer. Do the same in every member of the group."""
         member = self._running()
-        member.subscriptions.pop(wrapped(self._config.namespace, topic), None)
+        member.unsubscribe(wrapped(self._config.namespace, topic))
         await member.subscriptions_changed()
 
     def pause(self, queues: Iterable[QueueRef] | None = None) -> None:

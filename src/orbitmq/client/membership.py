@@ -203,11 +203,17 @@ class Membership:
             self._changed.add(wanted.topic)
         self.subscriptions[wanted.topic] = msgspec.structs.replace(wanted, version=self._newest_version)
 
+    def unsubscribe(self, topic: str) -> None:
+        """Nothing more is wanted of it. Until its queues are given up they are pulled as before: it may be wanted again by then."""
+        if self.subscriptions.pop(topic, None) is not None:
+            self._changed.add(topic)
+
     async def subscriptions_changed(self) -> None:
         await self._introduce()
-        changed, self._changed = self._changed, set()
+        changed = self._changed & self.subscriptions.keys()
+        self._changed -= changed
         for queue, held in self.queues.items():
-            if queue.topic in changed and queue.topic in self.subscriptions and queue in self._pulls:
+            if queue.topic in changed and queue in self._pulls:
                 # Brokers hold a pull with the filter that it came with, and would pass over what is wanted now.
                 self._end_pull(queue)
                 self._start_pull(held)
