@@ -40,13 +40,18 @@ async def test_a_request_that_nobody_answers_ends_by_its_timeout(mq_session_serv
 
 
 async def test_who_waits_for_a_reply_hears_that_the_client_was_closed(mq_session_server: Server) -> None:
-    client = connect(mq_session_server.address, instance_name="closes early")
-    asker = await client.producer("Asker").start()
-    asking = asyncio.create_task(asker.request("Unanswered", b"?", timeout=300))
-    await eventually(lambda: asker.stats.sent == 1, 20)
-    await client.close()
-    with pytest.raises(AlreadyClosed, match="before a reply to request"):
-        await asyncio.wait_for(asking, 20)
+    # Also while another client of the process goes on over the same connections, and waits for replies of its own.
+    async with connect(mq_session_server.address) as other, other.producer("Other") as others:
+        waiting = asyncio.create_task(others.request("Unanswered", b"?", timeout=2))
+        client = connect(mq_session_server.address)
+        asker = await client.producer("Asker").start()
+        asking = asyncio.create_task(asker.request("Unanswered", b"?", timeout=300))
+        await eventually(lambda: asker.stats.sent == others.stats.sent == 1, 20)
+        await client.close()
+        with pytest.raises(AlreadyClosed, match="before a reply to request"):
+            await asyncio.wait_for(asking, 20)
+        with pytest.raises(CallTimeout):
+            await waiting
 
 
 async def test_a_late_reply_is_dropped_and_one_to_somebody_gone_is_refused(

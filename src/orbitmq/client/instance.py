@@ -85,7 +85,6 @@ class Instance:
 
     async def close(self) -> None:
         await self._tasks.close()
-        self.requests.close()
         await self.cluster.close()
 
     async def refresh_routes(self) -> None:

@@ -105,6 +105,7 @@ class Producer:
         finally:
             instance, self._instance, self._delivery = self._instance, None, None
             if instance is not None:
+                instance.requests.leave(self)
                 try:
                     await instance.remove_producer(self.group)
                 finally:
@@ -343,7 +344,7 @@ class Producer:
         message = self.message(topic, body, tag=tag, keys=keys, properties=properties)
         seconds = self._timeout(timeout)
         correlation_id = next(instance.unique_ids)
-        reply = instance.requests.expect(message, correlation_id, seconds)
+        reply = instance.requests.expect(message, self, correlation_id, seconds)
         sent = False
         try:
             async with asyncio.timeout(seconds):

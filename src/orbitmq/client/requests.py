@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orbitmq.errors import AlreadyClosed, CallTimeout, MessageError
 from orbitmq.message import Message
@@ -31,33 +31,40 @@ _REPLY: Final = "reply"
 _COPIED: Final[tuple[str, ...]] = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
 
 
+class _Waiting(NamedTuple):
+    asker: object
+    reply: asyncio.Future[Message]
+
+
 class Requests:
     """Who waits for which reply, in one client instance."""
 
     def __init__(self, client_id: str, clock: Clock) -> None:
         self._client_id = client_id
         self._clock = clock
-        self._waiting: dict[str, asyncio.Future[Message]] = {}
+        self._waiting: dict[str, _Waiting] = {}
 
-    def expect(self, request: Message, correlation_id: str, timeout_seconds: float) -> asyncio.Future[Message]:
-        """Make the message a request. The future is to be given to `forget` in the end."""
+    def expect(
+        self, request: Message, asker: object, correlation_id: str, timeout_seconds: float
+    ) -> asyncio.Future[Message]:
+        """Make the message a request. The id is to be given to `forget` in the end."""
         request.properties[names.CORRELATION_ID] = correlation_id
         request.properties[names.REPLY_TO_CLIENT] = self._client_id
         request.properties[names.TTL] = str(round(timeout_seconds * 1000))
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._waiting[correlation_id] = reply
+        self._waiting[correlation_id] = _Waiting(asker, reply)
         return reply
 
     def forget(self, correlation_id: str) -> None:
         del self._waiting[correlation_id]
 
-    def close(self) -> None:
-        """No reply can come any more."""
-        for correlation_id, reply in self._waiting.items():
-            if not reply.done():
+    def leave(self, asker: object) -> None:
+        """Who asked is closed: nobody waits for its replies any more."""
+        for correlation_id, (whose, reply) in self._waiting.items():
+            if whose is asker and not reply.done():
                 reply.set_exception(
                     AlreadyClosed(
-                        f"the client was closed before a reply to request {correlation_id} came",
+                        f"the producer was closed before a reply to request {correlation_id} came",
                         hint="close it when the replies are there",
                     )
                 )
@@ -68,12 +75,12 @@ class Requests:
         header = request.read(PushReply)
         properties = decode_properties(header.properties)
         waiting = self._waiting.get(properties.get(names.CORRELATION_ID, ""))
-        if waiting is None or waiting.done():
+        if waiting is None or waiting.reply.done():
             logger.info("a reply from %s came too late, or was none of ours", header.born_host)
             return ok()
         properties[names.ARRIVE_TIME] = str(self._clock.now_ms())
         body = plain_body(request.body, header.sys_flag)
-        waiting.set_result(Message(header.topic, body, properties=properties, flag=header.flag))
+        waiting.reply.set_result(Message(header.topic, body, properties=properties, flag=header.flag))
         return ok()
 
 
