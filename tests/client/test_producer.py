@@ -308,6 +308,10 @@ async def test_other_mistakes_in_what_is_given_are_named_before_anything_is_sent
     elsewhere = QueueRef("U", "broker-a", 0)
     for sending, complaint in (
         (producer.send(7, b"x"), "topic 7 is not a valid name"),  # type: ignore[arg-type]
+        (producer.send(["T"], b"x"), r"topic \['T'\] is not a valid name"),  # type: ignore[arg-type]
+        (producer.request(7, b"x"), "topic 7 is not a valid name"),  # type: ignore[arg-type]
+        (producer.request("two words", b"x"), "topic 'two words' is not a valid name"),
+        (producer.recall("two words", "handle"), "topic 'two words' is not a valid name"),
         (producer.send_batch("T", "one"), "a list of bodies, not one body"),
         (producer.send_batch("T", b"one"), "a list of bodies, not one body"),
         (producer.send_batch("T", {"a": 1}), "a list of bodies, not one body"),

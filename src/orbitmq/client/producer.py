@@ -190,7 +190,7 @@ class Producer:
     ) -> Receipt:
         """As `send`, of a message that is built already."""
         delivery = self._running()
-        if message.topic not in self._checked_topics:
+        if message.topic.__class__ is not str or message.topic not in self._checked_topics:
             check_topic(message.topic)
             self._checked_topics.add(message.topic)
         check_body(message.body, self._options.max_message_bytes)
@@ -311,6 +311,7 @@ class Producer:
         """
         delivery, instance = self._running(), self._instance
         assert instance is not None
+        check_topic(topic)
         deadline = asyncio.get_running_loop().time() + self._timeout(timeout)
         wire_topic = wrapped(self._config.namespace, topic)
         await delivery.until(deadline, delivery.route(wire_topic), topic)
@@ -341,6 +342,7 @@ class Producer:
         """
         delivery, instance = self._running(), self._instance
         assert instance is not None
+        check_topic(topic)
         message = self.message(topic, body, tag=tag, keys=keys, properties=properties)
         seconds = self._timeout(timeout)
         correlation_id = next(instance.unique_ids)
