@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -305,6 +305,15 @@ async def test_what_is_of_the_wrong_type_is_named(producer: Producer, options: d
 async def test_other_mistakes_in_what_is_given_are_named_before_anything_is_sent(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
+    class Model:
+        """As pydantic's look from outside: made of their fields."""
+
+        def model_dump_json(self) -> str:
+            return '{"a":1}'
+
+        def __iter__(self) -> Iterator[tuple[str, int]]:
+            return iter([("a", 1)])
+
     elsewhere = QueueRef("U", "broker-a", 0)
     for sending, complaint in (
         (producer.send(7, b"x"), "topic 7 is not a valid name"),  # type: ignore[arg-type]
@@ -315,6 +324,8 @@ async def test_other_mistakes_in_what_is_given_are_named_before_anything_is_sent
         (producer.send_batch("T", "one"), "a list of bodies, not one body"),
         (producer.send_batch("T", b"one"), "a list of bodies, not one body"),
         (producer.send_batch("T", {"a": 1}), "a list of bodies, not one body"),
+        (producer.send_batch("T", Message("T", b"x")), "a list of bodies, not one body"),  # type: ignore[arg-type]
+        (producer.send_batch("T", Model()), "a list of bodies, not one body"),
         (producer.send_batch("T", [b"x"], queue=elsewhere), "cannot go to a queue of topic 'U'"),
         (producer.send_batch("T", [b"x"], order_key=7), "order_key is 7"),  # type: ignore[arg-type]
         (producer.send_oneway("T", b"x", queue=elsewhere), "cannot go to a queue of topic 'U'"),

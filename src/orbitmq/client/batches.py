@@ -5,7 +5,7 @@ Java: MessageBatch, MessageDecoder.encodeMessages
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,7 +18,7 @@ from orbitmq.message import properties as names
 from orbitmq.message.batch import BatchMember, encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from orbitmq.message import Message
 
@@ -44,10 +44,16 @@ class Batch(msgspec.Struct):
 
 
 def batch_items(bodies: Iterable[object]) -> list[object]:
-    """MessageError for a single body: text and bytes are made of parts as well, and each would become a message."""
-    if type(bodies) is not list and isinstance(bodies, str | bytes | bytearray | memoryview | Mapping):
+    """MessageError for a single body: texts, bytes and models are made of parts as well, and each would become a message."""
+    if type(bodies) is not list and _is_single(bodies):
         raise MessageError("a batch is a list of bodies, not one body", hint="send() takes one; or give it in a list")
     return list(bodies)
+
+
+def _is_single(bodies: object) -> bool:
+    if not isinstance(bodies, Iterable) or isinstance(bodies, str | bytes | bytearray | memoryview | Mapping):
+        return True
+    return hasattr(bodies, "model_dump_json")  # pydantic's give their fields
 
 
 def split(sendings: Sequence[Sending], flags: Sequence[int], max_bytes: int, max_messages: int) -> Iterator[Batch]:
