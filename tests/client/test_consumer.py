@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from orbitmq import (
@@ -925,6 +926,17 @@ async def test_what_is_not_assigned_cannot_be_sought(cluster: ScriptedCluster, c
         for start in (0, "earliest"):
             with pytest.raises(ConfigError, match=r"broker-z.*not assigned to this member.*`assigned` lists"):
                 await consumer.seek(QueueRef("T", "broker-z", 0), start)
+
+
+async def test_an_offset_to_seek_may_be_any_whole_number(cluster: ScriptedCluster, client: Client) -> None:
+    queue, seen = QueueRef("T", "broker-a", 0), Collected()
+    for number in range(3):
+        cluster.broker.put("T", 0, b"%d" % number)
+    async with client.consumer("T", group="G", start="latest", handler=seen) as consumer:
+        await eventually(lambda: queue in consumer.assigned)
+        await consumer.seek(queue, np.int64(1))  # type: ignore[arg-type]
+        await seen.wait(2)
+    assert seen.bodies == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("mistaken", ["earlest", timedelta(days=1), None, 1.5])

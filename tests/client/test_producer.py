@@ -4,8 +4,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -300,6 +302,18 @@ async def test_what_is_of_the_wrong_type_is_named(producer: Producer, options: d
     with pytest.raises(MessageError, match=complaint) as caught:
         await producer.send("T", b"x", **options)
     assert caught.value.hint
+
+
+async def test_a_delay_level_may_be_any_whole_number(cluster: ScriptedCluster, producer: Producer) -> None:
+    class Level(int, Enum):
+        TEN_SECONDS = 3
+
+    levels: list[Any] = [Level.TEN_SECONDS, np.int64(3)]
+    for level in levels:
+        receipt = await producer.send("T", b"x", delay_level=level)
+        [message] = cluster.broker.queues["T", receipt.queue.queue_id]
+        assert message.properties["DELAY"] == "3"
+        cluster.broker.queues.clear()
 
 
 async def test_other_mistakes_in_what_is_given_are_named_before_anything_is_sent(

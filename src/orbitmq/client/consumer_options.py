@@ -73,7 +73,7 @@ def check_count(wanted: int) -> None:
 
 def check_start(start: Start) -> None:
     if not isinstance(start, datetime) and start not in ("earliest", "latest"):
-        raise ConfigError(f"start {start!r} is unknown", hint='"earliest", "latest" or a datetime')
+        raise ConfigError(f"start {start!r} is unknown", hint='"earliest", "latest" or a datetime; to seek, an offset')
 
 
 def consume_from_where(start: Start) -> str:

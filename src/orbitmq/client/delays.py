@@ -6,7 +6,7 @@ Java: Message.setDelayTimeMs, setDeliverTimeMs, setDelayTimeLevel; MessageStoreC
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, SupportsIndex
 
 from orbitmq.errors import MessageError
 from orbitmq.message import properties as names
@@ -48,7 +48,7 @@ def check_delay(delay: timedelta | None, deliver_at: datetime | None, properties
 
 
 def check_level(level: int) -> None:
-    if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= _MAX_LEVEL:
+    if not isinstance(level, SupportsIndex) or isinstance(level, bool) or not 0 <= level <= _MAX_LEVEL:
         raise MessageError(
             f"delay levels count from 1, not {level!r}", hint="a level above the last counts as the last"
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, SupportsIndex
 
 import msgspec
 
@@ -246,10 +246,10 @@ class Membership:
 
     async def seek(self, queue: QueueRef, to: int | Start) -> None:
         """Go on there with a queue, by its public name. ConfigError if it is not ours, or is given up meanwhile."""
-        if not isinstance(to, int):
+        if not isinstance(to, SupportsIndex):  # numpy's whole numbers are such, too
             check_start(to)
         for held in self._named({queue}):
-            offset = to if isinstance(to, int) else await offset_of(self.cluster, held.queue, to)
+            offset = int(to) if isinstance(to, SupportsIndex) else await offset_of(self.cluster, held.queue, to)
             if await self.restart(held.queue, offset):
                 return
         raise ConfigError(

@@ -153,7 +153,7 @@ class Producer:
         message = self.message(topic, body, tag=tag, keys=keys, properties=properties, flag=flag)
         if delay_level:
             check_level(delay_level)
-            message.properties[names.DELAY] = str(delay_level)
+            message.properties[names.DELAY] = str(int(delay_level))
         if not wait_stored:
             message.properties[names.WAIT] = "false"
         if message_group not in (None, ""):
