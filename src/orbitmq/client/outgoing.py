@@ -68,6 +68,11 @@ def check_user_properties(properties: Mapping[str, str]) -> None:
             raise MessageError(f"property {name!r} has no {'value' if name else 'name'}", hint="leave it out")
 
 
+def check_tag(tag: str | None) -> None:
+    if tag is not None and not isinstance(tag, str):
+        raise MessageError(f"tag is {tag!r}, which is no text", hint="str(...) makes one")
+
+
 def properties_text(properties: Mapping[str, str]) -> str:
     text = join_properties(properties)
     if len(text) <= _SURELY_SHORT and text.isascii():

@@ -19,7 +19,14 @@ from orbitmq.client.delivery import ANYWHERE, Delivered, Delivery, Destination, 
 from orbitmq.client.hooks import Sending
 from orbitmq.client.names import TEMPLATE_TOPIC, check_group, check_topic
 from orbitmq.client.namespaces import wrapped
-from orbitmq.client.outgoing import Compression, check_body, check_user_properties, keys_text, properties_text
+from orbitmq.client.outgoing import (
+    Compression,
+    check_body,
+    check_tag,
+    check_user_properties,
+    keys_text,
+    properties_text,
+)
 from orbitmq.client.recalls import take_back
 from orbitmq.client.receipts import STATUS_BY_CODE, Receipt, SendStatus, batch_receipts_of, receipt_of
 from orbitmq.client.requests import no_reply, reply_to
@@ -48,6 +55,7 @@ if TYPE_CHECKING:
 Keys = str | list[str] | tuple[str, ...]
 
 _IDS_AT_ONCE: Final = 10_000
+_NO_KEYS: Final = ((), "", None)
 
 
 class Producer:
@@ -176,7 +184,10 @@ class Producer:
         data = body if type(body) is bytes else self._options.codec.encode(body)
         if properties:
             check_user_properties(properties)
-        return Message(topic, data, tag=tag, keys=keys_text(keys) if keys else (), properties=properties, flag=flag)
+        if tag.__class__ is not str:
+            check_tag(tag)
+        joined = keys_text(keys) if keys not in _NO_KEYS else ""
+        return Message(topic, data, tag=tag, keys=joined, properties=properties, flag=flag)
 
     async def send_message(
         self,
