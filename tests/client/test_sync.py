@@ -139,6 +139,17 @@ def test_blocking_handlers_get_messages_whose_methods_wait(cluster: ScriptedClus
     assert back.read(SendBack).delay_level == 5
 
 
+def test_messages_of_the_blocking_client_say_which_they_are(cluster: ScriptedCluster) -> None:
+    cluster.broker.put("T", 0, b"x")
+    seen: list[str] = []
+    with (
+        sync.connect(cluster.address) as client,
+        client.consumer("T", group="G", start="earliest", handler=lambda message: seen.append(repr(message))),
+    ):
+        asyncio.run(eventually(lambda: bool(seen)))
+    assert seen == ["ReceivedMessage('T', broker-a/0@0, attempt=1, body=1 bytes)"]
+
+
 def test_many_threads_share_one_producer(cluster: ScriptedCluster) -> None:
     with (
         sync.connect(cluster.address) as client,

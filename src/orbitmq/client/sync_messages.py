@@ -57,6 +57,9 @@ class _HandedOut(Message, Generic[Inner]):
         """The id its producer gave it."""
         return self.inner.message_id
 
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
 
 def handing_out(handler: Callable[[Any], Any], entered: Callable[[], Portal]) -> Callable[[Any], Any]:
     """A blocking handler, given messages whose methods wait; values that it gets in their place stay what they are."""
