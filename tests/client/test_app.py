@@ -111,6 +111,24 @@ async def test_serve_ends_when_told_and_finishes_what_runs(cluster: ScriptedClus
     assert cluster.broker.offsets["billing", "Orders", 0] == 1
 
 
+async def test_an_app_runs_in_any_thread(cluster: ScriptedCluster) -> None:
+    app = App(cluster.address)
+    steps: list[object] = []
+
+    @app.on_stop
+    async def stopped() -> None:
+        steps.append("stopped")
+
+    @app.subscriber("Orders", group="billing", start="earliest")
+    async def on_order(body: bytes) -> None:
+        steps.append(body)
+        app.shut_down()
+
+    cluster.broker.put("Orders", 0, b"x")
+    await asyncio.wait_for(asyncio.to_thread(app.run), 20)
+    assert steps == [b"x", "stopped"]
+
+
 def test_the_command_finds_the_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shop_for_test.py").write_text("from orbitmq import App\napp = App('127.0.0.1:9876')\nother = 1\n")
     (tmp_path / "broken_for_test.py").write_text("import json\napp = 1 / 0\n")

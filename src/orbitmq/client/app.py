@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import threading
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar
 
 from orbitmq.client.client import Client, connect
@@ -223,18 +224,19 @@ class App:
                 await function()
 
     async def serve(self) -> None:
-        """Run until a signal (SIGINT, SIGTERM) or `shut_down` ends it."""
+        """Run until a signal (SIGINT, SIGTERM; in the main thread, which alone has them) or `shut_down` ends it."""
         await self.start()
         assert self._stopping is not None
         loop = asyncio.get_running_loop()
-        for number in _STOPPING_SIGNALS:
+        signals = _STOPPING_SIGNALS if threading.current_thread() is threading.main_thread() else ()
+        for number in signals:
             loop.add_signal_handler(number, self._stopping.set)
         try:
             logger.info("app runs with %d subscribers", len(self._subscribers))
             await self._stopping.wait()
             logger.info("app stops")
         finally:
-            for number in _STOPPING_SIGNALS:
+            for number in signals:
                 loop.remove_signal_handler(number)
             await self.stop()
 
@@ -244,7 +246,7 @@ class App:
             self._stopping.set()
 
     def run(self) -> None:
-        """Run in this thread until the process is told to end."""
+        """Run in this thread until the process is told to end; in any but the main one, until `shut_down`."""
         run(self.serve())
 
     async def __aenter__(self) -> Self:
