@@ -122,11 +122,15 @@ async def test_an_app_runs_in_any_thread(cluster: ScriptedCluster) -> None:
     @app.subscriber("Orders", group="billing", start="earliest")
     async def on_order(body: bytes) -> None:
         steps.append(body)
-        app.shut_down()
 
     cluster.broker.put("Orders", 0, b"x")
-    await asyncio.wait_for(asyncio.to_thread(app.run), 20)
+    running = asyncio.create_task(asyncio.to_thread(app.run))
+    await eventually(lambda: ("billing", "Orders", 0) in cluster.broker.offsets and steps)
+    await asyncio.sleep(0.3)  # nothing is left for it to do that would make it look up
+    app.shut_down()
+    await asyncio.wait_for(running, 1)
     assert steps == [b"x", "stopped"]
+    app.shut_down()  # which has happened
 
 
 def test_the_command_finds_the_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import threading
@@ -99,6 +100,7 @@ class App:
         self._at_stop: list[Callable[[], Awaitable[None]]] = []
         self._client: Client | None = None
         self._producer: Producer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
 
     # ---- declaring
@@ -200,7 +202,7 @@ class App:
         if self._client is not None:
             raise ConfigError("the app is running already", hint="run it once")
         self._client = self._connect()
-        self._stopping = asyncio.Event()
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         try:
             self._producer = await self._client.producer(self._producer_group).start()
             for function in self._at_start:
@@ -241,9 +243,10 @@ class App:
             await self.stop()
 
     def shut_down(self) -> None:
-        """End `serve`, from a handler or anywhere else on the event loop."""
-        if self._stopping is not None:
-            self._stopping.set()
+        """End `serve`, from a handler or anywhere else, in any thread."""
+        if self._loop is not None and self._stopping is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and `serve` with it
+                self._loop.call_soon_threadsafe(self._stopping.set)
 
     def run(self) -> None:
         """Run in this thread until the process is told to end; in any but the main one, until `shut_down`."""
