@@ -261,18 +261,19 @@ async def test_subscribing_again_after_a_failure_reads(cluster: ScriptedCluster)
         assert [message.body for message in found] == [b"x"]
 
 
+@pytest.mark.parametrize("namespace", ["", "shop"])  # which is no part of a light queue's name
 @pytest.mark.parametrize("known", [False, True])
-async def test_light_queues_are_read_by_their_own_offsets(known: bool) -> None:
+async def test_light_queues_are_read_by_their_own_offsets(known: bool, namespace: str) -> None:
     settings = {"enableLmq": "true", "enableMultiDispatch": "true"}
     with Server(settings=settings) as server:
-        async with connect(server.address) as client, client.producer("P") as producer:
+        async with connect(server.address, namespace=namespace) as client, client.producer("P") as producer:
             for number in range(6):
                 light = "%LMQ%a,%LMQ%b" if number % 2 else "%LMQ%a"
                 receipt = await producer.send(
                     "T", str(number), order_key="k", properties={"INNER_MULTI_DISPATCH": light}
                 )
         light_queue = QueueRef("%LMQ%b", receipt.queue.broker_name, 0)
-        async with connect(server.address) as client:  # which has no route of that broker yet
+        async with connect(server.address, namespace=namespace) as client:  # which has no route of that broker yet
             if known:
                 await (await client.producer("P").start()).queues("T")
             async with client.pull_consumer("G") as reader:

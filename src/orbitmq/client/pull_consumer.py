@@ -266,6 +266,8 @@ class PullConsumer:
         return self._member
 
     def _wire_name(self, topic: str) -> str:
+        if topic.startswith(LIGHT_PREFIX):
+            return topic  # as messages name it that are to be in it
         return wrapped(self._config.namespace, topic)
 
     def _wire(self, queue: QueueRef) -> QueueRef:
