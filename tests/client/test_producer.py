@@ -291,6 +291,8 @@ async def test_properties_that_cannot_travel_are_refused(producer: Producer, pro
         ({"queue": QueueRef("U", "broker-a", 0)}, "topic 'T' cannot go to a queue of topic 'U'"),
         ({"tag": 0}, "tag is 0, which is no text"),
         ({"tag": b"new"}, "tag is b'new', which is no text"),
+        ({"queue": 0}, "queue is 0, which is no QueueRef"),
+        ({"properties": ["k=v"]}, r"properties are \['k=v'\], which is no mapping"),
         ({"keys": 42}, "key 42 cannot be used"),
         ({"keys": 0}, "key 0 cannot be used"),
         ({"keys": [42]}, "key 42 cannot be used"),

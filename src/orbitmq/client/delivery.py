@@ -15,6 +15,7 @@ from orbitmq.client.in_flight import InFlight
 from orbitmq.client.queue_choice import RoundRobin, queue_for_group, queue_for_key
 from orbitmq.client.receipts import STATUS_BY_CODE, SendStatus
 from orbitmq.errors import CallTimeout, MessageError, OrbitError, RequestFailed, TransportError
+from orbitmq.message import QueueRef
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, request_with_raw_fields
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from orbitmq.client.producer_options import ProducerOptions
     from orbitmq.client.routes import Route
     from orbitmq.client.stats import ProducerStats
-    from orbitmq.message import QueueRef
     from orbitmq.protocol.headers.send import SendMessageV2
     from orbitmq.transport.address import Address
 
@@ -40,6 +40,7 @@ RETRIED_CODES: Final = frozenset({
     ResponseCode.GO_AWAY,
 })  # fmt: skip
 _TIMEOUT_HINT: Final = "is the broker overloaded or unreachable? a longer timeout= also leaves room for more attempts"
+_QUEUE_HINT: Final = "take one that `producer.queues(topic)` lists"
 _LOOK_AGAIN_SHARE: Final = 3  # at most this part of a send's time goes into asking for a new route
 
 
@@ -63,10 +64,11 @@ def destination(
     topic: str, queue: QueueRef | None, order_key: str | None = None, message_group: str | None = None
 ) -> Destination:
     """MessageError for a queue of another topic, as Java's clients say, and for a key that is no text."""
+    if queue is not None and not isinstance(queue, QueueRef):
+        raise MessageError(f"queue is {queue!r}, which is no QueueRef", hint=_QUEUE_HINT)
     if queue is not None and queue.topic != topic:
         raise MessageError(
-            f"a message for topic {topic!r} cannot go to a queue of topic {queue.topic!r}",
-            hint="take one that `producer.queues(topic)` lists",
+            f"a message for topic {topic!r} cannot go to a queue of topic {queue.topic!r}", hint=_QUEUE_HINT
         )
     for name, key in (("order_key", order_key), ("message_group", message_group)):
         if key is not None and not isinstance(key, str):

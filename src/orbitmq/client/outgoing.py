@@ -6,17 +6,14 @@ Java: Validators.checkMessage, DefaultMQProducerImpl.sendKernelImpl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from orbitmq.errors import ConfigError, MessageError
 from orbitmq.message import properties as names
 from orbitmq.message.compression import compress
 from orbitmq.message.properties import MAX_PROPERTIES_BYTES, RESERVED, join_properties
 from orbitmq.message.sysflags import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 COMPRESSIONS: Final = {"zlib": COMPRESSION_ZLIB, "lz4": COMPRESSION_LZ4, "zstd": COMPRESSION_ZSTD}
 _SURELY_SHORT: Final = 8000
@@ -59,6 +56,8 @@ def check_body(body: bytes, max_bytes: int) -> None:
 
 def check_user_properties(properties: Mapping[str, str]) -> None:
     """Names that the system uses are refused, and so is what cannot be text."""
+    if properties.__class__ is not dict and not isinstance(properties, Mapping):
+        raise MessageError(f"properties are {properties!r}, which is no mapping", hint='{"name": "value"}, say')
     for name, value in properties.items():
         if name in RESERVED:
             raise MessageError(f"property {name!r} is reserved by the system", hint="choose another name")
