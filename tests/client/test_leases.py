@@ -24,6 +24,7 @@ from orbitmq.protocol.lease_texts import Handle
 from orbitmq.testing.server import Server
 from orbitmq.transport.address import Address, parse_address
 from tests.broker.kit import SEND_BATCH, Wire, send_header
+from tests.client.scripted import scripted_cluster
 
 
 def on_the_clock_of(server: Server) -> Client:
@@ -209,6 +210,34 @@ async def test_a_broker_that_takes_no_acks_keeps_back_none_of_others(mq_session_
                 await consumer.ack(leased)
             assert brokers.taken == ["willing"]
             assert consumer.stats.acked == 1
+
+
+async def test_a_broker_that_fails_while_others_work_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    behind = {"broker-a"}
+
+    async def pop(self: Leasing, broker_name: str, *args: Any) -> list[tuple[StoredMessage, Handle]]:
+        if broker_name in behind:
+            raise RequestFailed(ResponseCode.POLLING_TIMEOUT, "the clock here is behind", hint="set the clocks")
+        return []
+
+    monkeypatch.setattr(Leasing, "pop", pop)
+    caplog.set_level(logging.INFO)
+    async with (
+        scripted_cluster(brokers=2) as cluster,
+        connect(cluster.address) as client,
+        client.lease_consumer("T", group="G") as consumer,
+    ):
+        for _ in range(2):
+            assert await consumer.fetch(wait=0) == []
+        behind.clear()
+        assert await consumer.fetch(wait=0) == []
+    told = [record.message for record in caplog.records if record.name == "orbitmq.client.lease_consumer"]
+    assert told == [
+        "leasing T from broker-a fails: the clock here is behind (set the clocks)",
+        "leasing T from broker-a works again",
+    ]
 
 
 @pytest.mark.parametrize("face", ["asyncio", "blocking"])

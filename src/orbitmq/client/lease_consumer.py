@@ -34,7 +34,7 @@ from orbitmq.protocol.headers.leases import START_AT_MAX, START_AT_MIN
 from orbitmq.tasks import Once, Tasks, every
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from types import TracebackType
     from typing import Literal
 
@@ -101,6 +101,7 @@ class LeaseConsumer:
         self._here: deque[LeasedMessage] = deque()
         self._tasks = Tasks()
         self._ending = Once()
+        self._failing: set[str] = set()  # brokers that were told of
         self._polls: dict[str, asyncio.Task[None]] = {}  # broker name -> the one poll that it holds
 
     # ---- life
@@ -169,6 +170,7 @@ class LeaseConsumer:
         while True:
             taken = self._take(count)
             if taken:
+                self._tell_of(failures)
                 return taken
             left = deadline - loop.time()
             for broker_name in route.brokers:
@@ -179,6 +181,7 @@ class LeaseConsumer:
             if len(failures) == len(route.brokers):
                 raise next(iter(failures.values()))
             if (left <= 0 and not mine) or left < -_ANSWER_SECONDS:
+                self._tell_of(failures)
                 return []
             waiting = mine if left <= 0 else set(self._polls.values())
             limit = left if left > 0 else left + _ANSWER_SECONDS
@@ -308,6 +311,9 @@ class LeaseConsumer:
             lease_ms = _milliseconds(self._lease)
             leased = await leasing.pop(broker_name, count, lease_ms, min(seconds, _POLL_SECONDS), attempt_id)
             failures.pop(broker_name, None)
+            if broker_name in self._failing:
+                logger.info("leasing %s from %s works again", self._topic, broker_name)
+                self._failing.discard(broker_name)
             self.stats.pulls += 1
             assert self._leaser is not None
             self._leaser.polled(broker_name, began, loop.time(), len(leased))
@@ -317,6 +323,13 @@ class LeaseConsumer:
             leased = []
         if not leased and seconds and loop.time() - began < min(seconds, _REST_SECONDS):
             await asyncio.sleep(_REST_SECONDS)  # a broker that does not wait must not be asked without end
+
+    def _tell_of(self, failures: Mapping[str, OrbitError]) -> None:
+        """Brokers that fail while others work: nothing is raised, and nothing of theirs comes."""
+        for broker_name, error in failures.items():
+            if broker_name not in self._failing:
+                logger.warning("leasing %s from %s fails: %s", self._topic, broker_name, error)
+                self._failing.add(broker_name)
 
     async def _keep(self, leased: list[tuple[StoredMessage, Handle]]) -> None:
         assert self._leaser is not None
