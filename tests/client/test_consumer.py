@@ -967,6 +967,39 @@ async def test_a_filter_that_is_no_text_is_named(client: Client) -> None:
         assert caught.value.hint
 
 
+async def test_a_queue_that_moves_while_its_topic_is_given_up_is_read_when_that_is_wanted_again(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    committed, heard = asyncio.Event(), asyncio.Event()
+
+    async def commits_late(command: Command, connection: Connection) -> Command:
+        await committed.wait()
+        return answer(ResponseCode.SUCCESS)
+
+    async def hears_late(command: Command, connection: Connection) -> Command:
+        await heard.wait()
+        return answer(ResponseCode.SUCCESS)
+
+    queue, seen = QueueRef("T", "broker-a", 0), Collected()
+    cluster.broker.put("T", 0, b"x")
+    async with client.consumer("T", group="G", start="earliest", handler=seen, commit_every=60) as consumer:
+        await seen.wait(1)
+        cluster.broker.inject(RequestCode.UPDATE_CONSUMER_OFFSET, commits_late)
+        cluster.broker.inject(RequestCode.HEART_BEAT, hears_late, times=2)
+        seeking = asyncio.create_task(consumer.seek(queue, 0))
+        await eventually(lambda: not cluster.broker.faults[RequestCode.UPDATE_CONSUMER_OFFSET])
+        leaving = asyncio.create_task(consumer.unsubscribe("T"))
+        await eventually(lambda: len(cluster.broker.faults[RequestCode.HEART_BEAT]) == 1)
+        committed.set()
+        await seeking
+        coming = asyncio.create_task(consumer.subscribe("T"))
+        await eventually(lambda: not cluster.broker.faults[RequestCode.HEART_BEAT])
+        heard.set()
+        await asyncio.gather(leaving, coming)
+        cluster.broker.put("T", 0, b"y")
+        await eventually(lambda: b"y" in seen.bodies)
+
+
 @pytest.mark.parametrize("given_up", [False, True])
 async def test_an_orderly_queue_has_one_handler_at_a_time_also_while_it_is_sought(
     cluster: ScriptedCluster, client: Client, given_up: bool

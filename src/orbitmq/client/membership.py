@@ -291,7 +291,10 @@ class Membership:
         self._offsets.set(queue, offset)
         await self._offsets.save([queue])
         if self.queues.get(queue) is held:
-            self._begin(queue, offset, held.locked_at)
+            if queue.topic in self.subscriptions:
+                self._begin(queue, offset, held.locked_at)
+            else:
+                await self._give_up([queue])  # at once: if its topic is wanted again it must be taken over, to be read
         return True
 
     def _end_pull(self, queue: QueueRef) -> None:
