@@ -2,7 +2,8 @@
 
     taken, messages/s        into the store and onto the wheel
     delivered, messages/s    off the wheel, while the hour passes second by second on a clock of our own
-    anonymous MB             of the process before, with all of them waiting, and at the end: what is on disk is not in memory
+    anonymous MB             of the process before, with all of them waiting, at most while they are delivered, and with that written:
+                             what is on disk is not in memory; what is delivered within one second waits there for the disk
     early, late              messages that came before their moment, or more than a second after it: 0 and 0
 
 The broker lives in this process, and messages are put into it where a send request would put them: this is about the wheel,
@@ -48,6 +49,7 @@ class Figures:
     delivered_per_second: int
     anonymous_mb_before: float
     anonymous_mb_waiting: float
+    anonymous_mb_most: float
     anonymous_mb_after: float
     early: int
     late: int
@@ -85,7 +87,7 @@ async def measure(folder: Path, messages: int) -> Figures:
                 await catch_up(timers)
         await catch_up(timers)
         took = time.perf_counter() - began
-        waiting = anonymous_mb()
+        waiting = most = anonymous_mb()
 
         early = late = seen = 0
         began = time.perf_counter()
@@ -94,6 +96,7 @@ async def measure(folder: Path, messages: int) -> Figures:
             await asyncio.sleep(0)
             await catch_up(timers)
             store.dispatch()
+            most = max(most, anonymous_mb())
             while True:
                 found = store.read(TOPIC, 0, seen)
                 if not found.buffers:
@@ -103,9 +106,10 @@ async def measure(folder: Path, messages: int) -> Figures:
                         wait_ms = message.stored_at_ms - int(message.properties["TIMER_DELIVER_MS"])
                         early, late, seen = early + (wait_ms < 0), late + (wait_ms > 1000), seen + 1
         delivered = time.perf_counter() - began
+        store.flush()
         machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
         per_second = (round(messages / took), round(messages / delivered))
-        return Figures(machine, messages, *per_second, before, waiting, anonymous_mb(), early, late)
+        return Figures(machine, messages, *per_second, before, waiting, most, anonymous_mb(), early, late)
 
 
 def run(argv: list[str]) -> None:
