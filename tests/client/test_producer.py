@@ -321,6 +321,25 @@ async def test_a_delay_level_may_be_any_whole_number(cluster: ScriptedCluster, p
         cluster.broker.queues.clear()
 
 
+async def test_texts_may_be_members_of_enums_and_numpys(cluster: ScriptedCluster) -> None:
+    class Name(str, Enum):  # noqa: UP042 - as many programs have it; formatting a StrEnum gives its value anyway
+        TEXT = "T"
+
+    texts: list[Any] = [Name.TEXT, np.str_("T")]
+    async with connect(cluster.address) as client:
+        for text in texts:
+            async with client.producer(text) as producer:
+                options = {"tag": text, "keys": text, "properties": {text: text}}
+                one = await producer.send(text, b"x", **options, message_group=text)
+                several = await producer.send_batch(text, [b"x", b"y"], **options)
+            for receipt in (one, *several):
+                for message in cluster.broker.queues["T", receipt.queue.queue_id]:
+                    known = message.properties
+                    assert [known[name] for name in ("TAGS", "KEYS", "T")] == ["T", "T", "T"]
+                    assert known.get("__SHARDINGKEY", "T") == "T"
+            cluster.broker.queues.clear()
+
+
 async def test_other_mistakes_in_what_is_given_are_named_before_anything_is_sent(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:

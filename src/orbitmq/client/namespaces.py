@@ -19,7 +19,9 @@ _SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 
 def wrapped(namespace: str, name: str) -> str:
-    """The name as servers know it; a name that is wrapped already stays as it is."""
+    """The name as servers know it, a plain text (members of enums, say, are more); a name that is wrapped already stays as it is."""
+    if name.__class__ is not str:
+        name = str.__str__(name)
     if not namespace or not name or is_system_topic(name) or name.startswith(_SYSTEM_GROUP_PREFIX):
         return name
     prefix, bare = _split(name)

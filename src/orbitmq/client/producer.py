@@ -22,10 +22,10 @@ from orbitmq.client.namespaces import wrapped
 from orbitmq.client.outgoing import (
     Compression,
     check_body,
-    check_tag,
     check_user_properties,
     keys_text,
     properties_text,
+    tag_text,
 )
 from orbitmq.client.recalls import take_back
 from orbitmq.client.receipts import STATUS_BY_CODE, Receipt, SendStatus, batch_receipts_of, receipt_of
@@ -185,7 +185,7 @@ class Producer:
         if properties:
             check_user_properties(properties)
         if tag.__class__ is not str:
-            check_tag(tag)
+            tag = tag_text(tag)
         joined = keys_text(keys) if keys not in _NO_KEYS else ""
         return Message(topic, data, tag=tag, keys=joined, properties=properties, flag=flag)
 
@@ -461,11 +461,10 @@ class Producer:
         return ids
 
     def _sending(self, message: Message, properties: dict[str, str]) -> Sending:
-        namespace, topic = self._config.namespace, message.topic
+        namespace = self._config.namespace
         if namespace:
             properties[names.INSTANCE_ID] = namespace
-            topic = wrapped(namespace, topic)
-        return Sending(self.group, topic, message.body, properties)
+        return Sending(self.group, wrapped(namespace, message.topic), message.body, properties)
 
     async def _encoded(self, sending: Sending, flag: int) -> tuple[SendMessageV2, bytes]:
         body, sys_flag = sending.body, 0

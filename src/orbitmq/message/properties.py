@@ -108,7 +108,8 @@ _VALUE_END: Final = "\x02"
 
 
 def join_properties(properties: Mapping[str, str]) -> str:
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    # Joined, not formatted: members of enums that are texts would be formatted as their names.
+    text = _VALUE_END.join([*map(_NAME_END.join, properties.items()), ""])
     if text.count(_VALUE_END) != len(properties) or (
         text.count(_NAME_END) != len(properties) and any(_NAME_END in name for name in properties)
     ):
