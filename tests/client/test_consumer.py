@@ -152,6 +152,75 @@ async def test_latest_begins_behind_what_is_there(cluster: ScriptedCluster, clie
     assert seen.bodies == [b"new"]
 
 
+async def test_what_is_sent_once_a_consumer_has_started_comes(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.broker.put("T", 0, b"old")
+    seen = Collected()
+    async with client.consumer("T", group="G", handler=seen):
+        cluster.broker.put("T", 0, b"new")
+        await seen.wait(1)
+    assert seen.bodies == [b"new"]
+
+
+def attentive_client(cluster: ScriptedCluster, clock: ManualClock) -> Client:
+    """Soon notices another route. The scripted broker stores its first message when the clock begins, then one a millisecond."""
+    return Client(dataclasses.replace(connect(cluster.address).config, clock=clock, route_refresh_seconds=0.05))
+
+
+@pytest.mark.parametrize(("topic", "queues_before"), [("Later", 0), ("T", 2)])
+async def test_latest_passes_over_nothing_of_what_is_made_later(
+    cluster: ScriptedCluster, topic: str, queues_before: int
+) -> None:
+    seen = Collected()
+    for queue_id in range(queues_before):
+        cluster.broker.put(topic, queue_id, b"old")
+    async with attentive_client(cluster, ManualClock()) as client, client.consumer(topic, group="G", handler=seen):
+        cluster.topics[topic] = queues_before + 1
+        cluster.broker.put(topic, queues_before, b"first")
+        await seen.wait(1)
+    assert seen.bodies == [b"first"]
+
+
+async def test_latest_passes_over_what_a_topic_had_that_was_out_of_sight(cluster: ScriptedCluster) -> None:
+    clock, seen = ManualClock(), Collected()
+    cluster.broker.put("Hidden", 0, b"old")
+    clock.advance(minutes=60)
+    async with (
+        attentive_client(cluster, clock) as client,
+        client.consumer("Hidden", group="G", handler=seen) as consumer,
+    ):
+        cluster.topics["Hidden"] = 1
+        await eventually(lambda: consumer.assigned)
+        cluster.broker.put("Hidden", 0, b"new")
+        await seen.wait(1)
+    assert seen.bodies == [b"new"]
+
+
+async def test_latest_passes_over_nothing_while_a_broker_cannot_say_where_the_end_is(cluster: ScriptedCluster) -> None:
+    clock, seen = ManualClock(), Collected()
+    cluster.topics["T"] = 1
+    cluster.broker.put("T", 0, b"old")
+    clock.advance(ms=1)
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, refuse(ResponseCode.SYSTEM_ERROR))
+    async with attentive_client(cluster, clock) as client, client.consumer("T", group="G", handler=seen):
+        cluster.broker.put("T", 0, b"new")
+        await seen.wait(1)
+    assert seen.bodies == [b"new"]
+
+
+async def test_a_consumer_that_is_cancelled_while_it_starts_goes_on_with_nothing(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer, times=2)
+    consumer = client.consumer("T", group="G", handler=Collected())
+    starting = asyncio.create_task(consumer.start())
+    await eventually(lambda: cluster.broker.received(RequestCode.GET_MAX_OFFSET))
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert consumer.closed
+    assert cluster.broker.members["G"] == {}
+
+
 async def test_a_point_in_time_begins_there(cluster: ScriptedCluster, client: Client) -> None:
     for number in range(10):
         cluster.broker.put("T", 0, str(number).encode())

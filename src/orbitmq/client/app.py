@@ -199,10 +199,8 @@ class App:
 
     async def start(self) -> None:
         """Connect, run what `on_start` declared, join the groups."""
-        if self._client is not None:
-            raise ConfigError("the app is running already", hint="run it once")
+        self._check_rests()
         self._client = self._connect()
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         try:
             self._producer = await self._client.producer(self._producer_group).start()
             for function in self._at_start:
@@ -227,20 +225,25 @@ class App:
 
     async def serve(self) -> None:
         """Run until a signal (SIGINT, SIGTERM; in the main thread, which alone has them) or `shut_down` ends it."""
-        await self.start()
-        assert self._stopping is not None
-        loop = asyncio.get_running_loop()
+        self._check_rests()
+        loop = self._loop = asyncio.get_running_loop()
+        stopping = self._stopping = asyncio.Event()
         signals = _STOPPING_SIGNALS if threading.current_thread() is threading.main_thread() else ()
-        for number in signals:
-            loop.add_signal_handler(number, self._stopping.set)
+        for number in signals:  # before the start, which has handlers run already
+            loop.add_signal_handler(number, stopping.set)
         try:
+            await self.start()
             logger.info("app runs with %d subscribers", len(self._subscribers))
-            await self._stopping.wait()
+            await stopping.wait()
             logger.info("app stops")
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
             await self.stop()
+
+    def _check_rests(self) -> None:
+        if self._client is not None:
+            raise ConfigError("the app is running already", hint="run it once")
 
     def shut_down(self) -> None:
         """End `serve`, from a handler or anywhere else, in any thread."""

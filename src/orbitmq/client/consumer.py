@@ -81,7 +81,7 @@ class Consumer:
     # ---- life
 
     async def start(self) -> Self:
-        """Join the group. Messages flow as soon as the brokers have said which queues are ours."""
+        """Join the group. Returns when the queues that are ours are being read, or after a few seconds if brokers do not answer."""
         if self._closing:
             raise AlreadyClosed(f"consumer {self.group!r} is closed", hint="make a new one")
         if self._instance is not None:
@@ -94,6 +94,12 @@ class Consumer:
         except BaseException:
             self._instance = self._member = None
             await instances.release(instance, consumer_group=self.group)
+            raise
+        assert self._member is not None
+        try:
+            await self._member.balanced_once()
+        except BaseException:  # who is cancelled here leaves nothing that goes on
+            await self.close()
             raise
         return self
 

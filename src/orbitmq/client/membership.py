@@ -10,6 +10,7 @@ Java: RebalanceImpl, RebalancePushImpl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, SupportsIndex
@@ -27,7 +28,7 @@ from orbitmq.client.pauses import Pauses
 from orbitmq.client.process_queue import ProcessQueue
 from orbitmq.client.pulling import Puller
 from orbitmq.client.queue_locks import KEPT_SECONDS, RENEW_SECONDS, TRUSTED_SECONDS, QueueLocks
-from orbitmq.client.starting_points import first_offset, offset_of
+from orbitmq.client.starting_points import Latest, first_offset, offset_of
 from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed
 from orbitmq.message import QueueRef
 from orbitmq.protocol.bodies.groups import ConsumerData
@@ -49,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 _REBALANCE_SECONDS: Final = 20.0
 _UNBALANCED_SECONDS: Final = 1.0
+_FIRST_ROUND_SECONDS: Final = 3.0
 _COMMIT_AGAIN_SECONDS: Final = 1.0
 _HAND_OVER_SECONDS: Final = 20.0  # how long a running orderly handler may keep its queue from the next owner
 
@@ -87,6 +89,7 @@ class Membership:
         self.subscriptions: dict[str, Subscription] = {}
         self._newest_version = 0  # of a subscription
         self._changed: set[str] = set()  # topics whose filter is another one now
+        self._latest = Latest(instance.config.clock)
         self._instance = instance
         self.cluster = instance.cluster
         self._offsets = offsets
@@ -113,6 +116,7 @@ class Membership:
         self._leaving: set[QueueRef] = set()
         self._locked: set[QueueRef] = set()  # held now, or being handed over
         self._look_again = asyncio.Event()
+        self._first_round = asyncio.Event()  # of rebalancing: it has ended
         self._warned_of: set[str] = set()
         self._missed: dict[str, int] = {}  # topics without a route -> how often they were looked for
         self._failing: set[str] = set()  # topics whose rebalancing fails for no reason that was foreseen
@@ -129,8 +133,7 @@ class Membership:
             raise
 
     async def _start(self) -> None:
-        for topic in self.subscriptions:
-            await self.cluster.route(topic)
+        await self._look_at_topics()
         if self._fixed is None:
             self._instance.add_consumer(self)
             await self._introduce()
@@ -145,6 +148,19 @@ class Membership:
                 every(lambda: RENEW_SECONDS, self._renew_locks, f"renewing locks of {self.group}"),
                 f"locks of {self.group}",
             )
+
+    async def _look_at_topics(self) -> None:
+        """At those that are new."""
+        for topic in [topic for topic in self.subscriptions if not self._latest.knows(topic)]:
+            route = await self.cluster.route(topic)
+            there = self._fixed if self._fixed is not None else route.readable if route is not None else ()
+            if topic in self.subscriptions:
+                self._latest.begin(topic, there)
+
+    async def balanced_once(self) -> None:
+        """Return when the queues that are ours are being read, so that whatever is sent from then on comes; or when that takes long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._first_round.wait(), _FIRST_ROUND_SECONDS)
 
     async def stop_pulling(self) -> None:
         """No new messages and no new queues; what is held stays held."""
@@ -207,8 +223,11 @@ class Membership:
         """Nothing more is wanted of it. Until its queues are given up they are pulled as before: it may be wanted again by then."""
         if self.subscriptions.pop(topic, None) is not None:
             self._changed.add(topic)
+            self._latest.forget(topic)
 
     async def subscriptions_changed(self) -> None:
+        with contextlib.suppress(OrbitError):  # its queues are then looked for again and again
+            await self._look_at_topics()
         await self._introduce()
         changed = self._changed & self.subscriptions.keys()
         self._changed -= changed
@@ -309,6 +328,7 @@ class Membership:
         while True:
             self._look_again.clear()
             balanced = await self._rebalance()
+            self._first_round.set()
             # When something is missing look again soon, at first; then more and more seldom.
             unbalanced_rounds = 0 if balanced else unbalanced_rounds + 1
             pause = _REBALANCE_SECONDS
@@ -408,11 +428,14 @@ class Membership:
 
     async def _take_over(self, queue: QueueRef, locked_at: float | None) -> bool:
         self._offsets.forget(queue)  # somebody else may have moved it since
+        latest, asked_ms = self._latest, self._instance.config.clock.now_ms()
         try:
-            offset = await first_offset(self.cluster, self._offsets, queue, self.options.start)
+            offset = await first_offset(self.cluster, self._offsets, queue, self.options.start, latest.since_ms(queue))
         except OrbitError as error:
+            latest.sought(queue, asked_ms, found=False)
             logger.warning("the first offset of %s is not known yet: %s", queue, error)
             return False
+        latest.sought(queue, asked_ms, found=True)
         self._begin(queue, offset, locked_at)
         return True
 

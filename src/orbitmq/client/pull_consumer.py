@@ -202,6 +202,7 @@ class PullConsumer:
         except BaseException:
             self._member = None
             raise
+        await member.balanced_once()
 
     async def poll(self, *, max: int = 32, timeout: float = 5.0) -> list[ReceivedMessage]:  # noqa: A002
         """The next messages, up to `max` of one queue; empty when none came within `timeout` seconds."""
