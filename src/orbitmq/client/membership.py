@@ -401,7 +401,9 @@ class Membership:
                 hint="does the group exist there? brokers make it with autoCreateSubscriptionGroup=true",
             )
         await self._compare_subscriptions(topic, address, len(members))
-        return share_of(self.options.strategy, route.readable, members, self._instance.client_id)
+        share = share_of(self.options.strategy, route.readable, members, self._instance.client_id)
+        self._latest.left_to_others(set(route.readable).difference(share))
+        return share
 
     async def _own(self, topic: str, share: list[QueueRef]) -> bool:
         wanted = set(share)

@@ -55,6 +55,11 @@ class Latest:
         wanted_ms = self._wanted_ms.get(queue.topic)
         return None if wanted_ms is None else wanted_ms - _SKEW_MS
 
+    def left_to_others(self, queues: Iterable[QueueRef]) -> None:
+        """Other members begin there; who takes over from them goes on where they were."""
+        for queue in queues:
+            self._since_ms.setdefault(queue, None)
+
     def sought(self, queue: QueueRef, asked_ms: int, *, found: bool) -> None:
         since_ms = self.since_ms(queue)
         if found:
