@@ -152,10 +152,16 @@ async def test_latest_begins_behind_what_is_there(cluster: ScriptedCluster, clie
     assert seen.bodies == [b"new"]
 
 
-async def test_what_is_sent_once_a_consumer_has_started_comes(cluster: ScriptedCluster, client: Client) -> None:
+@pytest.mark.parametrize("is_subscribed_later", [False, True])
+async def test_what_is_sent_once_a_consumer_has_started_comes(
+    cluster: ScriptedCluster, client: Client, is_subscribed_later: bool
+) -> None:
+    cluster.topics["U"] = 1
     cluster.broker.put("T", 0, b"old")
     seen = Collected()
-    async with client.consumer("T", group="G", handler=seen):
+    async with client.consumer("U" if is_subscribed_later else "T", group="G", handler=seen) as consumer:
+        if is_subscribed_later:
+            await consumer.subscribe("T")
         cluster.broker.put("T", 0, b"new")
         await seen.wait(1)
     assert seen.bodies == [b"new"]

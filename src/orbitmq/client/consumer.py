@@ -222,6 +222,7 @@ class Consumer:
         check_topic_name(topic)
         await self._add_subscription(member, topic, filter)
         await member.subscriptions_changed()
+        await member.balanced_once()
 
     async def unsubscribe(self, topic: str) -> None:
         """Consume this topic no longer. Do the same in every member of the group."""

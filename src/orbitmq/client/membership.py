@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 _REBALANCE_SECONDS: Final = 20.0
 _UNBALANCED_SECONDS: Final = 1.0
-_FIRST_ROUND_SECONDS: Final = 3.0
+_ROUND_SECONDS: Final = 3.0  # that a subscriber waits
 _COMMIT_AGAIN_SECONDS: Final = 1.0
 _HAND_OVER_SECONDS: Final = 20.0  # how long a running orderly handler may keep its queue from the next owner
 
@@ -116,7 +116,7 @@ class Membership:
         self._leaving: set[QueueRef] = set()
         self._locked: set[QueueRef] = set()  # held now, or being handed over
         self._look_again = asyncio.Event()
-        self._first_round = asyncio.Event()  # of rebalancing: it has ended
+        self._next_round = self._awaited_round = asyncio.Event()  # of rebalancing: it has ended
         self._warned_of: set[str] = set()
         self._missed: dict[str, int] = {}  # topics without a route -> how often they were looked for
         self._failing: set[str] = set()  # topics whose rebalancing fails for no reason that was foreseen
@@ -158,9 +158,9 @@ class Membership:
                 self._latest.begin(topic, there)
 
     async def balanced_once(self) -> None:
-        """Return when the queues that are ours are being read, so that whatever is sent from then on comes; or when that takes long."""
+        """Return when our queues of what was subscribed are being read, so that what is sent from then on comes; or when that takes long."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._first_round.wait(), _FIRST_ROUND_SECONDS)
+            await asyncio.wait_for(self._awaited_round.wait(), _ROUND_SECONDS)
 
     async def stop_pulling(self) -> None:
         """No new messages and no new queues; what is held stays held."""
@@ -236,6 +236,7 @@ class Membership:
                 # Brokers hold a pull with the filter that it came with, and would pass over what is wanted now.
                 self._end_pull(queue)
                 self._start_pull(held)
+        self._awaited_round = self._next_round
         self.rebalance_soon()
 
     def _sample(self) -> None:
@@ -327,8 +328,9 @@ class Membership:
         unbalanced_rounds = 0
         while True:
             self._look_again.clear()
+            round_ended, self._next_round = self._next_round, asyncio.Event()
             balanced = await self._rebalance()
-            self._first_round.set()
+            round_ended.set()
             # When something is missing look again soon, at first; then more and more seldom.
             unbalanced_rounds = 0 if balanced else unbalanced_rounds + 1
             pause = _REBALANCE_SECONDS

@@ -177,6 +177,7 @@ class PullConsumer:
             raise ConfigError("this pull consumer has assigned queues", hint="use another one to subscribe")
         member.subscribe(wanted)
         await member.subscriptions_changed()
+        await member.balanced_once()
 
     async def assign(self, queues: Iterable[QueueRef], filter: str | Sql | None = None) -> None:  # noqa: A002
         """Read exactly these queues, whoever else reads them."""
