@@ -110,7 +110,7 @@ def test_a_java_consumer_goes_on_where_it_was_through_the_death_and_the_return_o
             nonlocal sent
             client.open_producer(producer, name_server)
             eventually(
-                lambda: client.try_to_send(producer, "Probe", [{"text": "?"}])[0],
+                lambda: client.send(producer, "Probe", [{"text": "?"}], may_fail=True)[0],
                 lambda receipt: receipt.get("status") == "SEND_OK",
                 90,
                 "the master is registered, and the slave connected",

@@ -164,6 +164,7 @@ class Membership:
 
     async def stop_pulling(self) -> None:
         """No new messages and no new queues; what is held stays held."""
+        self._awaited_round.set()  # nobody waits for one that does not come
         await self._tasks.close()
         pulls = list(self._pulls.values())
         for task in pulls:
@@ -226,7 +227,7 @@ class Membership:
             self._latest.forget(topic)
 
     async def subscriptions_changed(self) -> None:
-        with contextlib.suppress(OrbitError):  # its queues are then looked for again and again
+        with contextlib.suppress(OrbitError):  # "latest" is then the end of each queue when it is found
             await self._look_at_topics()
         await self._introduce()
         changed = self._changed & self.subscriptions.keys()
