@@ -201,16 +201,87 @@ async def test_latest_passes_over_what_a_topic_had_that_was_out_of_sight(cluster
     assert seen.bodies == [b"new"]
 
 
-async def test_latest_passes_over_nothing_while_a_broker_cannot_say_where_the_end_is(cluster: ScriptedCluster) -> None:
+@pytest.mark.parametrize(
+    ("refused", "times"),
+    [
+        (RequestCode.GET_MAX_OFFSET, 1),
+        (RequestCode.GET_CONSUMER_LIST_BY_GROUP, 1),
+        (RequestCode.LOCK_BATCH_MQ, 1),
+        (RequestCode.HEART_BEAT, 2),
+    ],
+)
+async def test_latest_passes_over_nothing_when_the_first_attempt_to_read_fails(
+    cluster: ScriptedCluster, refused: RequestCode, times: int
+) -> None:
     clock, seen = ManualClock(), Collected()
     cluster.topics["T"] = 1
     cluster.broker.put("T", 0, b"old")
     clock.advance(ms=1)
-    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, refuse(ResponseCode.SYSTEM_ERROR))
-    async with attentive_client(cluster, clock) as client, client.consumer("T", group="G", handler=seen):
+    cluster.broker.inject(refused, refuse(ResponseCode.SYSTEM_ERROR), times)
+    async with (
+        attentive_client(cluster, clock) as client,
+        client.consumer("T", group="G", orderly=refused is RequestCode.LOCK_BATCH_MQ, handler=seen),
+    ):
         cluster.broker.put("T", 0, b"new")
         await seen.wait(1)
     assert seen.bodies == [b"new"]
+
+
+async def test_latest_passes_over_nothing_in_queues_of_a_member_that_goes_before_it_begins(
+    cluster: ScriptedCluster,
+) -> None:
+    cluster.topics["T"] = 1
+    clock, seen = ManualClock(), Collected()
+    slow = dataclasses.replace(connect(cluster.address).config, clock=clock, instance_name="slow")
+    async with (
+        attentive_client(cluster, clock) as client,
+        Client(slow) as other_client,
+        client.consumer("T", group="G", handler=seen) as consumer,
+    ):
+        async with other_client.consumer("T", group="G", handler=seen):
+            cluster.topics["T"] = 2
+            await asyncio.sleep(
+                0.3
+            )  # the first one notices, and leaves the new queue to the other, which has not noticed
+            for queue_id in range(2):
+                cluster.broker.put("T", queue_id, b"%d" % queue_id)
+            await asyncio.sleep(0.1)
+        await eventually(lambda: len(consumer.assigned) == 2)
+        await seen.wait(2)
+    assert sorted(set(seen.bodies)) == [b"0", b"1"]
+
+
+async def test_a_topic_that_is_subscribed_while_the_name_server_is_away_is_read_from_then_on(
+    cluster: ScriptedCluster,
+) -> None:
+    cluster.topics["U"] = 1
+    clock, seen = ManualClock(), Collected()
+    cluster.broker.put("U", 0, b"old")
+    clock.advance(ms=1)
+    async with (
+        attentive_client(cluster, clock) as client,
+        client.consumer("T", group="G", handler=seen) as consumer,
+    ):
+        port = cluster.name_server.port
+        await cluster.stop("name server")
+        await consumer.subscribe("U")
+        cluster.broker.put("U", 0, b"new")
+        await cluster.start_name_server(port)
+        await seen.wait(1)
+    assert seen.bodies == [b"new"]
+
+
+async def test_a_handler_may_name_the_consumer_that_it_belongs_to(cluster: ScriptedCluster, client: Client) -> None:
+    handled = Collected()
+
+    async def handler(message: ReceivedMessage) -> None:
+        assert consumer.assigned  # is there as soon as anything is handled
+        await handled(message)
+
+    cluster.broker.put("T", 0, b"was there")
+    async with client.consumer("T", group="G", start="earliest", handler=handler) as consumer:
+        await handled.wait(1)
+        assert consumer.stats.failed == 0
 
 
 async def test_a_consumer_that_is_cancelled_while_it_starts_goes_on_with_nothing(
@@ -1056,12 +1127,13 @@ async def test_a_queue_that_moves_while_its_topic_is_given_up_is_read_when_that_
         return answer(ResponseCode.SUCCESS)
 
     queue, seen = QueueRef("T", "broker-a", 0), Collected()
-    cluster.broker.put("T", 0, b"x")
+    for body in (b"x", b"again"):
+        cluster.broker.put("T", 0, body)
     async with client.consumer("T", group="G", start="earliest", handler=seen, commit_every=60) as consumer:
-        await seen.wait(1)
+        await seen.wait(2)
         cluster.broker.inject(RequestCode.UPDATE_CONSUMER_OFFSET, commits_late)
         cluster.broker.inject(RequestCode.HEART_BEAT, hears_late, times=2)
-        seeking = asyncio.create_task(consumer.seek(queue, 0))
+        seeking = asyncio.create_task(consumer.seek(queue, 1))
         await eventually(lambda: not cluster.broker.faults[RequestCode.UPDATE_CONSUMER_OFFSET])
         leaving = asyncio.create_task(consumer.unsubscribe("T"))
         await eventually(lambda: len(cluster.broker.faults[RequestCode.HEART_BEAT]) == 1)

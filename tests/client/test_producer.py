@@ -340,6 +340,20 @@ async def test_texts_may_be_members_of_enums_and_numpys(cluster: ScriptedCluster
             cluster.broker.queues.clear()
 
 
+async def test_a_namespace_may_be_a_member_of_an_enum(cluster: ScriptedCluster) -> None:
+    class Name(str, Enum):  # noqa: UP042
+        SPACE = "shop"
+
+    cluster.topics["shop%T"] = 1
+    async with (
+        connect(cluster.address, namespace=Name.SPACE, instance_name=Name.SPACE) as client,
+        client.producer("P") as producer,
+    ):
+        await producer.send("T", b"x")
+        assert client.config.instance_name == "shop"
+    assert len(cluster.broker.queues["shop%T", 0]) == 1
+
+
 async def test_other_mistakes_in_what_is_given_are_named_before_anything_is_sent(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:

@@ -1,16 +1,18 @@
 """Pull consumers against a scripted cluster: any offset by fetch, a share of a group by poll."""
 
 import asyncio
+import dataclasses
 from datetime import UTC, datetime
 
 import pytest
 
 from orbitmq import Client, QueueRef, ReceivedMessage, Sql, connect
+from orbitmq.clock import ManualClock
 from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed, TransportError
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.headers.pull import PULL_SUBSCRIPTION, PullMessage
 from orbitmq.testing import Server
-from tests.client.scripted import ScriptedCluster, eventually, refuse
+from tests.client.scripted import ScriptedCluster, eventually, never_answer, refuse
 
 FIRST, SECOND = QueueRef("T", "broker-a", 0), QueueRef("T", "broker-a", 1)
 
@@ -137,6 +139,26 @@ async def test_assigned_queues_are_read_whoever_else_reads_them(cluster: Scripte
             await reader.assign([FIRST])
     assert cluster.broker.heartbeats == []
     assert cluster.broker.offsets["G", "T", 1] == 1
+
+
+async def test_an_assignment_that_was_given_up_can_be_made_again(cluster: ScriptedCluster, client: Client) -> None:
+    queue = QueueRef("T", "broker-a", 0)
+    async with client.pull_consumer("G", start="latest") as reader:
+        cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await reader.assign([queue])
+        await reader.assign([queue])
+        assert reader.assigned == [queue]
+
+
+async def test_latest_passes_over_nothing_of_an_assigned_queue_that_is_made_later(cluster: ScriptedCluster) -> None:
+    config = dataclasses.replace(connect(cluster.address).config, clock=ManualClock())
+    async with Client(config) as client, client.pull_consumer("G", start="latest") as reader:
+        await reader.assign([QueueRef("Later", "broker-a", 0)])
+        cluster.topics["Later"] = 1
+        cluster.broker.put("Later", 0, b"first")
+        assert [message.body for message in await reader.poll(timeout=10)] == [b"first"]
 
 
 async def test_a_queue_that_is_paused_stays_paused_when_it_is_sought(cluster: ScriptedCluster, client: Client) -> None:

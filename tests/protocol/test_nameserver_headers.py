@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -105,6 +106,13 @@ def test_any_header_survives_both_codecs(kind: type[Header], data: st.DataObject
     for codec in (0, 1):
         sent = commands.encode(Command(1, fields=header.to_fields()), codec)
         assert commands.decode(FrameDecoder().feed(sent)[0]).read(kind) == header
+
+
+def test_a_text_that_is_a_member_of_an_enum_is_written_as_what_it_says() -> None:
+    class Name(str, Enum):  # noqa: UP042 - a StrEnum is formatted as its value anyway
+        TOPIC = "T"
+
+    assert headers.GetRoute(topic=Name.TOPIC).to_fields()["topic"] == "T"
 
 
 def test_an_empty_text_is_absent_in_the_binary_codec_and_a_text_in_json() -> None:

@@ -200,13 +200,13 @@ class App:
     async def start(self) -> None:
         """Connect, run what `on_start` declared, join the groups."""
         self._check_rests()
-        self._client = self._connect()
+        client = self._client = self._connect()
         try:
-            self._producer = await self._client.producer(self._producer_group).start()
+            self._producer = await client.producer(self._producer_group).start()
             for function in self._at_start:
                 await function()
             for make in self._subscribers:
-                await make(self._client).start()
+                await make(client).start()
         except BaseException:
             await self.stop()
             raise
@@ -219,7 +219,8 @@ class App:
         try:
             await client.close()  # the producer, made first, closes last: handlers that still run may publish
         finally:
-            self._producer = None
+            if self._client is None:  # else it was started again meanwhile
+                self._producer = None
             for function in reversed(self._at_stop):
                 await function()
 
@@ -229,16 +230,23 @@ class App:
         loop = self._loop = asyncio.get_running_loop()
         stopping = self._stopping = asyncio.Event()
         signals = _STOPPING_SIGNALS if threading.current_thread() is threading.main_thread() else ()
-        for number in signals:  # before the start, which has handlers run already
+        for number in signals:  # before the start, in which the first handlers run already
             loop.add_signal_handler(number, stopping.set)
+        told = asyncio.create_task(stopping.wait(), name="end of the app")
+        starting = asyncio.create_task(self.start(), name="start of the app")
         try:
-            await self.start()
-            logger.info("app runs with %d subscribers", len(self._subscribers))
-            await stopping.wait()
+            await asyncio.wait({told, starting}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                logger.info("app runs with %d subscribers", len(self._subscribers))
+                await told
             logger.info("app stops")
         finally:
-            for number in signals:
+            for number in signals:  # from here on they end the process at once
                 loop.remove_signal_handler(number)
+            told.cancel()
+            starting.cancel()
+            await asyncio.gather(told, starting, return_exceptions=True)
             await self.stop()
 
     def _check_rests(self) -> None:

@@ -76,13 +76,18 @@ def connect(
             lookup_url=lookup_url,
             credentials=credentials_from(credentials),
             tls=tls_from(tls),
-            namespace=namespace,
-            instance_name=instance_name,
-            unit_name=unit_name,
+            namespace=_plain(namespace),
+            instance_name=_plain(instance_name),
+            unit_name=_plain(unit_name),
             vip_channel=vip_channel,
             timeout_seconds=timeout,
         )
     )
+
+
+def _plain(text: str) -> str:
+    """A member of an enum would be formatted as its name."""
+    return str.__str__(text) if isinstance(text, str) else text
 
 
 class Client:

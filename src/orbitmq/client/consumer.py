@@ -101,6 +101,9 @@ class Consumer:
         except BaseException:  # who is cancelled here leaves nothing that goes on
             await self.close()
             raise
+        # Nothing is awaited behind this: handlers may name the consumer, which their program has once this returns.
+        if self._workers is not None and not self._closing:
+            self._workers.start()
         return self
 
     async def _join(self, instance: Instance) -> None:
@@ -139,8 +142,6 @@ class Consumer:
         if not options.broadcasting:
             member.subscribe(subscription(retry_topic(self.group), None))
         await member.start()
-        if self._workers is not None:
-            self._workers.start()
         if isinstance(settler, ConcurrentSettler):
             self._tasks.start(self._expire(member, self._watched or settler), f"expiry of {self.group}")
 

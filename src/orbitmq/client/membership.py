@@ -10,7 +10,6 @@ Java: RebalanceImpl, RebalancePushImpl
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, SupportsIndex
@@ -33,7 +32,7 @@ from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed
 from orbitmq.message import QueueRef
 from orbitmq.protocol.bodies.groups import ConsumerData
 from orbitmq.protocol.codes import ResponseCode
-from orbitmq.tasks import Tasks, every, is_cancelled, shared
+from orbitmq.tasks import Tasks, every, is_cancelled, set_within, shared
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -153,18 +152,19 @@ class Membership:
         """At those that are new."""
         for topic in [topic for topic in self.subscriptions if not self._latest.knows(topic)]:
             route = await self.cluster.route(topic)
-            there = self._fixed if self._fixed is not None else route.readable if route is not None else ()
+            there: Iterable[QueueRef] = route.readable if route is not None else ()
+            if self._fixed is not None and topic.startswith(LIGHT_PREFIX):
+                there = self._fixed
             if topic in self.subscriptions:
                 self._latest.begin(topic, there)
 
     async def balanced_once(self) -> None:
         """Return when our queues of what was subscribed are being read, so that what is sent from then on comes; or when that takes long."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._awaited_round.wait(), _ROUND_SECONDS)
+        await set_within(self._awaited_round, _ROUND_SECONDS)
 
     async def stop_pulling(self) -> None:
         """No new messages and no new queues; what is held stays held."""
-        self._awaited_round.set()  # nobody waits for one that does not come
+        self._next_round.set()  # nobody waits for one that does not come
         await self._tasks.close()
         pulls = list(self._pulls.values())
         for task in pulls:
@@ -227,8 +227,12 @@ class Membership:
             self._latest.forget(topic)
 
     async def subscriptions_changed(self) -> None:
-        with contextlib.suppress(OrbitError):  # "latest" is then the end of each queue when it is found
+        try:
             await self._look_at_topics()
+        except OrbitError:
+            for topic in self.subscriptions:
+                if not self._latest.knows(topic):
+                    self._latest.begin(topic, None)
         await self._introduce()
         changed = self._changed & self.subscriptions.keys()
         self._changed -= changed
@@ -330,8 +334,10 @@ class Membership:
         while True:
             self._look_again.clear()
             round_ended, self._next_round = self._next_round, asyncio.Event()
-            balanced = await self._rebalance()
-            round_ended.set()
+            try:
+                balanced = await self._rebalance()
+            finally:
+                round_ended.set()
             # When something is missing look again soon, at first; then more and more seldom.
             unbalanced_rounds = 0 if balanced else unbalanced_rounds + 1
             pause = _REBALANCE_SECONDS
@@ -371,8 +377,11 @@ class Membership:
         return balanced
 
     async def _rebalance_topic(self, topic: str) -> bool:
-        share = await self._share(topic)
-        return share is not None and await self._own(topic, share)
+        try:
+            share = await self._share(topic)
+            return share is not None and await self._own(topic, share)
+        finally:
+            self._latest.attempted(topic)
 
     async def _share(self, topic: str) -> list[QueueRef] | None:
         """The queues of a topic that are to be ours; None when that cannot be known now."""
@@ -433,14 +442,13 @@ class Membership:
 
     async def _take_over(self, queue: QueueRef, locked_at: float | None) -> bool:
         self._offsets.forget(queue)  # somebody else may have moved it since
-        latest, asked_ms = self._latest, self._instance.config.clock.now_ms()
+        since_ms = self._latest.since_ms(queue)
         try:
-            offset = await first_offset(self.cluster, self._offsets, queue, self.options.start, latest.since_ms(queue))
+            offset = await first_offset(self.cluster, self._offsets, queue, self.options.start, since_ms)
         except OrbitError as error:
-            latest.sought(queue, asked_ms, found=False)
             logger.warning("the first offset of %s is not known yet: %s", queue, error)
             return False
-        latest.sought(queue, asked_ms, found=True)
+        self._latest.begun(queue)
         self._begin(queue, offset, locked_at)
         return True
 

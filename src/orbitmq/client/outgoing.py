@@ -67,11 +67,9 @@ def check_user_properties(properties: Mapping[str, str]) -> None:
             raise MessageError(f"property {name!r} has no {'value' if name else 'name'}", hint="leave it out")
 
 
-def tag_text(tag: str | None) -> str:
-    """A plain text, of a member of an enum, say; empty for None."""
+def check_tag(tag: str | None) -> None:
     if tag is not None and not isinstance(tag, str):
         raise MessageError(f"tag is {tag!r}, which is no text", hint="str(...) makes one")
-    return "" if tag is None else str.__str__(tag)
 
 
 def properties_text(properties: Mapping[str, str]) -> str:

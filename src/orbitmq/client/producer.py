@@ -22,10 +22,10 @@ from orbitmq.client.namespaces import wrapped
 from orbitmq.client.outgoing import (
     Compression,
     check_body,
+    check_tag,
     check_user_properties,
     keys_text,
     properties_text,
-    tag_text,
 )
 from orbitmq.client.recalls import take_back
 from orbitmq.client.receipts import STATUS_BY_CODE, Receipt, SendStatus, batch_receipts_of, receipt_of
@@ -185,7 +185,7 @@ class Producer:
         if properties:
             check_user_properties(properties)
         if tag.__class__ is not str:
-            tag = tag_text(tag)
+            check_tag(tag)
         joined = keys_text(keys) if keys not in _NO_KEYS else ""
         return Message(topic, data, tag=tag, keys=joined, properties=properties, flag=flag)
 

@@ -203,7 +203,13 @@ class PullConsumer:
         except BaseException:
             self._member = None
             raise
-        await member.balanced_once()
+        try:
+            await member.balanced_once()
+        except BaseException:
+            self._member = None
+            await member.stop_pulling()
+            await member.leave()
+            raise
 
     async def poll(self, *, max: int = 32, timeout: float = 5.0) -> list[ReceivedMessage]:  # noqa: A002
         """The next messages, up to `max` of one queue; empty when none came within `timeout` seconds."""

@@ -18,54 +18,72 @@ if TYPE_CHECKING:
     from orbitmq.message import QueueRef
 
 _SKEW_MS: Final = 60_000  # clocks differ
+_TAKEN_UP_MS: Final = 120_000  # by then others have noticed that a queue is theirs, or the broker misses them
+
+
+class _Wanted:
+    """A topic since it was wanted."""
+
+    def __init__(self, queues: frozenset[QueueRef] | None, since_ms: int) -> None:
+        self.queues = queues  # that it had then; None if nobody could say
+        self.since_ms = since_ms
+        self.is_new = queues is not None  # nobody has tried yet to begin there
 
 
 class Latest:
-    """What "latest" means in each queue of a member: behind what was there when the member began.
+    """What "latest" means in each queue of a member: behind what was there when its topic was wanted.
 
-    At the end, in a queue that was there. One that came later has nothing older, and one whose end could not be found out at once has
-    messages since: they are not passed over.
+    At its end, where a queue is begun at once; where that takes another attempt, and in queues that came later, from that time on: what was
+    sent meanwhile is not passed over.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._there: dict[str, frozenset[QueueRef]] = {}  # by topic
-        self._wanted_ms: dict[str, int] = {}
-        self._since_ms: dict[QueueRef, int | None] = {}
+        self._wanted: dict[str, _Wanted] = {}  # by topic
+        self._begun: set[QueueRef] = set()
+        self._left_ms: dict[QueueRef, int] = {}  # when it was found to be others'
 
     def knows(self, topic: str) -> bool:
-        return topic in self._there
+        return topic in self._wanted
 
-    def begin(self, topic: str, queues: Iterable[QueueRef]) -> None:
-        """The topic is wanted from now on, and has these queues."""
-        self._there[topic] = frozenset(queues)
-        self._wanted_ms[topic] = self._clock.now_ms()
+    def begin(self, topic: str, queues: Iterable[QueueRef] | None) -> None:
+        """The topic is wanted from now on, and has these queues; None: nobody can say now."""
+        self._wanted[topic] = _Wanted(None if queues is None else frozenset(queues), self._clock.now_ms())
 
     def forget(self, topic: str) -> None:
         """It is wanted no longer."""
-        self._there.pop(topic, None)
-        self._wanted_ms.pop(topic, None)
-        self._since_ms = {queue: since_ms for queue, since_ms in self._since_ms.items() if queue.topic != topic}
+        self._wanted.pop(topic, None)
+        self._begun = {queue for queue in self._begun if queue.topic != topic}
+        self._left_ms = {queue: left_ms for queue, left_ms in self._left_ms.items() if queue.topic != topic}
+
+    def left_to_others(self, queues: Iterable[QueueRef]) -> None:
+        """They begin there, if they are not gone before."""
+        now_ms = self._clock.now_ms()
+        for queue in queues:
+            self._left_ms.setdefault(queue, now_ms)
+
+    def begun(self, queue: QueueRef) -> None:
+        """A group whose offsets are deleted after that begins at the end again."""
+        self._begun.add(queue)
+
+    def attempted(self, topic: str) -> None:
+        """To begin in all its queues."""
+        if topic in self._wanted:
+            self._wanted[topic].is_new = False
 
     def since_ms(self, queue: QueueRef) -> int | None:
         """None: at its end."""
-        if queue in self._since_ms or queue in self._there.get(queue.topic, ()):
-            return self._since_ms.get(queue)
-        # A name server may have lost the topic for a while, so what is old stays behind us all the same.
-        wanted_ms = self._wanted_ms.get(queue.topic)
-        return None if wanted_ms is None else wanted_ms - _SKEW_MS
+        wanted = self._wanted.get(queue.topic)
+        if wanted is None or (wanted.is_new and queue in (wanted.queues or ())) or self._is_begun(queue):
+            return None
+        if wanted.queues is None or queue in wanted.queues:
+            return wanted.since_ms
+        # All of it is newer; but a name server may just have lost sight of it for a while.
+        return wanted.since_ms - _SKEW_MS
 
-    def left_to_others(self, queues: Iterable[QueueRef]) -> None:
-        """Other members begin there; who takes over from them goes on where they were."""
-        for queue in queues:
-            self._since_ms.setdefault(queue, None)
-
-    def sought(self, queue: QueueRef, asked_ms: int, *, found: bool) -> None:
-        since_ms = self.since_ms(queue)
-        if found:
-            self._since_ms[queue] = None  # a group whose offsets are deleted begins anew
-        else:
-            self._since_ms[queue] = asked_ms if since_ms is None else since_ms
+    def _is_begun(self, queue: QueueRef) -> bool:
+        left_ms = self._left_ms.get(queue)
+        return queue in self._begun or (left_ms is not None and self._clock.now_ms() - left_ms > _TAKEN_UP_MS)
 
 
 async def first_offset(

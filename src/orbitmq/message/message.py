@@ -37,10 +37,11 @@ class Message:
         self.flag = flag
         self.properties: dict[str, str] = dict(properties or {})
         joined = keys if isinstance(keys, str) else names.KEY_SEPARATOR.join(keys)
+        # Plain texts, also of members of enums: who formats those gets their names.
         if tag:
-            self.properties[names.TAGS] = tag
+            self.properties[names.TAGS] = str.__str__(tag)
         if joined:
-            self.properties[names.KEYS] = joined
+            self.properties[names.KEYS] = str.__str__(joined)
 
     @property
     def tag(self) -> str:

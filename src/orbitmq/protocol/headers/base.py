@@ -52,7 +52,7 @@ def _text(value: object) -> str:
         return "true"
     if value is False:
         return "false"
-    return str(value)
+    return str.__str__(value) if isinstance(value, str) else str(value)  # members of enums would be their names
 
 
 @cache
