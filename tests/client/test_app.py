@@ -111,26 +111,6 @@ async def test_serve_ends_when_told_and_finishes_what_runs(cluster: ScriptedClus
     assert cluster.broker.offsets["billing", "Orders", 0] == 1
 
 
-async def test_an_app_that_does_not_get_through_its_start_ends_when_told(cluster: ScriptedCluster) -> None:
-    app = App(cluster.address)
-    steps: list[str] = []
-
-    @app.on_start
-    async def wait_for_a_database() -> None:
-        steps.append("starting")
-        await asyncio.Event().wait()
-
-    @app.on_stop
-    async def stopped() -> None:
-        steps.append("stopped")
-
-    serving = asyncio.create_task(app.serve())
-    await eventually(lambda: steps)
-    app.shut_down()
-    await asyncio.wait_for(serving, 5)
-    assert steps == ["starting", "stopped"]
-
-
 async def test_an_app_runs_in_any_thread(cluster: ScriptedCluster) -> None:
     app = App(cluster.address)
     steps: list[object] = []

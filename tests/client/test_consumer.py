@@ -172,6 +172,11 @@ def attentive_client(cluster: ScriptedCluster, clock: ManualClock) -> Client:
     return Client(dataclasses.replace(connect(cluster.address).config, clock=clock, route_refresh_seconds=0.05))
 
 
+def put_long_ago(cluster: ScriptedCluster, topic: str) -> None:
+    cluster.broker.put(topic, 0, b"old")
+    cluster.broker.queues[topic, 0][0].stored_at_ms -= 3_600_000
+
+
 @pytest.mark.parametrize(("topic", "queues_before"), [("Later", 0), ("T", 2)])
 async def test_latest_passes_over_nothing_of_what_is_made_later(
     cluster: ScriptedCluster, topic: str, queues_before: int
@@ -187,11 +192,10 @@ async def test_latest_passes_over_nothing_of_what_is_made_later(
 
 
 async def test_latest_passes_over_what_a_topic_had_that_was_out_of_sight(cluster: ScriptedCluster) -> None:
-    clock, seen = ManualClock(), Collected()
-    cluster.broker.put("Hidden", 0, b"old")
-    clock.advance(minutes=60)
+    seen = Collected()
+    put_long_ago(cluster, "Hidden")
     async with (
-        attentive_client(cluster, clock) as client,
+        attentive_client(cluster, ManualClock()) as client,
         client.consumer("Hidden", group="G", handler=seen) as consumer,
     ):
         cluster.topics["Hidden"] = 1
@@ -213,13 +217,12 @@ async def test_latest_passes_over_what_a_topic_had_that_was_out_of_sight(cluster
 async def test_latest_passes_over_nothing_when_the_first_attempt_to_read_fails(
     cluster: ScriptedCluster, refused: RequestCode, times: int
 ) -> None:
-    clock, seen = ManualClock(), Collected()
+    seen = Collected()
     cluster.topics["T"] = 1
-    cluster.broker.put("T", 0, b"old")
-    clock.advance(ms=1)
+    put_long_ago(cluster, "T")
     cluster.broker.inject(refused, refuse(ResponseCode.SYSTEM_ERROR), times)
     async with (
-        attentive_client(cluster, clock) as client,
+        attentive_client(cluster, ManualClock()) as client,
         client.consumer("T", group="G", orderly=refused is RequestCode.LOCK_BATCH_MQ, handler=seen),
     ):
         cluster.broker.put("T", 0, b"new")
@@ -255,11 +258,10 @@ async def test_a_topic_that_is_subscribed_while_the_name_server_is_away_is_read_
     cluster: ScriptedCluster,
 ) -> None:
     cluster.topics["U"] = 1
-    clock, seen = ManualClock(), Collected()
-    cluster.broker.put("U", 0, b"old")
-    clock.advance(ms=1)
+    seen = Collected()
+    put_long_ago(cluster, "U")
     async with (
-        attentive_client(cluster, clock) as client,
+        attentive_client(cluster, ManualClock()) as client,
         client.consumer("T", group="G", handler=seen) as consumer,
     ):
         port = cluster.name_server.port
@@ -296,6 +298,42 @@ async def test_a_consumer_that_is_cancelled_while_it_starts_goes_on_with_nothing
         await starting
     assert consumer.closed
     assert cluster.broker.members["G"] == {}
+
+
+async def test_a_consumer_that_is_closed_while_it_starts_says_so(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer, times=2)
+    consumer = client.consumer("T", group="G", handler=Collected())
+    starting = asyncio.create_task(consumer.start())
+    await eventually(lambda: cluster.broker.received(RequestCode.GET_MAX_OFFSET))
+    await consumer.close()
+    with pytest.raises(AlreadyClosed, match="was closed while it started"):
+        await starting
+    assert cluster.broker.members["G"] == {}
+
+
+async def test_latest_passes_over_nothing_of_a_queue_whose_beginning_no_broker_has_noted(
+    cluster: ScriptedCluster,
+) -> None:
+    """The member has begun there, has it given up, and gets it back: where the group is, nobody knows."""
+    seen = Collected()
+    put_long_ago(cluster, "T")
+    cluster.broker.inject(RequestCode.UPDATE_CONSUMER_OFFSET, refuse(ResponseCode.SYSTEM_ERROR), times=1000)
+
+    async def never_ends(message: ReceivedMessage) -> None:
+        await seen(message)
+        await asyncio.Event().wait()
+
+    async with (
+        attentive_client(cluster, ManualClock()) as client,
+        client.consumer("T", group="G", handler=never_ends, close_timeout=0.1) as consumer,
+    ):
+        cluster.broker.put("T", 0, b"new")
+        await seen.wait(1)
+        cluster.topics["T"] = 0
+        await eventually(lambda: not consumer.assigned)
+        cluster.topics["T"] = 2
+        await seen.wait(2)
+    assert seen.bodies == [b"new", b"new"]
 
 
 async def test_a_point_in_time_begins_there(cluster: ScriptedCluster, client: Client) -> None:

@@ -10,8 +10,10 @@ from orbitmq import Client, QueueRef, ReceivedMessage, Sql, connect
 from orbitmq.clock import ManualClock
 from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed, TransportError
 from orbitmq.protocol.codes import RequestCode, ResponseCode
+from orbitmq.protocol.command import Command, ok
 from orbitmq.protocol.headers.pull import PULL_SUBSCRIPTION, PullMessage
 from orbitmq.testing import Server
+from orbitmq.transport.connection import Connection
 from tests.client.scripted import ScriptedCluster, eventually, never_answer, refuse
 
 FIRST, SECOND = QueueRef("T", "broker-a", 0), QueueRef("T", "broker-a", 1)
@@ -150,6 +152,24 @@ async def test_an_assignment_that_was_given_up_can_be_made_again(cluster: Script
                 await reader.assign([queue])
         await reader.assign([queue])
         assert reader.assigned == [queue]
+
+
+async def test_a_subscription_that_follows_one_that_is_given_up_stays(cluster: ScriptedCluster, client: Client) -> None:
+    async def unregisters_slowly(command: Command, connection: Connection) -> Command:
+        await asyncio.sleep(0.2)
+        cluster.broker.members["G"].clear()
+        return ok()
+
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer, times=2)
+    cluster.broker.inject(RequestCode.UNREGISTER_CLIENT, unregisters_slowly)
+    async with client.pull_consumer("G", start="latest") as reader:
+        given_up = asyncio.create_task(reader.subscribe("T"))
+        await eventually(lambda: cluster.broker.received(RequestCode.GET_MAX_OFFSET))
+        given_up.cancel()
+        await reader.subscribe("T")
+        assert given_up.cancelled()
+        assert len(reader.assigned) == 2
+        assert len(cluster.broker.members["G"]) == 1
 
 
 async def test_latest_passes_over_nothing_of_an_assigned_queue_that_is_made_later(cluster: ScriptedCluster) -> None:

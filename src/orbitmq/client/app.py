@@ -199,8 +199,10 @@ class App:
 
     async def start(self) -> None:
         """Connect, run what `on_start` declared, join the groups."""
-        self._check_rests()
+        if self._client is not None:
+            raise ConfigError("the app is running already", hint="run it once")
         client = self._client = self._connect()
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         try:
             self._producer = await client.producer(self._producer_group).start()
             for function in self._at_start:
@@ -226,32 +228,20 @@ class App:
 
     async def serve(self) -> None:
         """Run until a signal (SIGINT, SIGTERM; in the main thread, which alone has them) or `shut_down` ends it."""
-        self._check_rests()
-        loop = self._loop = asyncio.get_running_loop()
-        stopping = self._stopping = asyncio.Event()
+        await self.start()
+        assert self._stopping is not None
+        loop = asyncio.get_running_loop()
         signals = _STOPPING_SIGNALS if threading.current_thread() is threading.main_thread() else ()
-        for number in signals:  # before the start, in which the first handlers run already
-            loop.add_signal_handler(number, stopping.set)
-        told = asyncio.create_task(stopping.wait(), name="end of the app")
-        starting = asyncio.create_task(self.start(), name="start of the app")
+        for number in signals:
+            loop.add_signal_handler(number, self._stopping.set)
         try:
-            await asyncio.wait({told, starting}, return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                starting.result()
-                logger.info("app runs with %d subscribers", len(self._subscribers))
-                await told
+            logger.info("app runs with %d subscribers", len(self._subscribers))
+            await self._stopping.wait()
             logger.info("app stops")
         finally:
-            for number in signals:  # from here on they end the process at once
+            for number in signals:
                 loop.remove_signal_handler(number)
-            told.cancel()
-            starting.cancel()
-            await asyncio.gather(told, starting, return_exceptions=True)
             await self.stop()
-
-    def _check_rests(self) -> None:
-        if self._client is not None:
-            raise ConfigError("the app is running already", hint="run it once")
 
     def shut_down(self) -> None:
         """End `serve`, from a handler or anywhere else, in any thread."""

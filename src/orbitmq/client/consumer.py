@@ -92,8 +92,9 @@ class Consumer:
         try:
             await self._join(instance)
         except BaseException:
-            self._instance = self._member = None
-            await instances.release(instance, consumer_group=self.group)
+            if not self._closing:  # else it leaves the instance, too
+                self._instance = self._member = None
+                await instances.release(instance, consumer_group=self.group)
             raise
         assert self._member is not None
         try:
@@ -101,8 +102,10 @@ class Consumer:
         except BaseException:  # who is cancelled here leaves nothing that goes on
             await self.close()
             raise
+        if self._closing:
+            raise AlreadyClosed(f"consumer {self.group!r} was closed while it started", hint="make a new one")
         # Nothing is awaited behind this: handlers may name the consumer, which their program has once this returns.
-        if self._workers is not None and not self._closing:
+        if self._workers is not None:
             self._workers.start()
         return self
 

@@ -67,7 +67,7 @@ def subscription(topic: str, wanted: str | Sql | None, version: int = 0) -> Subs
     if isinstance(wanted, Sql):
         if not isinstance(wanted.expression, str) or not wanted.expression.strip():
             raise ConfigError("an SQL filter needs an expression", hint="leave the filter out to get everything")
-        return Subscription(topic, wanted.expression, _SQL92, frozenset(), version)
+        return Subscription(topic, str.__str__(wanted.expression), _SQL92, frozenset(), version)
     if wanted is not None and not isinstance(wanted, str):
         raise ConfigError(f"filter {wanted!r} is no text", hint='"one || another", or Sql("price > 10")')
     expression = (wanted or ALL).strip() or ALL

@@ -140,6 +140,8 @@ class Instance:
         self.consumers[member.group] = member
 
     async def remove_consumer(self, member: Membership) -> None:
+        if self.consumers.get(member.group, member) is not member:
+            return  # another one is in its place
         self.consumers.pop(member.group, None)
         await self._unregister(
             UnregisterClient(client_id=self.client_id, consumer_group=member.group), masters_only=False

@@ -116,6 +116,7 @@ class Membership:
         self._locked: set[QueueRef] = set()  # held now, or being handed over
         self._look_again = asyncio.Event()
         self._next_round = self._awaited_round = asyncio.Event()  # of rebalancing: it has ended
+        self._stopped = False
         self._warned_of: set[str] = set()
         self._missed: dict[str, int] = {}  # topics without a route -> how often they were looked for
         self._failing: set[str] = set()  # topics whose rebalancing fails for no reason that was foreseen
@@ -127,15 +128,19 @@ class Membership:
         try:
             await self._start()
         except BaseException:
+            self._next_round.set()
             await self._tasks.close()
-            self._instance.consumers.pop(self.group, None)
+            if self._fixed is None:
+                await self._instance.remove_consumer(self)
             raise
 
     async def _start(self) -> None:
         await self._look_at_topics()
+        self._check_wanted()
         if self._fixed is None:
             self._instance.add_consumer(self)
             await self._introduce()
+            self._check_wanted()
         self._tasks.start(self._keep_balanced(), f"rebalancing {self.group}")
         self._tasks.start(
             every(lambda: self.options.commit_seconds, self.save_offsets, f"committing offsets of {self.group}"),
@@ -147,6 +152,10 @@ class Membership:
                 every(lambda: RENEW_SECONDS, self._renew_locks, f"renewing locks of {self.group}"),
                 f"locks of {self.group}",
             )
+
+    def _check_wanted(self) -> None:
+        if self._stopped:
+            raise AlreadyClosed(f"group {self.group!r} was left while it was joined", hint="make a new consumer")
 
     async def _look_at_topics(self) -> None:
         """At those that are new."""
@@ -164,6 +173,7 @@ class Membership:
 
     async def stop_pulling(self) -> None:
         """No new messages and no new queues; what is held stays held."""
+        self._stopped = True
         self._next_round.set()  # nobody waits for one that does not come
         await self._tasks.close()
         pulls = list(self._pulls.values())
@@ -232,7 +242,7 @@ class Membership:
         except OrbitError:
             for topic in self.subscriptions:
                 if not self._latest.knows(topic):
-                    self._latest.begin(topic, None)
+                    self._latest.begin(topic, ())
         await self._introduce()
         changed = self._changed & self.subscriptions.keys()
         self._changed -= changed
@@ -414,7 +424,7 @@ class Membership:
             )
         await self._compare_subscriptions(topic, address, len(members))
         share = share_of(self.options.strategy, route.readable, members, self._instance.client_id)
-        self._latest.left_to_others(set(route.readable).difference(share))
+        self._latest.shared(topic, route.readable, share)
         return share
 
     async def _own(self, topic: str, share: list[QueueRef]) -> bool:
@@ -436,7 +446,8 @@ class Membership:
             await self._locks.unlock(unwanted)
             self._locked.difference_update(unwanted)
         if new:
-            await self._offsets.save(new)
+            if await self._offsets.save(new):
+                self._latest.begun(queue for queue in new if queue in self.queues)
             logger.info("group %s consumes %d queues of %s", self.group, len(share), topic)
         return all(begun) and all(queue in self.queues for queue in share)
 
@@ -448,7 +459,6 @@ class Membership:
         except OrbitError as error:
             logger.warning("the first offset of %s is not known yet: %s", queue, error)
             return False
-        self._latest.begun(queue)
         self._begin(queue, offset, locked_at)
         return True
 

@@ -56,6 +56,7 @@ class PullConsumer:
         self._fetcher: Fetcher | None = None
         self._offsets: RemoteOffsets | None = None
         self._member: Membership | None = None
+        self._joining = asyncio.Lock()  # one that is given up leaves before the next begins
         self._inbox = ConcurrentInbox()
         self._polled: list[ReceivedMessage] = []
         self._ending = Once()
@@ -167,28 +168,30 @@ class PullConsumer:
         """Share this topic's queues with the other members of the group."""
         check_topic_name(topic)
         wanted = await self._checked(self._wire_name(topic), filter)
-        member = self._member
-        if member is None:
-            member = self._member = self._membership(None)
+        async with self._joining:
+            member = self._member
+            if member is None:
+                member = self._member = self._membership(None)
+                member.subscribe(wanted)
+                await self._start(member)
+                return
+            if member.is_fixed:
+                raise ConfigError("this pull consumer has assigned queues", hint="use another one to subscribe")
             member.subscribe(wanted)
-            await self._start(member)
-            return
-        if member.is_fixed:
-            raise ConfigError("this pull consumer has assigned queues", hint="use another one to subscribe")
-        member.subscribe(wanted)
-        await member.subscriptions_changed()
-        await member.balanced_once()
+            await member.subscriptions_changed()
+            await member.balanced_once()
 
     async def assign(self, queues: Iterable[QueueRef], filter: str | Sql | None = None) -> None:  # noqa: A002
         """Read exactly these queues, whoever else reads them."""
-        if self._member is not None:
-            raise ConfigError("this pull consumer has its queues already", hint="assign or subscribe once")
-        wire = [await self._known(queue) for queue in queues]
-        wanted = [await self._checked(topic, filter) for topic in dict.fromkeys(queue.topic for queue in wire)]
-        member = self._member = self._membership(wire)
-        for one in wanted:
-            member.subscribe(one)
-        await self._start(member)
+        async with self._joining:
+            if self._member is not None:
+                raise ConfigError("this pull consumer has its queues already", hint="assign or subscribe once")
+            wire = [await self._known(queue) for queue in queues]
+            wanted = [await self._checked(topic, filter) for topic in dict.fromkeys(queue.topic for queue in wire)]
+            member = self._member = self._membership(wire)
+            for one in wanted:
+                member.subscribe(one)
+            await self._start(member)
 
     async def _checked(self, wire_topic: str, wanted: str | Sql | None) -> Subscription:
         """RequestFailed for a filter that its brokers do not understand: they would only refuse every pull."""
@@ -200,15 +203,14 @@ class PullConsumer:
         """One that cannot start reads nothing, ever: the next attempt needs another."""
         try:
             await member.start()
+            try:
+                await member.balanced_once()
+            except BaseException:
+                await member.stop_pulling()
+                await member.leave()
+                raise
         except BaseException:
             self._member = None
-            raise
-        try:
-            await member.balanced_once()
-        except BaseException:
-            self._member = None
-            await member.stop_pulling()
-            await member.leave()
             raise
 
     async def poll(self, *, max: int = 32, timeout: float = 5.0) -> list[ReceivedMessage]:  # noqa: A002

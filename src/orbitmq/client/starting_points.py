@@ -18,72 +18,67 @@ if TYPE_CHECKING:
     from orbitmq.message import QueueRef
 
 _SKEW_MS: Final = 60_000  # clocks differ
-_TAKEN_UP_MS: Final = 120_000  # by then others have noticed that a queue is theirs, or the broker misses them
+_TAKEN_UP_MS: Final = 180_000  # by then others have noticed that a queue is theirs, or the broker misses them
 
 
 class _Wanted:
     """A topic since it was wanted."""
 
-    def __init__(self, queues: frozenset[QueueRef] | None, since_ms: int) -> None:
-        self.queues = queues  # that it had then; None if nobody could say
-        self.since_ms = since_ms
-        self.is_new = queues is not None  # nobody has tried yet to begin there
+    def __init__(self, queues: frozenset[QueueRef], now_ms: int) -> None:
+        self.since_ms = now_ms - _SKEW_MS
+        self.at_end = queues  # that were there, as long as nobody has tried to begin in them
+        self.begun: set[QueueRef] = set()
+        self.left_ms: dict[QueueRef, int] = {}  # when a queue was found to be others'
 
 
 class Latest:
     """What "latest" means in each queue of a member: behind what was there when its topic was wanted.
 
-    At its end, where a queue is begun at once; where that takes another attempt, and in queues that came later, from that time on: what was
-    sent meanwhile is not passed over.
+    At its end, where a queue is begun at once. Where that takes another attempt, and in queues that came later, from that time on: what was
+    sent meanwhile is not passed over, whatever was sent in the minute before.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._wanted: dict[str, _Wanted] = {}  # by topic
-        self._begun: set[QueueRef] = set()
-        self._left_ms: dict[QueueRef, int] = {}  # when it was found to be others'
 
     def knows(self, topic: str) -> bool:
         return topic in self._wanted
 
-    def begin(self, topic: str, queues: Iterable[QueueRef] | None) -> None:
-        """The topic is wanted from now on, and has these queues; None: nobody can say now."""
-        self._wanted[topic] = _Wanted(None if queues is None else frozenset(queues), self._clock.now_ms())
+    def begin(self, topic: str, queues: Iterable[QueueRef]) -> None:
+        """The topic is wanted from now on, and has these queues, as far as anybody can say now."""
+        self._wanted[topic] = _Wanted(frozenset(queues), self._clock.now_ms())
 
     def forget(self, topic: str) -> None:
         """It is wanted no longer."""
         self._wanted.pop(topic, None)
-        self._begun = {queue for queue in self._begun if queue.topic != topic}
-        self._left_ms = {queue: left_ms for queue, left_ms in self._left_ms.items() if queue.topic != topic}
-
-    def left_to_others(self, queues: Iterable[QueueRef]) -> None:
-        """They begin there, if they are not gone before."""
-        now_ms = self._clock.now_ms()
-        for queue in queues:
-            self._left_ms.setdefault(queue, now_ms)
-
-    def begun(self, queue: QueueRef) -> None:
-        """A group whose offsets are deleted after that begins at the end again."""
-        self._begun.add(queue)
 
     def attempted(self, topic: str) -> None:
         """To begin in all its queues."""
         if topic in self._wanted:
-            self._wanted[topic].is_new = False
+            self._wanted[topic].at_end = frozenset()
+
+    def shared(self, topic: str, queues: Iterable[QueueRef], ours: Iterable[QueueRef]) -> None:
+        """Others begin in what is not ours, if they are not gone before. What a topic has no longer begins anew if it comes back."""
+        wanted = self._wanted.get(topic)
+        if wanted is not None:
+            there, now_ms = set(queues), self._clock.now_ms()
+            taken_up = {queue for queue, left_ms in wanted.left_ms.items() if now_ms - left_ms > _TAKEN_UP_MS}
+            wanted.begun = (wanted.begun | taken_up) & there
+            wanted.left_ms = {queue: wanted.left_ms.get(queue, now_ms) for queue in there.difference(ours)}
+
+    def begun(self, queues: Iterable[QueueRef]) -> None:
+        """The group has committed offsets. If they are deleted after that, it begins at the end."""
+        for queue in queues:
+            if queue.topic in self._wanted:
+                self._wanted[queue.topic].begun.add(queue)
 
     def since_ms(self, queue: QueueRef) -> int | None:
         """None: at its end."""
         wanted = self._wanted.get(queue.topic)
-        if wanted is None or (wanted.is_new and queue in (wanted.queues or ())) or self._is_begun(queue):
+        if wanted is None or queue in wanted.at_end or queue in wanted.begun:
             return None
-        if wanted.queues is None or queue in wanted.queues:
-            return wanted.since_ms
-        # All of it is newer; but a name server may just have lost sight of it for a while.
-        return wanted.since_ms - _SKEW_MS
-
-    def _is_begun(self, queue: QueueRef) -> bool:
-        left_ms = self._left_ms.get(queue)
-        return queue in self._begun or (left_ms is not None and self._clock.now_ms() - left_ms > _TAKEN_UP_MS)
+        return wanted.since_ms
 
 
 async def first_offset(
