@@ -12,6 +12,7 @@ import pytest
 
 from orbitmq.accelerated import SWITCH, compiled
 from orbitmq.broker.refusing import LIMIT, Refusing
+from orbitmq.broker.sending import Sending
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
 from orbitmq.message.batch import BatchMember, encode_batch
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orbitmq.broker.broker import Broker
+    from orbitmq.broker.sending import PlainTopic
 
 
 @pytest.fixture(autouse=True)
@@ -378,6 +380,38 @@ async def test_who_asks_in_the_turn_in_which_a_send_was_answered_finds_it(tmp_pa
             if (await reader.answer()).code == 0:
                 found.append(is_usual)
         assert set(found) == {0, 1}
+
+
+async def test_short_answers_of_a_turn_leave_together_and_before_whoever_closes_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first one an answer is owed while the second one's send is looked at, and the first one is closed meanwhile."""
+    async with running(tmp_path) as broker, seated(broker) as one, seated(broker) as other:
+        first, _ = read_swiftly(broker)
+        plain_topic, is_in_turn = Sending.plain_topic, []
+
+        def close_the_first(sending: Sending, topic: str) -> PlainTopic | None:
+            if topic == "Another":
+                is_in_turn.append(not first.closed and bool(read_swiftly(broker)))
+                first.abort()
+            return plain_topic(sending, topic)
+
+        monkeypatch.setattr(Sending, "plain_topic", close_the_first)
+        one.send(usual(one, 1))
+        other.send(other.request(SEND_V2, send_header("Another", 0, {"UNIQ_KEY": "A1"}).to_fields(), b"x"))
+
+        assert (await one.answer()).fields["transactionId"].endswith("1")
+        assert await one.is_closed_by_the_server()
+        assert (await other.answer()).code == 0
+        assert is_in_turn[0]
+
+
+async def test_who_sends_and_then_speaks_nonsense_hears_what_became_of_the_sends(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, seated(broker) as client:
+        nonsense = (16).to_bytes(4, "big") + (0x00FFFFFF).to_bytes(4, "big") + bytes(12)
+        client.send(usual(client, 1) + usual(client, 2) + nonsense)
+        assert [(await client.answer()).code for _ in range(2)] == [0, 0]
+        assert await client.is_closed_by_the_server()
 
 
 async def test_acks_of_many_sockets_in_a_turn_are_indexed_together(

@@ -65,6 +65,8 @@ cdef enum:
     MOST_HELD = 128 << 10  # of a frame that has begun; one that is larger is gathered piece by piece
     PREFIX_BYTES = 8  # of a frame
     MOST_READS = 64  # in a turn; then others have theirs
+    MOST_OWED = 32  # short answers that leave together
+    OWED_BYTES = 1 << 10  # of a short one
     MOST_WAITING = 64  # records, to be indexed behind acks
 
 
@@ -83,6 +85,11 @@ cdef class Seat:
         self.is_mid_frame = True
 
 
+cdef struct Owed:
+    int descriptor
+    Py_ssize_t size
+
+
 cdef class SwiftReader:
     """See orbitmq/transport/express.py."""
 
@@ -95,6 +102,13 @@ cdef class SwiftReader:
     cdef uint8_t *room
     cdef uint8_t *read  # where reads begin; before it is room for what the read before left of a frame
     cdef bint is_open  # a run
+
+    # Answers that leave soon, of connections that are seated. Who sleeps until it is answered is woken by the first of them, which takes the
+    # system as long as the sending; it is awake still when the others come.
+    cdef list owed_seats
+    cdef Owed owed[MOST_OWED]
+    cdef int owed_count
+    cdef uint8_t owed_answers[MOST_OWED][OWED_BYTES]
 
     # Of this turn.
     cdef bint is_decided  # whether the sends of this read are refused: nobody asks again for the rest of it
@@ -121,6 +135,7 @@ cdef class SwiftReader:
         self.times = times
         self.congestion = congestion
         self.seats = {}
+        self.owed_seats = []
 
     def start(self, loop):
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
@@ -130,6 +145,7 @@ cdef class SwiftReader:
         loop.add_reader(self.epoll, self.turn)
 
     def stop(self):
+        self.send_owed()
         if self.epoll >= 0:
             self.loop.remove_reader(self.epoll)
             close(self.epoll)
@@ -153,6 +169,7 @@ cdef class SwiftReader:
     def give_back(self, connection, int descriptor):
         """It is no longer read here. The descriptor may be another's by now: then that one stays."""
         cdef epoll_event event
+        self.send_owed()
         seat = self.seats.get(descriptor)
         if seat is None or (<Seat>seat).connection is not connection:
             return
@@ -177,11 +194,13 @@ cdef class SwiftReader:
                     raise system_error()
                 for number in range(ready):
                     self.serve_safely(events[number].data.fd, events[number].events, now)
+                self.send_owed()
                 served += ready
                 # One alone will hardly have sent again by now.
                 if ready < 2 or served >= MOST_READS:
                     break
         finally:
+            self.send_owed()
             self.close_run()
             if self.pulls is not None:
                 self.pulls.settle_turn()
@@ -276,6 +295,7 @@ cdef class SwiftReader:
         return taken
 
     cdef int give(self, Seat seat, bytes data) except -1:
+        self.send_owed()
         self.show_what_was_acknowledged()
         if self.pulls is not None:
             self.pulls.settle_turn()  # who asks now may ask for that
@@ -311,6 +331,28 @@ cdef class SwiftReader:
         return 0
 
     cdef int write(self, Seat seat, int descriptor, const uint8_t *answers, Py_ssize_t size) except -1:
+        """At once if it is long, else with those of others."""
+        if size > OWED_BYTES:
+            return self.send_now(seat, descriptor, answers, size)
+        memcpy(self.owed_answers[self.owed_count], answers, size)
+        self.owed[self.owed_count] = Owed(descriptor, size)
+        self.owed_seats.append(seat)
+        self.owed_count += 1
+        if self.owed_count == MOST_OWED:
+            self.send_owed()
+        return 0
+
+    cdef int send_owed(self) except -1:
+        """Nobody is given back before this, so each descriptor is still its seat's."""
+        cdef int number, count = self.owed_count
+        if not count:
+            return 0
+        seats, self.owed_seats, self.owed_count = self.owed_seats, [], 0
+        for number in range(count):
+            self.send_now(<Seat>seats[number], self.owed[number].descriptor, self.owed_answers[number], self.owed[number].size)
+        return 0
+
+    cdef int send_now(self, Seat seat, int descriptor, const uint8_t *answers, Py_ssize_t size) except -1:
         cdef ssize_t sent = 0
         if seat.unsent() == 0:
             sent = send(descriptor, answers, size, MSG_DONTWAIT | MSG_NOSIGNAL)
@@ -327,6 +369,7 @@ cdef class SwiftReader:
         cdef Py_ssize_t more = 1, taken = 0
         cdef ssize_t sent
         cdef msghdr message
+        self.send_owed()
         while more and taken < length:
             try:
                 more = pulls.take_frames(seat.connection, data + taken, length - taken)
