@@ -25,6 +25,7 @@ cdef enum:
     LEAST_BYTES = 91  # of a record: its head, and the lengths of topic and properties
     HOSTS_MASK = 0x30  # in a record's system flag: its hosts are longer
     MOST_TOPIC_BYTES = 127
+    MOST_LANES = 16
 
 cdef uint32_t MAGIC_V1 = 0xDAA320A7
 
@@ -352,6 +353,16 @@ cdef class Keys(KeyWriter):
                 begin = at + 1
 
 
+cdef class Lane:
+    """A queue that this pass has met, as whoever appends names it."""
+
+    cdef tuple queue
+    cdef str topic
+    cdef uint32_t topic_hash
+    cdef bint is_delayed
+    cdef Run run  # None if this pass has none for the queue yet
+
+
 cdef class Entering:
     """One pass over records, in the order of the log."""
 
@@ -364,37 +375,50 @@ cdef class Entering:
     cdef Keys keys
     cdef list waiting_keys
 
+    cdef list lanes  # the first few; half messages and those that were committed, say, come by turns
+
     # Of the record before.
-    cdef tuple queue
-    cdef str topic
-    cdef uint32_t topic_hash
-    cdef bint is_delayed, knows_tags
-    cdef Run run  # None if this pass has none for the queue yet
+    cdef Lane lane
+    cdef bint knows_tags
     cdef const char *tags  # in properties that stay where they are until the pass ends
     cdef Py_ssize_t tags_bytes
     cdef int64_t tag_code
 
     cdef int choose(self, tuple queue) except -1:
-        if queue is not self.queue:
-            self.queue = queue
-            self.run = self.runs.get(queue)
-            if queue[0] is not self.topic:
-                self.topic = queue[0]
-                self.is_delayed = self.topic == self.delay_topic
-                if self.keys is not None:
-                    self.topic_hash = <uint32_t><int64_t>self.keys.topic_hash(self.topic)
+        cdef Lane lane
+        if self.lane is not None and queue is self.lane.queue:
+            return 0
+        for known in self.lanes:
+            if (<Lane>known).queue is queue:
+                self.lane = <Lane>known
+                return 0
+        lane = Lane()
+        lane.queue = queue
+        lane.topic = queue[0]
+        lane.run = self.runs.get(queue)
+        if self.lane is not None and lane.topic is self.lane.topic:
+            lane.is_delayed, lane.topic_hash = self.lane.is_delayed, self.lane.topic_hash
+        else:
+            lane.is_delayed = lane.topic == self.delay_topic
+            if self.keys is not None:
+                lane.topic_hash = <uint32_t><int64_t>self.keys.topic_hash(lane.topic)
+        self.lane = lane
+        if len(self.lanes) < MOST_LANES:
+            self.lanes.append(lane)
         return 0
 
     cdef bint enter(
         self, int64_t offset, int64_t size, int64_t queue_offset, int64_t stored_at_ms, const char *properties, Py_ssize_t length
     ) except -1:
         """A record of the queue that was chosen. False, and nothing done, if it is unusual."""
+        cdef Lane lane = self.lane
+        cdef Run run = lane.run
         cdef Found found
         cdef int64_t code, level = 0
         cdef Py_ssize_t packed_bytes
         cdef uint8_t *out
         look_through(properties, length, &found)
-        if self.is_delayed:
+        if lane.is_delayed:
             level = level_of(&found)
         if level < 0:
             return False
@@ -406,26 +430,26 @@ cdef class Entering:
             return False
         if self.keys is not None and not self.keys.takes(&found, stored_at_ms):
             return False
-        if self.run is None:
-            opened = self.queues.get(self.queue)
+        if run is None:
+            opened = self.queues.get(lane.queue)
             if type(opened) is not self.queue_type:
                 return False
-            self.run = self.runs[self.queue] = Run(opened, queue_offset, offset)
-        elif self.run.next != queue_offset:
+            run = lane.run = self.runs[lane.queue] = Run(opened, queue_offset, offset)
+        elif run.next != queue_offset:
             return False
-        packed_bytes = PyByteArray_GET_SIZE(self.run.packed)
-        PyByteArray_Resize(self.run.packed, packed_bytes + QUEUE_ENTRY_BYTES)
-        out = <uint8_t *>PyByteArray_AS_STRING(self.run.packed) + packed_bytes
+        packed_bytes = PyByteArray_GET_SIZE(run.packed)
+        PyByteArray_Resize(run.packed, packed_bytes + QUEUE_ENTRY_BYTES)
+        out = <uint8_t *>PyByteArray_AS_STRING(run.packed) + packed_bytes
         store64(out, offset)
         store32(out + 8, <uint32_t>size)
         store64(out + 12, code)
-        self.run.end = offset + size
-        self.run.next = queue_offset + 1
+        run.end = offset + size
+        run.next = queue_offset + 1
         if self.keys is not None:
-            self.keys.enter(&found, self.topic_hash, offset, stored_at_ms)
+            self.keys.enter(&found, lane.topic_hash, offset, stored_at_ms)
         elif self.waiting_keys is not None and (found.unique_key != NULL or found.keys != NULL):
             self.waiting_keys.append((
-                offset, stored_at_ms, self.topic, value_or_none(found.unique_key, found.unique_key_bytes),
+                offset, stored_at_ms, lane.topic, value_or_none(found.unique_key, found.unique_key_bytes),
                 value_or_none(found.keys, found.keys_bytes),
             ))
         return True
@@ -447,7 +471,7 @@ cdef class Entering:
         Keys that were entered into their file stay there: whoever takes more care does not enter them twice.
         """
         cdef Py_buffer view
-        cdef Run before = self.run
+        cdef Run before = self.lane.run
         cdef int64_t next_before = 0, end_before = 0
         cdef Py_ssize_t packed_before = 0
         cdef list waiting_keys = self.waiting_keys, own_keys = None if waiting_keys is None else []
@@ -468,8 +492,8 @@ cdef class Entering:
             before.next, before.end = next_before, end_before
             PyByteArray_Resize(before.packed, packed_before)
         else:
-            self.runs.pop(self.queue, None)
-            self.run = None
+            self.runs.pop(self.lane.queue, None)
+            self.lane.run = None
         return is_usual
 
     cdef bint enter_records(
@@ -511,6 +535,7 @@ def usual_entries(
     entering.tag_codes = tag_codes
     entering.queues = queues
     entering.runs = {}
+    entering.lanes = []
     entering.queue_type = queue_type
     entering.delay_topic = delay_topic
     entering.delay_levels_ms = delay_levels_ms
