@@ -66,7 +66,7 @@ cdef enum:
     PREFIX_BYTES = 8  # of a frame
     MOST_READS = 64  # in a turn; then others have theirs
     MOST_OWED = 32  # short answers that leave together
-    OWED_BYTES = 1 << 10  # of a short one
+    OWED_BYTES = 2 << 10  # of a short one: a receipt of a batch has the ids of all members
     MOST_WAITING = 64  # records, to be indexed behind acks
 
 
