@@ -145,7 +145,6 @@ cdef class SwiftReader:
         loop.add_reader(self.epoll, self.turn)
 
     def stop(self):
-        self.send_owed()
         if self.epoll >= 0:
             self.loop.remove_reader(self.epoll)
             close(self.epoll)
