@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -18,9 +19,12 @@ import pytest
 
 from orbitmq.storage.files import LocalDisk
 from orbitmq.testing import Server
+from orbitmq.transport.address import parse_address
 from tests.child import child
 from tests.cli.kit import Command, wait_until
 from tests.cli.test_acl import GUARDED, ROOT
+from tests.nameserver.running import register
+from tests.raw_client import raw_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +80,9 @@ def hang_up(line: socket.socket) -> None:
     ("answer", "cause"),
     [(answer_http, "HTTP"), (say_nothing, "did not answer in time"), (hang_up, "closed before it answered")],
 )
-def test_something_else_listens_there(answer: Callable[[socket.socket], None], cause: str) -> None:
+def test_something_else_listens_there(
+    answer: Callable[[socket.socket], None], cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with listener(answer) as address:
         outcome = Command(address).failure("topic", "ls", "--timeout", "0.5")
         assert outcome.code == UNREACHABLE
@@ -85,6 +91,7 @@ def test_something_else_listens_there(answer: Callable[[socket.socket], None], c
         assert seen.code == FAILED
         assert f"FAILED   language: {address}" in seen.out or cause in seen.out
         assert "->" in seen.out
+    assert not caplog.messages, "without -v Python prints them, beside the one line that says it"
 
 
 def free_address() -> str:
@@ -137,6 +144,25 @@ def test_a_broker_with_a_wrong_address_is_named_with_the_cure() -> None:
         assert "brokerIP1" in seen.out
         rows = Command(lost.address).ok("broker", "ls", "-o", "json").json
         assert "127.0.0.77" in rows[0]["problem"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "cure"),
+    [(say_nothing, "did not answer in time", "see its log"), (answer_http, "HTTP", "is brokerIP1 the address of")],
+)
+async def test_a_broker_that_is_reached_and_does_not_answer_is_not_said_to_have_a_wrong_port(
+    answer: Callable[[socket.socket], None], said: str, cure: str
+) -> None:
+    with Server() as server, listener(answer) as address:
+        async with raw_client(parse_address(server.address)) as broker:
+            await register(broker, "odd", address=address)
+            seen = await asyncio.to_thread(Command(server.address), "doctor", "--timeout", "0.5")
+    assert seen.code == FAILED
+    (told,) = re.findall(r"FAILED   broker odd: (.*)\n +-> (.*)", seen.out)
+    assert f"connections to {address} are taken" in told[0]
+    assert said in told[0]
+    assert cure in told[1]
+    assert "open port" not in seen.out
 
 
 def test_no_broker_is_registered(tmp_path: Path) -> None:
@@ -334,7 +360,7 @@ def test_nobody_there_to_answer_changes_nothing(orbitmq: Command) -> None:
     orbitmq.ok("topic", "create", "Kept")
     outcome = orbitmq("topic", "rm", "Kept", typed="")
     assert outcome.code == DECLINED
-    assert outcome.err.strip().splitlines()[-1].endswith("orbitmq: nothing was changed")
+    assert outcome.err.splitlines()[-1] == "orbitmq: nothing was changed"
     orbitmq.ok("topic", "describe", "Kept")
 
 
