@@ -402,6 +402,30 @@ def test_a_port_in_use_is_named(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("setting", "cure"),
+    [
+        (
+            "haListenPort={}",
+            "stop it, or give slaves another port with haListenPort: it is listenPort + 1 where none is set",
+        ),
+        (
+            "metricsPromExporterPort={}",
+            "stop it, or choose another port with metricsPromExporterPort; 0 takes a free one",
+        ),
+    ],
+)
+def test_another_port_of_a_broker_in_use_is_told_with_the_setting_that_chooses_it(
+    server: Server, tmp_path: Path, setting: str, cure: str
+) -> None:
+    port = server.broker_address.rpartition(":")[2]
+    chosen = (f"--set={setting.format(port)}", "--set=metricsExporterType=PROM")
+    code, line = started(tmp_path, "broker", "--host", "127.0.0.1", "--port", "0", "--store", "store", *chosen)
+    assert code == FAILED
+    assert f"127.0.0.1:{port} is in use by another process ({cure})" in line
+    assert is_answered(line)
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("broker", "-c", "no-such-file"), ["cannot read no-such-file"]),
