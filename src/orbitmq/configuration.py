@@ -39,15 +39,15 @@ TLS_EXPLAINED: Final = read_explanations("""
 # TLS
 tls.server.mode | | disabled turns TLS away, permissive serves both, enforcing turns plain traffic away | permissive
 tls.server.certPath | | the certificate, PEM, with its chain; without one there is no TLS. A changed file counts at once |
-tls.server.keyPath | | its key, PEM |
-tls.server.keyPassword | | of the key, if it has one |
+tls.server.keyPath | | the key of tls.server.certPath, PEM |
+tls.server.keyPassword | | of tls.server.keyPath, if it has one |
 tls.server.trustCertPath | | whose client certificates are trusted, PEM |
 tls.server.need.client.auth | | client certificates: none, optional or require | none
 tls.enable | | this server speaks TLS to other servers: a broker to name servers, a slave to its master | false
-tls.client.certPath | | the certificate it shows to them, PEM |
-tls.client.keyPath | | its key, PEM |
-tls.client.keyPassword | | of the key, if it has one |
-tls.client.trustCertPath | | whose certificates it trusts, PEM |
+tls.client.certPath | | the certificate that this server shows to other servers, PEM |
+tls.client.keyPath | | the key of tls.client.certPath, PEM |
+tls.client.keyPassword | | of tls.client.keyPath, if it has one |
+tls.client.trustCertPath | | whose certificates this server trusts in other servers, PEM |
 """)
 
 
@@ -209,6 +209,18 @@ def fit_numbers(
             fitted[key] = str(used)
             adjusted.append(f"{key}={given} is out of range, from {least} to {most}: {used} is used")
     return fitted, adjusted
+
+
+def strange_tls_keys(properties: Mapping[str, str]) -> list[str]:
+    """A sentence about each `tls.` key that is none: misspelt, it would leave a server open in silence. Apart from other unknown keys,
+    because those are shown with their values to whoever asks, and this may be a password's.
+    """
+    strange = (key for key in properties if key.startswith(_TLS_PREFIX) and key not in TLS_EXPLAINED)
+    nearest = ((key, difflib.get_close_matches(key, TLS_EXPLAINED, n=1)) for key in strange)
+    return [
+        f"{key} is no TLS setting, and counts for nothing{f'; did you mean {near[0]}?' if near else ''}"
+        for key, near in nearest
+    ]
 
 
 def known_keys(kind: type[msgspec.Struct]) -> frozenset[str]:
