@@ -122,10 +122,9 @@ class Configuration(Generic[S]):
         content = properties_file({**about_tls, **without_effect, **self.unknown, **written})
         save(self.file, content, private=holds_secrets or bool(about_tls))
 
-    def nearest_known(self, key: str) -> str | None:
-        """For a message about a key that does not exist."""
-        matches = difflib.get_close_matches(key, self.known_keys, n=1)
-        return matches[0] if matches else None
+    def unknown_told(self, server: str) -> list[str]:
+        """A sentence about each key that no such server knows."""
+        return [f"{key} is no setting of a {server}{_meant(key, self.known_keys)}" for key in self.unknown]
 
 
 async def change(configuration: Configuration[S], body: bytes, asker: str) -> frozenset[str]:
@@ -216,11 +215,12 @@ def strange_tls_keys(properties: Mapping[str, str]) -> list[str]:
     because those are shown with their values to whoever asks, and this may be a password's.
     """
     strange = (key for key in properties if key.startswith(_TLS_PREFIX) and key not in TLS_EXPLAINED)
-    nearest = ((key, difflib.get_close_matches(key, TLS_EXPLAINED, n=1)) for key in strange)
-    return [
-        f"{key} is no TLS setting, and counts for nothing{f'; did you mean {near[0]}?' if near else ''}"
-        for key, near in nearest
-    ]
+    return [f"{key} is no TLS setting, and counts for nothing{_meant(key, TLS_EXPLAINED)}" for key in strange]
+
+
+def _meant(key: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
 def known_keys(kind: type[msgspec.Struct]) -> frozenset[str]:
