@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.storage.files import LocalDisk
+from orbitmq.sync import connect
 from orbitmq.testing import Server
 from orbitmq.transport.address import parse_address
 from tests.child import child
@@ -198,6 +199,7 @@ def test_no_broker_is_registered(tmp_path: Path) -> None:
         (("broker", "describe", "Nope"), NOT_FOUND, ["there is no broker 'Nope'", "registered: test"]),
         (("topic", "ls", "-c", "Nope"), NOT_FOUND, ["there is no cluster 'Nope'", "DefaultCluster"]),
         (("msg", "get", "00" * 16), NOT_FOUND, ["there is no message"]),
+        (("topic", "create", "Wide", "-q", "100000"), FAILED, ["cannot have 100000 queues", "from 0 to 65536"]),
         (("dlq", "ls", "Nope"), NOT_FOUND, ["has no dead letters", "dlq ls"]),
         (("msg", "send", "ReadOnly", "x"), NOT_PERMITTED, ["no queue that can be written", "permission"]),
         (("topic", "tail", "WriteOnly"), NOT_PERMITTED, ["cannot be read", "--permission rw"]),
@@ -473,6 +475,19 @@ def test_a_folder_that_is_no_store_is_not_found_to_be_a_sound_one(
         assert f"there is no store in {folder}" in outcome.err
         assert cure in outcome.err
         assert is_answered(outcome.err)
+
+
+def test_a_store_without_the_topic_or_the_queue_says_so(tmp_path: Path) -> None:
+    with Server(data=tmp_path / "data") as server, connect(server.address) as client:
+        client.producer(group="P").send("Orders", b"x")
+    orbitmq, store = Command("127.0.0.1:1"), str(tmp_path / "data" / "store")
+    for arguments in (("-t", "Oders"), ("-t", "Oders", "--key", "k"), ("-t", "Orders", "--queue", "99")):
+        outcome = orbitmq.failure("store", "dump", store, *arguments)
+        assert (outcome.code, outcome.out) == (NOT_FOUND, "")
+        assert "has no queue" in outcome.err
+        assert "store ls" in outcome.err
+        assert is_answered(outcome.err)
+    assert "Orders" in orbitmq.ok("store", "dump", store, "-t", "Orders").out
 
 
 # Becomes somebody else when all that a server needs is loaded: another user may not be able to read this Python.
