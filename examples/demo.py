@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 
 import orbitmq as mq
@@ -24,13 +26,14 @@ TOPIC = "Orders"
 MANY = 2000
 SHOPS = ("shop-a", "shop-b", "shop-c")
 FIGURES: dict[str, str] = {}
+STEPS = itertools.count(1)
 
 
 async def main(keep: Path | None, *, with_spark: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="orbitmq-demo-") as folder:
         started = time.perf_counter()
         with Server(data=Path(folder), settings={"diskMaxUsedSpaceRatio": "99"}) as server:  # also on a full laptop
-            title("1. Start")
+            title("Start")
             say(f"a name server on {server.address} and a broker on {server.broker_address}")
             FIGURES["start of the servers"] = milliseconds(started)
             say(f"ready after {milliseconds(started)}, in this process; Java clients could connect now")
@@ -57,7 +60,7 @@ async def send_payments(producer: mq.Producer) -> None:
 
 
 async def send_orders(client: mq.Client) -> None:
-    title("2. Send")
+    title("Send")
     placed: Counter[int] = Counter()
     last_id = ""
     async with client.producer(group="demo-producer", timeout=30) as producer:
@@ -73,7 +76,7 @@ async def send_orders(client: mq.Client) -> None:
 
 
 async def receive_paid_orders(client: mq.Client) -> None:
-    title("3. Receive")
+    title("Receive")
     received: list[str] = []
     async with client.consumer(TOPIC, group="demo-consumer", filter="paid", start="earliest") as consumer:
         async for message in consumer:
@@ -85,7 +88,7 @@ async def receive_paid_orders(client: mq.Client) -> None:
 
 
 async def send_many(client: mq.Client) -> None:
-    title("4. Send many")
+    title("Send many")
     async with client.producer(group="demo-producer", timeout=30) as producer:
         started = time.perf_counter()
         sends = (producer.send("Readings", b"x" * 200) for _ in range(MANY))
@@ -98,7 +101,7 @@ async def send_many(client: mq.Client) -> None:
 
 
 async def remind_in_an_hour(client: mq.Client, server: Server) -> None:
-    title("5. A delay")
+    title("A delay")
     async with client.producer(group="demo-producer", timeout=30) as producer:
         await producer.send("Reminders", b"drink some tea", delay=timedelta(hours=1))
     say("a reminder is sent, to be delivered in an hour; then the broker's clock is moved, as tests do")
@@ -111,7 +114,7 @@ async def remind_in_an_hour(client: mq.Client, server: Server) -> None:
 
 
 async def pay_in_a_transaction(client: mq.Client) -> None:
-    title("6. A transaction")
+    title("A transaction")
     async with client.transaction_producer(group="demo-payers", check=was_paid, timeout=30) as payer:
         async with payer.begin("Cards", b"card 1: charged") as transaction:
             transaction.commit()
@@ -135,7 +138,7 @@ async def was_paid(message: mq.Message) -> bool | None:
 
 
 async def fail_once(client: mq.Client, server: Server) -> None:
-    title("7. A failure, and another try")
+    title("A failure, and another try")
     async with client.producer(group="demo-producer", timeout=30) as producer:
         await producer.send("Mails", b"to an address that is full today")
     tries: list[str] = []
@@ -155,7 +158,7 @@ async def fail_once(client: mq.Client, server: Server) -> None:
 
 
 async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> None:
-    title("8. A streaming archive, on Spark")
+    title("A streaming archive, on Spark")
     from orbitmq.clock import SystemClock
     from orbitmq.spark.archive import Archive
     from orbitmq.spark.chart_page import html_page
@@ -215,7 +218,7 @@ async def archive_with_spark(client: mq.Client, server: Server, keep: Path) -> N
 
 
 def read_the_files(folder: Path) -> None:
-    title("9. Look at the files")
+    title("Look at the files")
     store = next(path.parent for path in folder.rglob("commitlog") if path.is_dir())
     with StoreReader(store) as reader:
         say(
@@ -227,14 +230,14 @@ def read_the_files(folder: Path) -> None:
 
 
 def sum_up(started: float) -> None:
-    title("In figures")
+    print("\nIn figures")
     FIGURES["seconds in all"] = f"{time.perf_counter() - started:.1f}"
     for what, figure in FIGURES.items():
         say(f"{what:34} {figure}")
 
 
 def title(text: str) -> None:
-    print(f"\n{text}")
+    print(f"\n{next(STEPS)}. {text}")
 
 
 def say(text: str) -> None:
@@ -251,7 +254,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--keep", type=Path, help="where the archive and the plot stay (default: a temporary directory)"
     )
-    return parser.parse_args()
+    wanted = parser.parse_args()
+    if not wanted.no_spark and find_spec("pyspark") is None:
+        parser.error("Spark is not installed here (pip install '.[spark]'); --no-spark leaves it out")
+    return wanted
 
 
 if __name__ == "__main__":

@@ -51,6 +51,19 @@ def test_the_demo_sends_receives_archives_with_spark_and_finds_everything_on_dis
     assert "Readings    2,000 messages" in printed
 
 
+def test_the_demo_without_spark_installed_says_so_before_it_begins() -> None:
+    without = "import runpy, sys; sys.modules['pyspark'] = None; runpy.run_path(sys.argv.pop(), run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", without, str(EXAMPLES / "demo.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Spark is not installed here (pip install '.[spark]'); --no-spark leaves it out" in done.stderr
+
+
 def test_one_message_is_sent_and_received() -> None:
     with Server() as server:
         printed = run("send_and_receive.py", server.address)

@@ -39,15 +39,15 @@ TLS_EXPLAINED: Final = read_explanations("""
 # TLS
 tls.server.mode | | disabled turns TLS away, permissive serves both, enforcing turns plain traffic away | permissive
 tls.server.certPath | | the certificate, PEM, with its chain; without one there is no TLS. A changed file counts at once |
-tls.server.keyPath | | its key, PEM |
-tls.server.keyPassword | | of the key, if it has one |
+tls.server.keyPath | | the key of tls.server.certPath, PEM |
+tls.server.keyPassword | | of tls.server.keyPath, if it has one |
 tls.server.trustCertPath | | whose client certificates are trusted, PEM |
 tls.server.need.client.auth | | client certificates: none, optional or require | none
 tls.enable | | this server speaks TLS to other servers: a broker to name servers, a slave to its master | false
-tls.client.certPath | | the certificate it shows to them, PEM |
-tls.client.keyPath | | its key, PEM |
-tls.client.keyPassword | | of the key, if it has one |
-tls.client.trustCertPath | | whose certificates it trusts, PEM |
+tls.client.certPath | | the certificate that this server shows to other servers, PEM |
+tls.client.keyPath | | the key of tls.client.certPath, PEM |
+tls.client.keyPassword | | of tls.client.keyPath, if it has one |
+tls.client.trustCertPath | | whose certificates this server trusts in other servers, PEM |
 """)
 
 
@@ -122,10 +122,9 @@ class Configuration(Generic[S]):
         content = properties_file({**about_tls, **without_effect, **self.unknown, **written})
         save(self.file, content, private=holds_secrets or bool(about_tls))
 
-    def nearest_known(self, key: str) -> str | None:
-        """For a message about a key that does not exist."""
-        matches = difflib.get_close_matches(key, self.known_keys, n=1)
-        return matches[0] if matches else None
+    def unknown_told(self, server: str) -> list[str]:
+        """A sentence about each key that no such server knows."""
+        return [f"{key} is no setting of a {server}{_meant(key, self.known_keys)}" for key in self.unknown]
 
 
 async def change(configuration: Configuration[S], body: bytes, asker: str) -> frozenset[str]:
@@ -209,6 +208,19 @@ def fit_numbers(
             fitted[key] = str(used)
             adjusted.append(f"{key}={given} is out of range, from {least} to {most}: {used} is used")
     return fitted, adjusted
+
+
+def strange_tls_keys(properties: Mapping[str, str]) -> list[str]:
+    """A sentence about each `tls.` key that is none: misspelt, it would leave a server open in silence. Apart from other unknown keys,
+    because those are shown with their values to whoever asks, and this may be a password's.
+    """
+    strange = (key for key in properties if key.startswith(_TLS_PREFIX) and key not in TLS_EXPLAINED)
+    return [f"{key} is no TLS setting, and counts for nothing{_meant(key, TLS_EXPLAINED)}" for key in strange]
+
+
+def _meant(key: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
 def known_keys(kind: type[msgspec.Struct]) -> frozenset[str]:

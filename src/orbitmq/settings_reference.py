@@ -65,6 +65,12 @@ def setting_rows(
         yield SettingRow(section, key, _TYPES[_plain(field.type)], default, unit, counts, meaning)
 
 
+def rows_in_words(explained: Mapping[str, Explanation]) -> Iterable[SettingRow]:
+    """Of settings that are no fields of a struct, and that nothing but a restart changes."""
+    for key, (section, unit, meaning, default) in explained.items():
+        yield SettingRow(section, key, _TYPES[str], default, unit, NEVER, meaning)
+
+
 def _plain(kind: Any) -> type:
     """Without what else is said of it: Annotated[int, ...] is an int."""
     origin: type = getattr(kind, "__origin__", kind)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from orbitmq.broker import settings as broker
+from orbitmq.nameserver import settings as nameserver
 from tests.cli.kit import Command
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
+    from types import ModuleType
 
 
 def printed(*arguments: str) -> dict[str, str]:
@@ -35,6 +38,19 @@ def test_an_unknown_setting_is_named_with_the_nearest_known_one(
     (tmp_path / "broker.conf").write_text("brokerNam=a\n")
     printed("-c", str(tmp_path / "broker.conf"), "-p")
     assert "brokerNam is no setting of a broker; did you mean brokerName?" in caplog.text
+
+
+@pytest.mark.parametrize("server", [broker, nameserver])
+def test_a_misspelt_tls_setting_is_named_and_its_value_is_not_shown(tmp_path: Path, server: ModuleType) -> None:
+    (tmp_path / "file").write_text(
+        "tls.server.mod=enforcing\ntls.server.keyPasswort=secret\ntls.server.mode=permissive\n"
+    )
+    configuration = server.load(tmp_path / "file")
+    assert configuration.adjusted == (
+        "tls.server.mod is no TLS setting, and counts for nothing; did you mean tls.server.mode?",
+        "tls.server.keyPasswort is no TLS setting, and counts for nothing; did you mean tls.server.keyPassword?",
+    )
+    assert "secret" not in str(configuration.as_properties())
 
 
 def test_a_number_out_of_its_bounds_is_named_with_what_is_used(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -17,10 +18,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbitmq.storage.files import LocalDisk
+from orbitmq.sync import connect
 from orbitmq.testing import Server
+from orbitmq.transport.address import parse_address
 from tests.child import child
 from tests.cli.kit import Command, wait_until
 from tests.cli.test_acl import GUARDED, ROOT
+from tests.nameserver.running import register
+from tests.raw_client import raw_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +81,9 @@ def hang_up(line: socket.socket) -> None:
     ("answer", "cause"),
     [(answer_http, "HTTP"), (say_nothing, "did not answer in time"), (hang_up, "closed before it answered")],
 )
-def test_something_else_listens_there(answer: Callable[[socket.socket], None], cause: str) -> None:
+def test_something_else_listens_there(
+    answer: Callable[[socket.socket], None], cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with listener(answer) as address:
         outcome = Command(address).failure("topic", "ls", "--timeout", "0.5")
         assert outcome.code == UNREACHABLE
@@ -85,6 +92,7 @@ def test_something_else_listens_there(answer: Callable[[socket.socket], None], c
         assert seen.code == FAILED
         assert f"FAILED   language: {address}" in seen.out or cause in seen.out
         assert "->" in seen.out
+    assert not caplog.messages, "without -v Python prints them, beside the one line that says it"
 
 
 def free_address() -> str:
@@ -139,6 +147,25 @@ def test_a_broker_with_a_wrong_address_is_named_with_the_cure() -> None:
         assert "127.0.0.77" in rows[0]["problem"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "said", "cure"),
+    [(say_nothing, "did not answer in time", "see its log"), (answer_http, "HTTP", "is brokerIP1 the address of")],
+)
+async def test_a_broker_that_is_reached_and_does_not_answer_is_not_said_to_have_a_wrong_port(
+    answer: Callable[[socket.socket], None], said: str, cure: str
+) -> None:
+    with Server() as server, listener(answer) as address:
+        async with raw_client(parse_address(server.address)) as broker:
+            await register(broker, "odd", address=address)
+            seen = await asyncio.to_thread(Command(server.address), "doctor", "--timeout", "0.5")
+    assert seen.code == FAILED
+    (told,) = re.findall(r"FAILED   broker odd: (.*)\n +-> (.*)", seen.out)
+    assert f"connections to {address} are taken" in told[0]
+    assert said in told[0]
+    assert cure in told[1]
+    assert "open port" not in seen.out
+
+
 def test_no_broker_is_registered(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "orbitmq", "nameserver", "--host", "127.0.0.1", "--port", "0"]
     with child(command, stdout=subprocess.PIPE, env={**os.environ, "HOME": str(tmp_path)}) as alone:
@@ -172,6 +199,7 @@ def test_no_broker_is_registered(tmp_path: Path) -> None:
         (("broker", "describe", "Nope"), NOT_FOUND, ["there is no broker 'Nope'", "registered: test"]),
         (("topic", "ls", "-c", "Nope"), NOT_FOUND, ["there is no cluster 'Nope'", "DefaultCluster"]),
         (("msg", "get", "00" * 16), NOT_FOUND, ["there is no message"]),
+        (("topic", "create", "Wide", "-q", "100000"), FAILED, ["cannot have 100000 queues", "from 0 to 65536"]),
         (("dlq", "ls", "Nope"), NOT_FOUND, ["has no dead letters", "dlq ls"]),
         (("msg", "send", "ReadOnly", "x"), NOT_PERMITTED, ["no queue that can be written", "permission"]),
         (("topic", "tail", "WriteOnly"), NOT_PERMITTED, ["cannot be read", "--permission rw"]),
@@ -334,7 +362,7 @@ def test_nobody_there_to_answer_changes_nothing(orbitmq: Command) -> None:
     orbitmq.ok("topic", "create", "Kept")
     outcome = orbitmq("topic", "rm", "Kept", typed="")
     assert outcome.code == DECLINED
-    assert outcome.err.strip().splitlines()[-1].endswith("orbitmq: nothing was changed")
+    assert outcome.err.splitlines()[-1] == "orbitmq: nothing was changed"
     orbitmq.ok("topic", "describe", "Kept")
 
 
@@ -373,6 +401,30 @@ def test_a_port_in_use_is_named(server: Server, tmp_path: Path) -> None:
     code, line = started(tmp_path, "nameserver", "--host", "127.0.0.1", "--port", port)
     assert code == FAILED
     assert f"{server.address} is in use" in line
+
+
+@pytest.mark.parametrize(
+    ("setting", "cure"),
+    [
+        (
+            "haListenPort={}",
+            "stop it, or give slaves another port with haListenPort: it is listenPort + 1 where none is set",
+        ),
+        (
+            "metricsPromExporterPort={}",
+            "stop it, or choose another port with metricsPromExporterPort; 0 takes a free one",
+        ),
+    ],
+)
+def test_another_port_of_a_broker_in_use_is_told_with_the_setting_that_chooses_it(
+    server: Server, tmp_path: Path, setting: str, cure: str
+) -> None:
+    port = server.broker_address.rpartition(":")[2]
+    chosen = (f"--set={setting.format(port)}", "--set=metricsExporterType=PROM")
+    code, line = started(tmp_path, "broker", "--host", "127.0.0.1", "--port", "0", "--store", "store", *chosen)
+    assert code == FAILED
+    assert f"127.0.0.1:{port} is in use by another process ({cure})" in line
+    assert is_answered(line)
 
 
 @pytest.mark.parametrize(
@@ -423,6 +475,19 @@ def test_a_folder_that_is_no_store_is_not_found_to_be_a_sound_one(
         assert f"there is no store in {folder}" in outcome.err
         assert cure in outcome.err
         assert is_answered(outcome.err)
+
+
+def test_a_store_without_the_topic_or_the_queue_says_so(tmp_path: Path) -> None:
+    with Server(data=tmp_path / "data") as server, connect(server.address) as client:
+        client.producer(group="P").send("Orders", b"x")
+    orbitmq, store = Command("127.0.0.1:1"), str(tmp_path / "data" / "store")
+    for arguments in (("-t", "Oders"), ("-t", "Oders", "--key", "k"), ("-t", "Orders", "--queue", "99")):
+        outcome = orbitmq.failure("store", "dump", store, *arguments)
+        assert (outcome.code, outcome.out) == (NOT_FOUND, "")
+        assert "has no queue" in outcome.err
+        assert "store ls" in outcome.err
+        assert is_answered(outcome.err)
+    assert "Orders" in orbitmq.ok("store", "dump", store, "-t", "Orders").out
 
 
 # Becomes somebody else when all that a server needs is loaded: another user may not be able to read this Python.

@@ -6,6 +6,7 @@ import http.server
 import random
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -182,6 +183,26 @@ def test_name_servers_come_from_the_call_or_the_environment(monkeypatch: pytest.
     assert name_server_source("c:3,d:4") == ((Address("c", 3), Address("d", 4)), "")
     assert name_server_source(["c:3", "c:3"]) == ((Address("c", 3),), "")
     assert name_server_source("http://somewhere/list") == ((), "http://somewhere/list")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said", "hint"),
+    [
+        ({"name_servers": 9876}, "name servers 9876 are no text", "127.0.0.1:9876"),
+        ({"name_servers": [("127.0.0.1", 9876)]}, "are no text", "127.0.0.1:9876"),
+        ({"credentials": "my-secret"}, "credentials are no pair of texts", 'credentials=("access key", "secret key")'),
+        ({"credentials": ("key", b"my-secret")}, "credentials are no pair of texts", "secret key"),
+        ({"credentials": ("key",)}, "credentials are no pair of texts", "secret key"),
+        ({"tls": "/etc/ssl/ca.pem"}, "tls is '/etc/ssl/ca.pem'", "ssl.create_default_context(cafile="),
+    ],
+)
+def test_what_connect_is_given_of_a_wrong_kind_is_refused_there(wrong: dict[str, Any], said: str, hint: str) -> None:
+    """A file of authorities as `tls` had the machine's own asked, and two letters were a key and its secret."""
+    with pytest.raises(ConfigError) as caught:
+        connect(**{"name_servers": "127.0.0.1:9876", **wrong})
+    assert said in caught.value.message
+    assert hint in caught.value.hint
+    assert "my-secret" not in str(caught.value)
 
 
 @pytest.fixture

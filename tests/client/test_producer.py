@@ -70,7 +70,7 @@ async def test_values_are_sent_by_the_codec(cluster: ScriptedCluster, producer: 
     for value in ("text", {"a": 1}, bytearray(b"raw")):
         await producer.send("T", value, queue=queue)
     assert [message.body for message in cluster.broker.queues["T", 0]] == [b"text", b'{"a":1}', b"raw"]
-    with pytest.raises(MessageError, match="cannot be sent as JSON"):
+    with pytest.raises(MessageError, match="a value of type object cannot be sent as JSON"):
         await producer.send("T", object())
 
 

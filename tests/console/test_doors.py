@@ -141,6 +141,14 @@ def test_pages_let_the_browser_load_nothing_from_elsewhere(visitor: Visitor) -> 
     assert visitor.get("/static/../app.py").status in (401, 404)
 
 
+def test_a_stranger_whose_address_leads_nowhere_is_told_no_more_than_that(url: str, server: Server) -> None:
+    for path in ("/static/nothing-here", "/static/%2e%2e/app.py"):
+        page = Visitor(url).get(path)
+        assert page.status == 404
+        assert server.address not in page.text
+        assert "OrbitMQ" not in page.text
+
+
 def test_a_token_that_can_be_guessed_is_refused() -> None:
     with pytest.raises(ConfigError, match="can be guessed"):
         build_app(ConsoleSettings(lambda: None, "", "short"))  # type: ignore[arg-type,return-value]

@@ -42,6 +42,16 @@ def test_the_overview_shows_the_broker_and_its_figures(visitor: Visitor, server:
     assert 'data-live="2"' in page.text
 
 
+@pytest.mark.parametrize("path", ["/nothing-here", "/topics/Orders/send"])
+def test_an_address_without_a_page_is_told_as_a_page(visitor: Visitor, path: str) -> None:
+    page = visitor.get(path)
+    assert page.status == (405 if path.endswith("/send") else 404)
+    assert "That did not work" in page.words
+    assert path in page.words
+    told = visitor.get(path, accept="application/json")
+    assert (told.status, list(told.json)) == (page.status, ["problem", "cure"])
+
+
 def test_the_overview_is_there_though_the_names_of_topics_are_shielded(visitor: Visitor, server: Server) -> None:
     orbitmq = Command(server.address)
     orbitmq.ok("mqadmin", "updateNamesrvConfig", "-k", "enableTopicList", "-v", "false")

@@ -40,15 +40,19 @@ async def shown(client: RawClient) -> dict[str, str]:
 
 
 def test_apaches_keys_are_taken_and_unknown_ones_kept(tmp_path: Path) -> None:
-    path = write_settings(tmp_path, scanNotActiveBrokerInterval=700, clusterTest=True, mystery="x y")
+    path = write_settings(
+        tmp_path, scanNotActiveBrokerInterval=700, clusterTest=True, mystery="x y", scanNotActiveBroker=1
+    )
     configuration = settings.load(path)
     assert configuration.settings.scan_not_active_broker_interval == 700
     assert configuration.settings.cluster_test is True
     assert configuration.settings.config_store_path == str(path)
-    assert configuration.unknown == {"mystery": "x y"}
+    assert configuration.unknown == {"mystery": "x y", "scanNotActiveBroker": "1"}
     assert configuration.as_properties()["mystery"] == "x y"
-    assert configuration.nearest_known("scanNotActiveBroker") == "scanNotActiveBrokerInterval"
-    assert configuration.nearest_known("qqqqqqq") is None
+    assert configuration.unknown_told("name server") == [
+        "mystery is no setting of a name server",
+        "scanNotActiveBroker is no setting of a name server; did you mean scanNotActiveBrokerInterval?",
+    ]
 
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:

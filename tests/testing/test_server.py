@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orbitmq.errors import CallTimeout
+from orbitmq.errors import CallTimeout, ConfigError
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, request
 from orbitmq.protocol.headers.nameserver import GetRoute
 from orbitmq.protocol.headers.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
 from orbitmq.protocol.headers.send import SendMessageV2
+from orbitmq.testing import Cluster, Server
 from orbitmq.transport.address import parse_address
 from orbitmq.transport.pool import Pool
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from orbitmq.testing import Server
 
 pytest_plugins = ["pytester"]
 
@@ -131,6 +130,24 @@ def test_a_folder_of_ones_own_is_kept(tmp_path: Path) -> None:
     with Server(data=tmp_path) as server:
         (pulled,) = _ask(server, _pull())
     assert b"hello" in pulled.body
+
+
+@pytest.mark.parametrize("kind", [Server, Cluster])
+def test_a_misspelt_setting_is_refused(kind: type[Server] | type[Cluster]) -> None:
+    """The test would run all the same, and prove nothing."""
+    with (
+        pytest.raises(
+            ConfigError, match="autoCreateTopicEnabel is no setting of a broker; did you mean autoCreateTopicEnable"
+        ) as caught,
+        kind(settings={"autoCreateTopicEnabel": "false", "sendMessageThreadPoolNums": "4"}),
+    ):
+        pass
+    assert "--explain" in caught.value.hint
+    with (
+        pytest.raises(ConfigError, match=r"tls\.server\.mod is no TLS setting"),
+        kind(settings={"tls.server.mod": "enforcing"}),
+    ):
+        pass
 
 
 def test_users_find_the_fixture_without_an_import(pytester: pytest.Pytester) -> None:

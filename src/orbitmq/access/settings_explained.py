@@ -9,7 +9,7 @@ from orbitmq.settings_reference import read_explanations
 EXPLAINED: Final = read_explanations("""
 # Access
 authenticationEnabled | | whoever asks must sign, and be a user
-authorizationEnabled | | and may do only what a policy allows
+authorizationEnabled | | users may do only what a policy allows
 authenticationWhitelist | | request codes that need no signature, parted by commas
 authorizationWhitelist | | request codes that need no policy, parted by commas
 initAuthenticationUser | | {"username": ..., "password": ...}: made a super user if there is none of that name
@@ -30,5 +30,5 @@ orbitmq.bytesPerSecondPerAddress | bytes/s | from one address
 orbitmq.requestsPerSecondPerUser | requests/s | of one user
 orbitmq.bytesPerSecondPerUser | bytes/s | of one user
 orbitmq.maxFrameBytes | bytes | of a request; a larger one ends its connection
-orbitmq.maxHeaderBytes | bytes | of its header
+orbitmq.maxHeaderBytes | bytes | of a request's header; a larger one ends its connection
 """)

@@ -20,7 +20,7 @@ from orbitmq.admin.brokers import BrokerPlace, broker_places, broker_settings, r
 from orbitmq.admin.group_checks import check_group
 from orbitmq.admin.messages import TOOLS_GROUP
 from orbitmq.admin.topics import permission_text, topic_route
-from orbitmq.errors import CallTimeout, ConnectFailed, ConnectionLost, OrbitError, RequestFailed
+from orbitmq.errors import CallTimeout, ConnectFailed, ConnectionLost, OrbitError, RequestFailed, TransportError
 from orbitmq.protocol.bodies.topics import PERM_READ, PERM_WRITE
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import request
@@ -170,13 +170,7 @@ async def check_broker(session: Session, place: BrokerPlace, releases: dict[str,
         asked_ms = session.now_ms()
         table = await runtime_info(session, place.address)
     except (ConnectFailed, ConnectionLost, CallTimeout) as error:
-        yield Finding(
-            step=step,
-            verdict="failed",
-            found=f"it is registered as {place.address}, which cannot be reached from here: {error.message}",
-            cure=f"if it runs, set brokerIP1 in its configuration to an address that clients reach, or open port "
-            f"{place.address.port}",
-        )
+        yield _silence_finding(step, place.address, error)
         return
     except RequestFailed as error:
         cure = error.hint or "check the access key and secret key, and the broker's log"
@@ -190,6 +184,25 @@ async def check_broker(session: Session, place: BrokerPlace, releases: dict[str,
     yield disk_finding(step, table)
     async for finding in _settings_findings(session, place, step):
         yield finding
+
+
+def _silence_finding(step: str, address: Address, error: TransportError) -> Finding:
+    if isinstance(error, ConnectFailed):
+        return Finding(
+            step=step,
+            verdict="failed",
+            found=f"it is registered as {address}, which cannot be reached from here: {error.message}",
+            cure=f"if it runs, set brokerIP1 in its configuration to an address that clients reach, or open port "
+            f"{address.port}",
+        )
+    return Finding(
+        step=step,
+        verdict="failed",
+        found=f"connections to {address} are taken, but no broker answers there: {error.message}",
+        cure="does its process hang, or have too much to do? see its log"
+        if isinstance(error, CallTimeout)
+        else f"is brokerIP1 the address of that broker, and does {address} want TLS? --tls speaks it",
+    )
 
 
 def releases_finding(cluster: str, releases: Mapping[str, str]) -> Finding:

@@ -16,7 +16,7 @@ import msgspec
 from orbitmq.access.settings import ACCESS_SETTINGS, AccessSettings
 from orbitmq.broker.java_settings import WITHOUT_EFFECT
 from orbitmq.broker.settings_bounds import NO_HOUR, check_bounds, fit, shown
-from orbitmq.configuration import Configuration, read_properties_file, read_settings
+from orbitmq.configuration import Configuration, read_properties_file, read_settings, strange_tls_keys
 from orbitmq.errors import ConfigError
 from orbitmq.storage.config import FlushMode, StorageConfig
 
@@ -404,5 +404,5 @@ def load(path: Path | None, overrides: Mapping[str, str] | None = None) -> Broke
         without_effect=inert,
         tls=tls,
         secrets=ACCESS_SETTINGS,
-        adjusted=adjusted,
+        adjusted=[*adjusted, *strange_tls_keys(properties)],
     )

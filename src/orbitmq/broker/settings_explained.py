@@ -22,7 +22,7 @@ namesrvAddr | | name servers, host:port parted by semicolons; none: nobody finds
 fetchNamesrvAddrByAddressServer | | ask a web page for the name servers' addresses
 fetchNameSrvAddrByDnsLookup | | namesrvAddr is a domain name that stands for all name servers
 brokerIP1 | | the IP address that clients are told; empty: found out, and the log says why that one
-brokerIP2 | | the one that slaves are told; empty: brokerIP1
+brokerIP2 | | the IP address that slaves are told; empty: brokerIP1
 bindAddress | | the address to listen on
 listenPort | port | for clients; the one above it is for slaves, the second below it for old clients; 0 takes a free one
 haListenPort | port | for slaves; 0: listenPort + 1
@@ -34,9 +34,9 @@ aclEnable | | the access files of 4.x decide who may do what
 
 # Copies on slaves
 enableSlaveActingMaster | | while no master is alive, the slave with the smallest id acts in its place; set it on all of them
-enableRemoteEscape | | what such a slave has to store it sends to another master; without, delays and transactions wait
+enableRemoteEscape | | what an acting slave has to store it sends to another master; without, delays and transactions wait
 brokerHeartbeatInterval | ms | between signs of life for name servers, where slaves may act
-brokerNotActiveTimeoutMillis | ms | without one for so long, name servers take this broker for dead
+brokerNotActiveTimeoutMillis | ms | without a sign of life for so long, name servers take this broker for dead
 syncBrokerMemberGroupPeriod | ms | between looks who is alive
 haSendHeartbeatInterval | ms | how long a master that has nothing to copy keeps silent
 haHousekeepingInterval | ms | without a word for so long, the connection of master and slave is closed
@@ -52,18 +52,18 @@ syncFromLastFile | | an empty slave begins with the master's last file, not with
 
 # Registration
 registerNameServerPeriod | ms | how often the name servers are told that this broker lives; from 10,000 to 60,000
-registerBrokerTimeoutMills | ms | how long one of them may take
+registerBrokerTimeoutMills | ms | how long a name server may take to answer a registration
 forceRegister | | register even if a name server already knows everything
 compressedRegister | | compress the list of topics
 
 # Topics and groups
 autoCreateTopicEnable | | the first message to a topic creates it
-defaultTopicQueueNums | queues | of a topic that is created so, at most
+defaultTopicQueueNums | queues | of a topic that its first message creates, at most
 autoCreateSubscriptionGroup | | the first member of a group creates it
 clusterTopicEnable | | a topic with the cluster's name exists, and can be used
 brokerTopicEnable | | a topic with the broker's name exists, and can be used
 traceTopicEnable | | this broker keeps the traces of messages
-msgTraceTopicName | | the topic they are kept in
+msgTraceTopicName | | the topic that the traces of messages are kept in
 traceOn | | messages are marked to be traced
 clearRetryTopicWhenDeleteTopic | | retry topics of leases go with their topic
 maxTopicLength | characters | without effect: names have up to 127
@@ -82,13 +82,13 @@ osPageCacheBusyTimeOutMills | ms | a broker that stood still for 3 s and this lo
 
 # Pulling
 longPollingEnable | | a pull that finds nothing waits for a message, as long as the client allows
-shortPollingTimeMills | ms | else it waits for so long
+shortPollingTimeMills | ms | without longPollingEnable, a pull that finds nothing waits for so long
 litePullMessageEnable | | serve pull consumers of 4.x that assign queues themselves
 slaveReadEnable | | a slave serves pulls, and a master sends readers that are far behind to it
 enablePropertyFilter | | filters in SQL92
 enableCalcFilterBitMap | | note for each message which filters it matches
-expectConsumerNumUseFilter | groups | with filters on one topic, that these notes are made for
-maxErrorRateOfBloomFilter | % | of these notes that may say yes in error
+expectConsumerNumUseFilter | groups | with filters on one topic, that enableCalcFilterBitMap makes notes for
+maxErrorRateOfBloomFilter | % | of the notes of enableCalcFilterBitMap that may say yes in error
 filterDataCleanTimeSpan | ms | a filter nobody used for so long is forgotten
 useServerSideResetOffset | | the broker itself resets a group's offsets; else it tells the members to
 maxMsgsNumBatch | messages | found by key at once, at most
@@ -117,7 +117,7 @@ flushConsumerOffsetInterval | ms | how often consumer offsets are saved
 flushDelayOffsetInterval | ms | how often offsets of the delay levels are saved
 consumerOffsetUpdateVersionStep | commits | until slaves and tools are shown a new version of the offsets
 disableConsumeIfConsumerReadSlowly | | groups that read too slowly are refused
-consumerFallbehindThreshold | bytes | behind the end of the log: too slowly
+consumerFallbehindThreshold | bytes | behind the end of the log: that is too slow for disableConsumeIfConsumerReadSlowly
 messageDelayLevel | | what delay level 1, 2, ... means: 10s, 5m, 2h, 1d
 
 # Timers
@@ -128,15 +128,15 @@ timerRollWindowSlot | slots | of the wheel; a message that waits longer is put o
 timerFlushIntervalMs | ms | how often the wheel is saved
 timerCongestNumEachSlot | messages | for one moment; above it sends are refused by chance, above twice it all are
 timerStopEnqueue | | put no more messages on the wheel
-timerStopDequeue | | deliver none from it
+timerStopDequeue | | deliver no messages from the wheel
 mappedFileSizeTimerLog | bytes | of a file of the timer log
 recallMessageEnable | | a message that waits can be called back
 
 # Compaction
 enableCompaction | | topics with cleanup.policy=COMPACTION keep the last message of each key
-compactionScheduleInternal | ms | how often they are compacted
+compactionScheduleInternal | ms | how often topics are compacted
 compactionMappedFileSize | bytes | of a compacted log's file
-compactionCqMappedFileSize | bytes | of its queue index's file
+compactionCqMappedFileSize | bytes | of a file of a compacted log's queue index
 
 # Connections
 serverChannelMaxIdleTimeSeconds | s | a silent connection is closed
@@ -148,36 +148,36 @@ storePathCommitLog | | of the messages, if they are to lie elsewhere
 storeType | | default: there is no other
 mappedFileSizeCommitLog | bytes | of a file of messages
 mappedFileSizeConsumeQueue | bytes | of a file of a queue's index; 20 bytes a message
-mappedFileSizeConsumeQueueExt | bytes | of a file of what is noted beside it
-enableConsumeQueueExt | | note beside it which filters a message matches
+mappedFileSizeConsumeQueueExt | bytes | of a file of what is noted beside a queue's index
+enableConsumeQueueExt | | note beside a queue's index which filters a message matches
 mapperFileSizeBatchConsumeQueue | bytes | of a file of a batch queue's index; 46 bytes a batch
 maxHashSlotNum | slots | of a file of the key index
-maxIndexNum | entries | of such a file
+maxIndexNum | entries | of a file of the key index
 messageIndexEnable | | messages can be found by key
 messageIndexSafe | | what the key index lost in a crash is entered again
 flushDiskType | | SYNC_FLUSH answers when a message is on the disk, ASYNC_FLUSH before
 flushIntervalCommitLog | ms | how often messages are written to the disk
-flushCommitLogLeastPages | pages | of 4 KiB; fewer wait
-flushCommitLogThoroughInterval | ms | but no longer than this
+flushCommitLogLeastPages | pages | of 4 KiB of messages are written to the disk together; fewer wait
+flushCommitLogThoroughInterval | ms | how long fewer than flushCommitLogLeastPages wait at most
 flushIntervalConsumeQueue | ms | how often queue indexes are written to the disk
-flushConsumeQueueLeastPages | pages | of 4 KiB; fewer wait
-flushConsumeQueueThoroughInterval | ms | but no longer than this
+flushConsumeQueueLeastPages | pages | of 4 KiB of a queue's index are written to the disk together; fewer wait
+flushConsumeQueueThoroughInterval | ms | how long fewer than flushConsumeQueueLeastPages wait at most
 syncFlushTimeout | ms | how long a send waits for the disk
 transientStorePoolEnable | | messages are gathered in memory before they reach the file
-transientStorePoolSize | buffers | for that, each of a file's size
-commitIntervalCommitLog | ms | how often they are handed to the file
+transientStorePoolSize | buffers | of transientStorePoolEnable, each of a file's size
+commitIntervalCommitLog | ms | how often messages that transientStorePoolEnable gathers are handed to the file
 warmMapedFileEnable | | touch every page of a new file first
 checkCRCOnRecover | | check the sums of messages when recovering
 enabledAppendPropCRC | | messages get a sum of all of the record
-forceVerifyPropCRC | | it is checked when recovering
+forceVerifyPropCRC | | the sums of enabledAppendPropCRC are checked when recovering
 enableLmq | | light queues; with enableMultiDispatch
 enableMultiDispatch | | a message can be in several queues
 maxLmqConsumeQueueNum | queues | light ones, at most
 maxFilterMessageSize | bytes | of a queue's index that one filtered pull looks at
 maxTransferBytesOnMessageInMemory | bytes | given to a pull, at most, of messages in memory
-maxTransferCountOnMessageInMemory | messages | the same
-maxTransferBytesOnMessageInDisk | bytes | the same, of older ones
-maxTransferCountOnMessageInDisk | messages | the same
+maxTransferCountOnMessageInMemory | messages | given to a pull, at most, of messages in memory
+maxTransferBytesOnMessageInDisk | bytes | given to a pull, at most, of messages that are no longer in memory
+maxTransferCountOnMessageInDisk | messages | given to a pull, at most, of messages that are no longer in memory
 accessMessageInMemoryMaxRatio | % | of the machine's memory: what lies that close to the end of the log counts as in memory
 fileReservedTime | hours | messages are kept
 deleteWhen | hour | of the day when older files are deleted; several are parted by semicolons; 24 never comes
@@ -186,8 +186,8 @@ cleanFileForciblyEnable | | delete at any hour, the oldest first, when the disk 
 deleteCommitLogFilesInterval | ms | between the deletion of two files
 deleteFileBatchMax | files | deleted at once
 diskMaxUsedSpaceRatio | % | of the disk: above it expired files are deleted at any hour
-diskSpaceCleanForciblyRatio | % | above it also files that are not expired
-diskSpaceWarningLevelRatio | % | above it sends are refused
+diskSpaceCleanForciblyRatio | % | of the disk: above it also files that are not expired are deleted
+diskSpaceWarningLevelRatio | % | of the disk: above it sends are refused
 
 # Limits (0: none)
 orbitmq.topicsCreatedPerMinute | topics/min | made by hand or by their first message
@@ -195,8 +195,8 @@ orbitmq.groupsCreatedPerMinute | groups/min | made by hand or by their first mem
 
 # Metrics and probes
 metricsExporterType | | PROM serves /metrics, /healthz and /readyz over HTTP; DISABLE does not
-metricsPromExporterPort | port | of that; 0 takes a free one
-metricsPromExporterHost | | the address it listens on; empty: bindAddress
+metricsPromExporterPort | port | of metrics and probes; 0 takes a free one
+metricsPromExporterHost | | the address that metrics and probes listen on; empty: bindAddress
 """)
 
 

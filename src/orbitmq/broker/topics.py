@@ -232,7 +232,11 @@ class Topics:
         if not 0 <= wanted.perm <= _ALL:
             raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"perm {wanted.perm} is none", hint="2 W, 4 R, 6 RW")
         if not (0 <= wanted.read_queue_nums <= MOST_QUEUES and 0 <= wanted.write_queue_nums <= MOST_QUEUES):
-            raise RequestFailed(ResponseCode.INVALID_PARAMETER, f"queue numbers go from 0 to {MOST_QUEUES}")
+            raise RequestFailed(
+                ResponseCode.INVALID_PARAMETER,
+                f"a topic cannot have {wanted.read_queue_nums} queues for readers and {wanted.write_queue_nums} for writers",
+                hint=f"of each from 0 to {MOST_QUEUES}",
+            )
         current = self._topics.get(topic)
         attributes = alter_attributes(current.attributes if current is not None else None, attribute_changes)
         return msgspec.structs.replace(wanted, attributes=attributes)

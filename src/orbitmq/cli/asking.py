@@ -31,6 +31,7 @@ def may_go_on(preview: str, question: str, *, yes: bool, dry_run: bool) -> bool:
     try:
         agreed = click.confirm(question, default=False, err=True)
     except click.Abort:
+        click.echo(err=True)  # the question has no line end yet: nobody typed one
         agreed = False
     if not agreed:
         raise Declined

@@ -44,7 +44,7 @@ async def measure(session: Session, topic: str, count: int, size: int, in_flight
     rows = [_row("send", count, size, *sent)]
     if read:
         with progress("reading", count) as advance:
-            rows.append(_row("read", *await _read_back(session, starts, count, size, advance)))
+            rows.append(_row("read", *await _read_back(session, starts, size, advance)))
     return rows
 
 
@@ -78,9 +78,9 @@ async def _send(
 
 
 async def _read_back(
-    session: Session, starts: dict[QueueRef, int], count: int, size: int, advance: Callable[[int], None]
+    session: Session, starts: dict[QueueRef, int], size: int, advance: Callable[[int], None]
 ) -> tuple[int, int, float, list[float]]:
-    """Every queue from where it was before, until what was sent is here."""
+    """Every queue from where it was before to where it ends now."""
     reader = TopicReader(session)
     times: list[float] = []
     found = 0

@@ -60,10 +60,7 @@ async def _watch_parent(gone: asyncio.Event) -> None:
 
 def warn_of_settings(configuration: Configuration[Any], server: str) -> None:
     """What its file says that no such server knows, or that is not used as it stands there."""
-    for key in configuration.unknown:
-        nearest = configuration.nearest_known(key)
-        logger.warning("%s is no setting of a %s%s", key, server, f"; did you mean {nearest}?" if nearest else "")
-    for sentence in configuration.adjusted:
+    for sentence in (*configuration.unknown_told(server), *configuration.adjusted):
         logger.warning("%s", sentence)
 
 

@@ -17,7 +17,9 @@ from orbitmq.cli.lazy import HelpfulGroup
 from orbitmq.cli.options import output_option
 from orbitmq.cli.view import View, csv_text, line_text, local_time, printable, rows_text, show_document, table_text
 from orbitmq.clock import SystemClock
+from orbitmq.errors import RequestFailed
 from orbitmq.message.record import decode_record
+from orbitmq.protocol.codes import ResponseCode
 from orbitmq.storage import repair as mending
 from orbitmq.storage.files import LocalDisk
 from orbitmq.storage.listing import Listing, StoredQueue, list_store
@@ -110,6 +112,8 @@ def dump(
     if (key is not None or queue_id is not None) and topic is None:
         raise click.UsageError("--key and --queue need --topic")
     with StoreReader(directory) as reader:
+        if topic is not None:
+            _check_there(reader, directory, topic, queue_id)
         most = count or (None if output == "json" else _SHOWN)
         if key is not None and topic is not None:
             chosen = iter(reader.find(topic, key, limit=_ALL if most is None else most + 1))
@@ -147,6 +151,17 @@ def repair(directory: Path, output: str, yes: bool, dry_run: bool) -> None:
         click.echo("nothing to mend")
     elif kept is not None:
         click.echo(f"{len(steps)} steps done; what was taken out is in {kept}")
+
+
+def _check_there(reader: StoreReader, directory: Path, topic: str, queue_id: int | None) -> None:
+    numbers = [number for name, number in reader.queue_keys() if name == topic]
+    if not numbers or (queue_id is not None and queue_id not in numbers):
+        which = "" if queue_id is None or not numbers else f" {queue_id}"
+        raise RequestFailed(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"topic {topic!r} has no queue{which} in {directory}",
+            hint=f"`orbitmq store ls {directory}` shows those there are",
+        )
 
 
 def _of_topic(reader: StoreReader, topic: str, queue_id: int | None, start: int | None) -> Iterator[StoredMessage]:

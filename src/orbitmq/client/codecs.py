@@ -41,7 +41,7 @@ class JsonCodec:
             return _text(str(to_json())) if callable(to_json) else msgspec.json.encode(value)
         except (TypeError, ValueError) as error:
             raise MessageError(
-                f"a {type(value).__name__} cannot be sent as JSON: {error}",
+                f"a value of type {type(value).__name__} cannot be sent as JSON: {error}",
                 hint="send bytes, or give the producer a codec of your own",
             ) from error
 

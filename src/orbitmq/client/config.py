@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -14,8 +15,6 @@ from orbitmq.protocol.signing import Credentials
 from orbitmq.transport.address import Address, parse_addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from orbitmq.transport.network import Network
 
 DEFAULT_INSTANCE_NAME: Final = "DEFAULT"
@@ -52,7 +51,7 @@ class ClientConfig:
 
 def name_server_source(given: str | Iterable[str] | None) -> tuple[tuple[Address, ...], str]:
     """A fixed list of addresses, or the URL of a page that names them; by default what NAMESRV_ADDR says."""
-    text = given if isinstance(given, str) else ";".join(given) if given is not None else ""
+    text = given if isinstance(given, str) else ";".join(_texts(given)) if given is not None else ""
     text = text or os.environ.get(_NAME_SERVERS_VARIABLE, "")
     if text.startswith(("http://", "https://")):
         return (), text
@@ -68,6 +67,9 @@ def name_server_source(given: str | Iterable[str] | None) -> tuple[tuple[Address
 def credentials_from(given: Credentials | tuple[str, str] | tuple[str, str, str] | None) -> Credentials | None:
     if given is None or isinstance(given, Credentials):
         return given
+    # Two letters could be taken for a key and its secret. What is wrong is not shown: a secret is in it.
+    if isinstance(given, str) or not 2 <= len(given) <= 3 or not all(isinstance(part, str) for part in given):
+        raise ConfigError("credentials are no pair of texts", hint='credentials=("access key", "secret key")')
     return Credentials(*given)
 
 
@@ -75,4 +77,14 @@ def tls_from(given: ssl.SSLContext | bool | None) -> ssl.SSLContext | None:
     """True trusts the authorities that this machine trusts; a context says it in detail."""
     if isinstance(given, ssl.SSLContext):
         return given
+    if given is not None and not isinstance(given, bool):
+        raise ConfigError(f"tls is {given!r}", hint='True, or a context: ssl.create_default_context(cafile="ca.pem")')
     return ssl.create_default_context() if given else None
+
+
+def _texts(given: Iterable[object]) -> list[str]:
+    parts = list(given) if isinstance(given, Iterable) else [given]
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) < len(parts):
+        raise ConfigError(f"name servers {given!r} are no text", hint='write "127.0.0.1:9876", several parted by ";"')
+    return texts

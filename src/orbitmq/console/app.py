@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from orbitmq.console import changing, looking
 from orbitmq.console.answers import failure
-from orbitmq.console.doors import Doors, Keys, enter
+from orbitmq.console.doors import Doors, Keys, enter, no_page
 from orbitmq.errors import ConfigError, OrbitError
 from orbitmq.transport.network import listening_socket
 
@@ -70,7 +71,7 @@ def build_app(settings: ConsoleSettings) -> Starlette:
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
         middleware=[Middleware(Doors, keys=keys)],
-        exception_handlers={OrbitError: failure},
+        exception_handlers={OrbitError: failure, HTTPException: no_page},
     )
     app.state.keys = keys
     app.state.open_session = settings.open_session
@@ -92,6 +93,7 @@ async def running_console(settings: ConsoleSettings) -> AsyncIterator[RunningCon
     config = uvicorn.Config(
         build_app(settings),
         log_config=None,
+        log_level="warning",  # that it starts and ends, the command says itself
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=_STOP_SECONDS,

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -93,6 +94,16 @@ class Doors:
 def _is_open(path: str) -> bool:
     """Of the path that routes are chosen by: `request.url` is put together with the Host header, which the visitor chooses."""
     return path == "/enter" or path.startswith("/static/")
+
+
+async def no_page(request: Request, error: Exception) -> Response:
+    """What there is no page for, or not by this method. Strangers come to an open path only, and see no more than that."""
+    assert isinstance(error, HTTPException)
+    path = request.scope["path"]
+    if _is_open(path):
+        return Response(error.detail, error.status_code, error.headers, media_type="text/plain")
+    values = {"problem": f"{path}: {error.detail}", "cure": "the pages that there are stand at the top"}
+    return page(request, "error.html", values, status=HTTPStatus(error.status_code))
 
 
 def _shown_token(request: Request) -> str | None:

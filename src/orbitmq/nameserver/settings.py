@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from orbitmq.access.settings import ACCESS_SETTINGS, AccessSettings
-from orbitmq.configuration import Configuration, fit_numbers, read_properties_file, read_settings
+from orbitmq.configuration import Configuration, fit_numbers, read_properties_file, read_settings, strange_tls_keys
 from orbitmq.errors import ConfigError
 from orbitmq.protocol.bodies.registration import MAX_INFLATED_BYTES
 from orbitmq.transport.address import parse_addresses
@@ -149,5 +149,5 @@ def load(
         unknown=unknown,
         tls=tls,
         secrets=ACCESS_SETTINGS,
-        adjusted=adjusted,
+        adjusted=[*adjusted, *strange_tls_keys(properties)],
     )

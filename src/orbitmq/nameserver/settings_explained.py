@@ -32,9 +32,9 @@ returnOrderTopicConfigToBroker | | brokers are given the settings of ordered top
 enableAllTopicList | | everybody may list all topics
 enableTopicList | | everybody may list the topics of a cluster and of the system
 needWaitForService | | refuse routes for a while after the start, until brokers have registered
-waitSecondsForService | s | for so long
+waitSecondsForService | s | how long routes are refused, with needWaitForService
 clusterTest | | topics unknown here are looked for in another cluster
-productEnvName | | of that cluster, in the address of the page that names its name servers
+productEnvName | | of the other cluster (clusterTest), in the address of the page that names its name servers
 
 # Connections
 serverChannelMaxIdleTimeSeconds | s | a silent connection is closed
@@ -44,9 +44,9 @@ serverSocketBacklog | connections | waiting to be accepted
 orbitmq.brokerSilentMillis | ms | a broker that does not say it itself may be silent for so long
 orbitmq.maxDecompressedBytes | bytes | of a compressed registration, at most
 metricsExporterType | | PROM serves /metrics and /healthz over HTTP; DISABLE does not
-metricsPromExporterPort | port | of that; 0 takes a free one
-metricsPromExporterHost | | the address it listens on; empty: bindAddress
-orbitmq.clusterTestNamesrvAddr | | the name servers of the other cluster, host:port parted by semicolons
+metricsPromExporterPort | port | of metrics and probes; 0 takes a free one
+metricsPromExporterHost | | the address that metrics and probes listen on; empty: bindAddress
+orbitmq.clusterTestNamesrvAddr | | the name servers of the other cluster (clusterTest), host:port parted by semicolons
 
 # Of Java's machinery: accepted and shown, without effect
 clientRequestThreadPoolNums | threads |

@@ -38,7 +38,6 @@ _STORED_AT: Final = 56  # from here on an IPv6 host before it adds to the distan
 _STORE_HOST_AT: Final = 64
 _RECONSUME_TIMES_AT: Final = 72
 _PREPARED_AT: Final = 76
-_BODY_LENGTH_AT: Final = 84
 _BODY_AT: Final = 88
 
 

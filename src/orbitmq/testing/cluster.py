@@ -27,7 +27,7 @@ from orbitmq.nameserver.server import NameServer
 from orbitmq.testing.clock import MovableClock
 from orbitmq.testing.contents import Contents
 from orbitmq.testing.loop_thread import PATIENCE_SECONDS, LoopThread
-from orbitmq.testing.small_settings import name_server_configuration
+from orbitmq.testing.small_settings import broker_configuration, name_server_configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -191,12 +191,13 @@ class Cluster(Contents):
     def __init__(self, *, masters: int = 2, slaves: int = 0, settings: Mapping[str, str] | None = None) -> None:
         if not 1 <= masters <= _MOST:
             raise OrbitError(f"{masters} masters cannot be", hint=f"from 1 to {_MOST}")
+        shared = dict(settings or {})
+        broker_configuration(Path(), shared)  # what is wrong shows here, once, and not in every process
         self.address = ""  # of the name server: what clients connect to
         self.clock = ClusterClock(self)
         self._folder = Path(tempfile.mkdtemp(prefix="orbitmq-cluster-"))
         self._thread: LoopThread | None = None
         self._brokers: dict[str, ClusterBroker] = {}
-        shared = dict(settings or {})
         for name in ascii_lowercase[:masters]:
             for broker_id in range(slaves + 1):
                 own = {key: value for key, value in shared.items() if not broker_id or key not in _A_MASTERS_OWN}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orbitmq.broker import settings as broker_settings
+from orbitmq.errors import ConfigError
 from orbitmq.nameserver import settings as nameserver_settings
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def name_server_configuration(folder: Path) -> nameserver_settings.NameServerCon
 
 
 def broker_configuration(store: Path, settings: Mapping[str, str]) -> broker_settings.BrokerConfiguration:
-    """`settings` win, under Apache's names."""
-    return broker_settings.load(
+    """`settings` win, under Apache's names. ConfigError for one that is misspelt: a test that ran without it would prove nothing."""
+    configuration = broker_settings.load(
         None,
         {
             "bindAddress": "127.0.0.1",
@@ -47,3 +48,6 @@ def broker_configuration(store: Path, settings: Mapping[str, str]) -> broker_set
             **settings,
         },
     )
+    for complaint in (*configuration.unknown_told("broker"), *configuration.adjusted):
+        raise ConfigError(complaint, hint="`orbitmq broker --explain '*'` shows all that there are")
+    return configuration

@@ -61,15 +61,16 @@ class Calls:
             call[0].set_result(answer)
         # Otherwise nobody waits any more: it came after its timeout.
 
-    def fail(self, error: OrbitError) -> None:
-        """No answer will come any more."""
+    def fail(self, error: OrbitError) -> bool:
+        """No answer will come any more. Whether anybody waited for one, and so hears of it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         waiting, self._waiting = self._waiting, {}
-        for future, _, _, _ in waiting.values():
-            if not future.done():
-                future.set_exception(type(error)(error.message, hint=error.hint))
+        unanswered = [future for future, _, _, _ in waiting.values() if not future.done()]
+        for future in unanswered:
+            future.set_exception(type(error)(error.message, hint=error.hint))
+        return bool(unanswered)
 
     def _aim_at(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         if self._timer is not None:

@@ -536,12 +536,13 @@ class Connection(asyncio.Protocol):
 
     def refuse(self, error: OrbitError) -> None:
         """The peer does not speak our protocol: say so once, answer what was well-formed, close."""
-        logger.warning("closed %s: %s", self.peer, error)
         if self._service.refusals is not None and isinstance(error, FrameTooLarge):
             self._service.refusals.by_key[error.limit] += 1
         self._out.write_follows = False
         self._backlog.clear()
-        self._calls.fail(ConnectionLost(f"{self.peer} speaks another language: {error.message}", hint=error.hint))
+        lost = ConnectionLost(f"{self.peer} speaks another language: {error.message}", hint=error.hint)
+        # Whoever is told tells the user. Python prints warnings of a program that keeps no log: it would be said twice.
+        logger.log(logging.INFO if self._calls.fail(lost) else logging.WARNING, "closed %s: %s", self.peer, error)
         self.close()
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_WAY_OUT: Final = "choose another port with metricsPromExporterPort; 0 takes a free one"
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -53,7 +54,7 @@ class Exporter:
         self._server = HttpServer(pages, network)
 
     async def start(self, host: str, port: int) -> Address:
-        address = await self._server.start(host, port)
+        address = await self._server.start(host, port, _WAY_OUT)
         logger.info("metrics on http://%s/metrics", address)
         return address
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from orbitmq.transport.address import Address
 from orbitmq.transport.network import TcpNetwork
-from orbitmq.transport.server import cannot_listen
+from orbitmq.transport.server import ANOTHER_PORT, cannot_listen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -41,12 +41,12 @@ class HttpServer:
         self._listener: Listener | None = None
         self._connections: set[_HttpConnection] = set()
 
-    async def start(self, host: str, port: int) -> Address:
-        """Port 0 takes a free one. ConfigError when it cannot be had."""
+    async def start(self, host: str, port: int, way_out: str = ANOTHER_PORT) -> Address:
+        """Port 0 takes a free one. ConfigError, with that way out, when it cannot be had."""
         try:
             self._listener = await self._network.listen(self._accept, host or None, port, _BACKLOG)
         except OSError as error:
-            raise cannot_listen(host, port, error) from None
+            raise cannot_listen(host, port, error, way_out) from None
         return Address(*self._listener.addresses()[0])
 
     async def stop(self) -> None:

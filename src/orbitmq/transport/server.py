@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orbitmq.errors import ConfigError
 from orbitmq.transport.address import Address
@@ -141,12 +141,14 @@ class Server:
             self._on_close(connection)
 
 
-def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+ANOTHER_PORT: Final = "choose another port; 0 takes a free one"
+
+
+def cannot_listen(host: str, port: int, error: OSError, way_out: str = ANOTHER_PORT) -> ConfigError:
+    """`way_out`: how another port is chosen, where it is not the one that everybody thinks of."""
     where = Address(host, port)
     if error.errno == errno.EADDRINUSE:
-        return ConfigError(
-            f"{where} is in use by another process", hint="stop it, or choose another port; 0 takes a free one"
-        )
+        return ConfigError(f"{where} is in use by another process", hint=f"stop it, or {way_out}")
     if error.errno == errno.EACCES:
         return ConfigError(f"not allowed to listen on {where}", hint="ports below 1024 need privileges")
     return ConfigError(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 64
+_WAY_OUT: Final = "give slaves another port with haListenPort: it is listenPort + 1 where none is set"
 _MOST_SLAVES: Final = 64
 _MOST_STRANGERS: Final = 64  # who have not yet proved who they are, and have only so long for it
 _HANDSHAKE_SECONDS: Final = 5.0
@@ -93,7 +94,7 @@ class Slaves:
         try:
             self._listener = await self._network.listen(self._accept, host or None, port, _BACKLOG)
         except OSError as error:
-            raise cannot_listen(host, port, error) from None
+            raise cannot_listen(host, port, error, _WAY_OUT) from None
         return Address(*self._listener.addresses()[0])
 
     def stop(self) -> None:
