@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import logging
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from orbitmq import (
     Client,
     ConsumeHook,
+    Consumer,
     Consuming,
     Message,
     QueueRef,
@@ -32,6 +34,7 @@ from orbitmq.protocol.bodies.offsets import ConsumerStatusBody, QueueOffsets
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer, request
 from orbitmq.protocol.headers.groups import ConsumeDirectly, ConsumerRunningInfo, ConsumerStatus, ResetOffset
+from orbitmq.protocol.headers.offsets import OffsetFound
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PullMessage
 from orbitmq.protocol.headers.send import SendBack, SendMessageV2, SendReceipt
 from orbitmq.testing import Server
@@ -309,6 +312,78 @@ async def test_a_consumer_that_is_closed_while_it_starts_says_so(cluster: Script
     with pytest.raises(AlreadyClosed, match="was closed while it started"):
         await starting
     assert cluster.broker.members["G"] == {}
+
+
+async def test_a_second_start_waits_for_the_first(cluster: ScriptedCluster, client: Client) -> None:
+    answered = asyncio.Event()
+
+    async def late(command: Command, connection: Connection) -> Command:
+        await answered.wait()
+        return answer(ResponseCode.SUCCESS, header=OffsetFound(offset=0))
+
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, late, times=2)
+    consumer = client.consumer("T", group="G", handler=Collected())
+    starts = [asyncio.create_task(consumer.start()) for _ in range(3)]
+    await eventually(lambda: len(cluster.broker.received(RequestCode.GET_MAX_OFFSET)) == 2)
+    starts[2].cancel()  # which is one that waits
+    await asyncio.sleep(0.05)
+    assert [start.done() for start in starts] == [False, False, True]
+    answered.set()
+    assert await starts[0] is await starts[1] is await consumer.start() is consumer
+    assert len(consumer.assigned) == 2
+
+
+async def test_starts_at_once_fail_together_and_can_be_tried_again(client: Client, cluster: ScriptedCluster) -> None:
+    port = cluster.name_server.port
+    await cluster.stop("name server")
+    consumer = client.consumer("T", group="G")
+    outcomes = await asyncio.gather(consumer.start(), consumer.start(), return_exceptions=True)
+    assert [type(one) for one in outcomes] == [ConnectFailed, ConnectFailed]
+    await cluster.start_name_server(port)
+    async with asyncio.timeout(10):
+        while not await _started(consumer):
+            await asyncio.sleep(0.01)
+    assert len(consumer.assigned) == 2
+
+
+async def _started(consumer: Consumer) -> bool:
+    try:
+        await consumer.start()
+    except ConnectFailed:
+        return False
+    return True
+
+
+async def test_who_waits_for_a_start_that_is_cancelled_hears_of_it(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer, times=2)
+    consumer = client.consumer("T", group="G")
+    first, second = asyncio.create_task(consumer.start()), asyncio.create_task(consumer.start())
+    await eventually(lambda: cluster.broker.received(RequestCode.GET_MAX_OFFSET))
+    first.cancel()
+    with pytest.raises(AlreadyClosed, match="was cancelled"):
+        await second
+    assert consumer.closed
+
+
+async def test_a_thread_that_a_tool_made_work_before_the_start_had_ended_ends_with_the_consumer(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    def handler(message: ReceivedMessage) -> None:
+        pass
+
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer, times=2)
+    consumer = client.consumer("T", group="G", handler=handler)
+    starting = asyncio.create_task(consumer.start())
+    await eventually(lambda: cluster.broker.received(RequestCode.GET_MAX_OFFSET))
+    [connection] = cluster.broker.members["G"].values()
+    record = encode_stored(cluster.broker.put("Elsewhere", 0, b"x"))
+    header = ConsumeDirectly(consumer_group="G", broker_name="broker-a")
+    told = await connection.call(request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, record), 3)
+    assert "CR_SUCCESS" in told.body.decode()
+    await consumer.close()
+    with pytest.raises(AlreadyClosed):
+        await starting
+    await eventually(lambda: not any(one.name.startswith("orbitmq-G") for one in threading.enumerate()))
 
 
 async def test_latest_passes_over_nothing_of_a_queue_whose_beginning_no_broker_has_noted(

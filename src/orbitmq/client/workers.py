@@ -59,8 +59,6 @@ class Workers:
 
         `caller` waits for this, and may be one of them: a handler that closes its own consumer.
         """
-        if not self._tasks:
-            return
         waiting = [task for task in self._tasks if task is not caller]
         late: set[asyncio.Task[None]] = set()
         if waiting:
