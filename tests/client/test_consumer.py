@@ -27,7 +27,7 @@ from orbitmq import (
     fastjson,
 )
 from orbitmq.clock import ManualClock
-from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, RequestFailed
+from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, MessageError, RequestFailed
 from orbitmq.message.record import encode_stored
 from orbitmq.protocol.bodies.groups import QueueKey
 from orbitmq.protocol.bodies.offsets import ConsumerStatusBody, QueueOffsets
@@ -837,7 +837,7 @@ async def test_broadcasting_has_no_retries(cluster: ScriptedCluster, client: Cli
 
     cluster.broker.put("T", 0, b"x")
     async with client.consumer(
-        "T", group="G", broadcasting=True, start="earliest", handler=handler, offset_directory=tmp_path
+        "T", group="G", broadcasting=True, start="earliest", handler=handler, offset_directory=str(tmp_path)
     ) as consumer:
         await eventually(lambda: consumer.stats.acked == 1)
     assert not cluster.broker.received(SEND_BACK)
@@ -1217,6 +1217,58 @@ def test_a_consumer_that_would_never_rest_is_refused(client: Client, option: str
         given: dict[str, Any] = {option: seconds}
         with pytest.raises(ConfigError, match=f"{option} is {seconds}"):
             client.consumer("T", group="G", **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"concurrency": 1.5}, "concurrency is 1.5, which is no whole number"),
+        ({"pull_batch_size": "32"}, "pull_batch_size is '32', which is no whole number"),
+        ({"max_retries": "3"}, "max_retries is '3'"),
+        ({"max_cached_messages": 1.5}, "max_cached_messages is 1.5"),
+        ({"max_span": -1}, "max_span is -1"),
+        ({"commit_every": timedelta(seconds=5)}, "commit_every is .* no number of seconds"),
+        ({"close_timeout": "5"}, "close_timeout is '5', which is no number of seconds"),
+        ({"strategy": 5}, "strategy 5 cannot be called"),
+        ({"handler": 5}, "5 cannot be called"),
+        ({"handler": lambda: None}, "cannot be called with a message: too many positional arguments"),
+        ({"handler": lambda message, more: None}, "cannot be called with a message: missing a required argument"),
+    ],
+)
+def test_options_of_a_wrong_type_are_named_when_a_consumer_is_made(
+    client: Client, options: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        client.consumer("T", group="G", **options)
+
+
+@pytest.mark.parametrize("handler", [dict.update, functools.partial(print, "seen"), [].append])
+def test_handlers_that_may_do_are_taken(client: Client, handler: Any) -> None:
+    client.consumer("T", group="G", handler=handler)
+    options: dict[str, Any] = {"concurrency": np.int64(3), "suspend": np.float32(1.5)}
+    client.consumer("T", group="G", handler=handler, **options)
+
+
+async def test_what_is_no_list_of_queues_is_not_paused(client: Client) -> None:
+    async with client.consumer("T", group="G") as consumer:
+        for wrong in ("T", ["T"], [0]):
+            with pytest.raises(ConfigError, match="no list of queues"):
+                consumer.pause(wrong)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match="no list of queues"):
+                consumer.resume(wrong)  # type: ignore[arg-type]
+        with pytest.raises(MessageError, match="not a valid name"):
+            await consumer.unsubscribe(5)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="time zone"):
+            await consumer.seek(consumer.assigned[0], datetime(2026, 1, 1))  # noqa: DTZ001 - it has none
+
+
+async def test_an_iteration_over_a_consumer_that_was_not_started_says_so(client: Client) -> None:
+    consumer = client.consumer("T", group="G")
+    with pytest.raises(AlreadyClosed, match="not started"):
+        await anext(consumer)
+    leases = client.lease_consumer("T", group="G")
+    with pytest.raises(AlreadyClosed, match="not started"):
+        await anext(leases)
 
 
 async def test_a_filter_that_is_no_text_is_named(client: Client) -> None:

@@ -246,6 +246,25 @@ async def test_failures_are_told_with_code_and_hint(cluster: ScriptedCluster, cl
         assert "credentials" in caught.value.hint
 
 
+async def test_what_is_no_queue_and_no_offset_is_named(cluster: ScriptedCluster, client: Client) -> None:
+    async with client.pull_consumer("G") as reader:
+        for offset, complaint in ((-1, "cannot be committed"), ("3", "no whole number"), (3.5, "no whole number")):
+            with pytest.raises(ConfigError, match=complaint):
+                await reader.commit_offset(FIRST, offset)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="'T' is no queue"):
+            await reader.max_offset("T")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="'T' is no queue"):
+            await reader.assign("T")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="no whole number"):
+            await reader.fetch(FIRST, offset=0, max=1.5)  # type: ignore[arg-type]
+        assert cluster.broker.received(RequestCode.UPDATE_CONSUMER_OFFSET) == []
+        await reader.assign([FIRST])
+        with pytest.raises(ConfigError, match="no list of queues"):
+            reader.pause("T")  # type: ignore[arg-type]
+    with pytest.raises(AlreadyClosed):
+        await reader.assign([FIRST])
+
+
 async def test_an_sql_filter_is_checked_before_anything_is_polled(cluster: ScriptedCluster, client: Client) -> None:
     refused = refuse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "bad sql")
     async with client.pull_consumer("G") as reader:

@@ -74,7 +74,7 @@ class SubscriberOptions(TypedDict, total=False):
     suspend: float
     commit_every: float
     close_timeout: float
-    offset_directory: Path | None
+    offset_directory: Path | str | None
     hooks: Sequence[ConsumeHook]
 
 

@@ -227,12 +227,17 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        messages = self._inbox.take_now(1) or await self._inbox.take(1)
+        messages = self._inbox.take_now(1) or await self._taken()
         if not messages:
             raise StopAsyncIteration
         if self._watched is not None:
             self._watched.hand_out(messages[0])
         return messages[0]
+
+    async def _taken(self) -> list[ReceivedMessage]:
+        if self._starting is None and not self._closing:
+            self._running()  # which says that it is not
+        return await self._inbox.take(1)
 
     # ---- steering
 
@@ -253,6 +258,7 @@ class Consumer:
     async def unsubscribe(self, topic: str) -> None:
         """Consume this topic no longer. Do the same in every member of the group."""
         member = self._running()
+        check_topic_name(topic)
         member.unsubscribe(wrapped(self._config.namespace, topic))
         await member.subscriptions_changed()
 

@@ -26,6 +26,7 @@ from orbitmq.client.leaser import Leaser
 from orbitmq.client.leasing import Leasing
 from orbitmq.client.names import check_group, check_topic_name, retry_topic
 from orbitmq.client.namespaces import wrapped
+from orbitmq.client.option_checks import check_whole
 from orbitmq.client.stats import ConsumerStats
 from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed, TransportError
 from orbitmq.message import QueueRef
@@ -83,6 +84,7 @@ class LeaseConsumer:
         if start not in ("earliest", "latest"):
             raise ConfigError(f"start {start!r} is unknown", hint='"earliest" or "latest"')
         _check_lease(lease)
+        check_whole("prefetch", prefetch)
         if prefetch < 1:
             raise ConfigError(f"prefetch is {prefetch}", hint="give 1 or more")
         self.group = wrapped(config.namespace, group)
@@ -224,6 +226,8 @@ class LeaseConsumer:
             try:
                 messages = await self._fetch(1, self._prefetch, _POLL_SECONDS)
             except AlreadyClosed:
+                if not self.closed:
+                    raise
                 raise StopAsyncIteration from None
             except OrbitError as error:
                 if not _may_pass(error) or not self.stats.pulls:

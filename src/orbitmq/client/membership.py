@@ -23,6 +23,7 @@ from orbitmq.client.figures import EVERY_SECONDS, Figures
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.names import LIGHT_PREFIX, RETRY_PREFIX, retry_topic
 from orbitmq.client.namespaces import unwrapped
+from orbitmq.client.option_checks import queues_given
 from orbitmq.client.pauses import Pauses
 from orbitmq.client.process_queue import ProcessQueue
 from orbitmq.client.pulling import Puller
@@ -279,13 +280,13 @@ class Membership:
 
     def pause(self, queues: Iterable[QueueRef] | None) -> None:
         """Pull no more from these, by their public names, or from all, until `resume`, whoever has them meanwhile."""
-        wanted = None if queues is None else set(queues)
+        wanted = None if queues is None else queues_given(queues)
         self._pauses.put(wanted, paused=True)
         for held in self._named(wanted):
             held.pause()
 
     def resume(self, queues: Iterable[QueueRef] | None) -> None:
-        wanted = None if queues is None else set(queues)
+        wanted = None if queues is None else queues_given(queues)
         self._pauses.put(wanted, paused=False)
         for held in self._named(wanted):
             held.resume()
