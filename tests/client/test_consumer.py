@@ -766,6 +766,23 @@ async def test_a_hanging_handler_does_not_hold_up_closing_for_ever(cluster: Scri
     assert cluster.broker.offsets.get(("G", "T", 0), 0) == 0
 
 
+async def test_handlers_may_close_their_own_consumer_at_once(cluster: ScriptedCluster, client: Client) -> None:
+    both = asyncio.Barrier(2)
+
+    async def handler(message: ReceivedMessage) -> None:
+        await both.wait()
+        if message.body == b"b":
+            await asyncio.sleep(0.05)  # the other one's closing is under way
+        await consumer.close()
+
+    for body in (b"a", b"b"):
+        cluster.broker.put("T", 0, body)
+    async with client.consumer("T", group="G", start="earliest", handler=handler, close_timeout=3600) as consumer:
+        async with asyncio.timeout(10):
+            await consumer.wait_closed()
+    assert cluster.broker.members["G"] == {}
+
+
 async def test_closing_lets_running_handlers_finish(cluster: ScriptedCluster, client: Client) -> None:
     started, release = asyncio.Event(), asyncio.Event()
 

@@ -1,6 +1,7 @@
 """The blocking face: same names, from any thread, after a fork. The cluster runs on an event loop in a thread of its own."""
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import itertools
@@ -137,6 +138,26 @@ def test_blocking_handlers_get_messages_whose_methods_wait(cluster: ScriptedClus
             given.clear()
     [back] = cluster.broker.received(RequestCode.CONSUMER_SEND_MSG_BACK)
     assert back.read(SendBack).delay_level == 5
+
+
+@pytest.mark.parametrize("closes_all", [False, True])
+def test_handlers_may_close_their_own_consumer(cluster: ScriptedCluster, closes_all: bool) -> None:
+    """Several at once, too: each would wait for the others."""
+    both = threading.Barrier(2)
+    with sync.connect(cluster.address) as client:
+        client.producer("P").send_batch("T", [b"a", b"b"], order_key="k")
+        consumer: sync.Consumer
+
+        def handler(message: sync.ReceivedMessage) -> None:
+            both.wait(10)
+            (client if closes_all else consumer).close()
+
+        consumer = client.consumer("T", group="G", handler=handler, start="earliest", close_timeout=3600)
+        consumer.__enter__()
+        with contextlib.suppress(AlreadyClosed):  # when that comes late
+            consumer.wait_closed()
+        consumer.close()
+    assert cluster.broker.members["G"] == {}
 
 
 def test_messages_of_the_blocking_client_say_which_they_are(cluster: ScriptedCluster) -> None:

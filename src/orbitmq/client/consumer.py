@@ -8,7 +8,7 @@ Java: DefaultMQPushConsumer, DefaultMQPushConsumerImpl
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from orbitmq.client import instance as instances
 from orbitmq.client import questions
@@ -176,10 +176,11 @@ class Consumer:
         Who is cancelled meanwhile leaves it going on; a second call waits for its end.
         """
         self._closing = True
-        caller = asyncio.current_task()
-        await self._ending.run(lambda: self._end(caller), f"closing consumer {self.group}")
+        if self._workers is not None:
+            self._workers.excuse_caller()
+        await self._ending.run(self._end, f"closing consumer {self.group}")
 
-    async def _end(self, caller: asyncio.Task[Any] | None) -> None:
+    async def _end(self) -> None:
         member, instance = self._member, self._instance
         if member is None or instance is None:
             self._closed.set()
@@ -189,7 +190,7 @@ class Consumer:
             await member.stop_pulling()
             self._inbox.close()
             if self._workers is not None:
-                await self._workers.finish(self._options.close_timeout_seconds, caller)
+                await self._workers.finish(self._options.close_timeout_seconds)
             if isinstance(self._settler, ConcurrentSettler):
                 self._settler.close()
         finally:
