@@ -220,6 +220,26 @@ async def test_a_reader_keeps_a_pause_for_a_queue_that_goes_and_comes_back(
         assert await one.poll()
 
 
+async def test_closing_ends_a_loop_of_polls(client: Client) -> None:
+    """Polls of a closed reader have nothing to wait for: between them nothing else would run, the closing neither."""
+    reader = await client.pull_consumer("G").start()
+    await reader.subscribe("T")
+    polled = 0
+
+    async def polling() -> None:
+        nonlocal polled
+        while polled < 1000:
+            await reader.poll(timeout=10)
+            polled += 1
+
+    loop = asyncio.create_task(polling())
+    await asyncio.sleep(0)
+    await reader.close()
+    with pytest.raises(AlreadyClosed):
+        await loop
+    assert polled <= 1
+
+
 async def test_readers_of_one_group_share_its_queues(cluster: ScriptedCluster, client: Client) -> None:
     async with client.pull_consumer("G") as one, client.pull_consumer("G") as other:
         await one.subscribe("T")

@@ -267,7 +267,7 @@ class PullConsumer:
     # ---- inside
 
     def _running(self) -> Instance:
-        if self._instance is None:
+        if self._instance is None or self.closed:
             what = "closed" if self.closed else "not started"
             raise AlreadyClosed(
                 f"pull consumer {self.group!r} is {what}", hint="use it inside `async with client.pull_consumer(...)`"
