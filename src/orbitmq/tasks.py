@@ -98,7 +98,7 @@ def is_cancelled() -> bool:
     return task is not None and bool(task.cancelling())
 
 
-async def shared(task: asyncio.Task[T], given_up: Callable[[], OrbitError]) -> T:
+async def shared(task: asyncio.Future[T], given_up: Callable[[], OrbitError]) -> T:
     """What a task comes to that others wait for, too. Who is cancelled leaves it going on; when it is cancelled itself, all get
     `given_up()`: nobody has cancelled them.
     """

@@ -111,6 +111,65 @@ async def test_serve_ends_when_told_and_finishes_what_runs(cluster: ScriptedClus
     assert cluster.broker.offsets["billing", "Orders", 0] == 1
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_an_app_that_is_told_to_end_while_it_starts_ends_its_start_and_runs_what_it_declared_for_its_stop(
+    cluster: ScriptedCluster, goes_on: bool
+) -> None:
+    app = App(cluster.address)
+    steps: list[str] = []
+
+    @app.on_start
+    async def start() -> None:
+        steps.append("starts")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            steps.append("cancelled")
+            if not goes_on:
+                raise
+
+    @app.on_stop
+    async def stop() -> None:
+        await asyncio.sleep(0)
+        task = asyncio.current_task()
+        assert task is not None
+        steps.append(f"stopped, {task.cancelling()} cancellations left")
+
+    app.subscriber("Orders", group="billing")(lambda message: None)
+    serving = asyncio.create_task(app.serve())
+    await eventually(lambda: steps)
+    app.shut_down()
+    app.shut_down()
+    async with asyncio.timeout(10):
+        await serving
+    assert steps == ["starts", "cancelled", "stopped, 0 cancellations left"]
+    assert cluster.broker.members["billing"] == {}
+    with pytest.raises(AlreadyClosed, match="not running"):
+        await app.publish("Orders", b"x")
+
+
+async def test_who_cancels_an_app_that_starts_hears_that_it_was_cancelled() -> None:
+    app = App("127.0.0.1:1")
+    steps: list[str] = []
+
+    @app.on_start
+    async def start() -> None:
+        steps.append("starts")
+        await asyncio.Event().wait()
+
+    @app.on_stop
+    async def stop() -> None:
+        steps.append("stopped")
+
+    serving = asyncio.create_task(app.serve())
+    await eventually(lambda: steps)
+    serving.cancel()
+    app.shut_down()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert steps == ["starts", "stopped"]
+
+
 async def test_an_app_runs_in_any_thread(cluster: ScriptedCluster) -> None:
     app = App(cluster.address)
     steps: list[object] = []
@@ -173,6 +232,31 @@ async def test_the_command_runs_workers_until_it_is_told_to_stop(cluster: Script
     assert status == 0
     assert cluster.broker.offsets["billing", "Orders", 1] == 1
     assert cluster.broker.members["billing"] == {}
+
+
+async def test_the_command_ends_an_app_that_hangs_in_its_start(tmp_path: Path) -> None:
+    (tmp_path / "hanging_for_test.py").write_text(
+        "import asyncio\n"
+        "from orbitmq import App\n"
+        "app = App('127.0.0.1:1')\n"
+        "@app.on_start\n"
+        "async def start() -> None:\n"
+        "    print('starts', flush=True)\n"
+        "    await asyncio.Event().wait()\n"
+        "@app.on_stop\n"
+        "async def stop() -> None:\n"
+        "    print('stopped', flush=True)\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "from orbitmq.cli.run import run; run()", "hanging_for_test:app", cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        assert await process.stdout.readline() == b"starts\n"
+        process.terminate()
+        assert await process.stdout.read() == b"stopped\n"
+        assert await process.wait() == 0
 
 
 @pytest.mark.timeout(180)

@@ -15,7 +15,7 @@ from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer
 from orbitmq.protocol.headers.pull import PullMessage, PullResult
 from orbitmq.transport.connection import Connection
-from tests.client.scripted import eventually, refuse, scripted_cluster
+from tests.client.scripted import ScriptedBroker, eventually, refuse, scripted_cluster
 
 SECONDS = 30.0
 
@@ -84,6 +84,36 @@ async def test_a_broker_that_was_killed_is_told_again_what_it_forgot() -> None:
             broker.offsets.clear()
             await cluster.start_broker(broker, port)
             await eventually(both_known, SECONDS)
+
+
+async def test_a_pull_that_is_carried_out_behind_the_last_commit_takes_nothing_back() -> None:
+    """Apache's brokers have threads for pulls and others for commits."""
+    async with scripted_cluster(topics={"T": 1}) as cluster, connect(cluster.address) as client:
+        broker, key, carried_out = cluster.broker, ("G", "T", 0), asyncio.Event()
+
+        async def late(command: Command, connection: Connection) -> Command | None:
+            header = command.read(PullMessage)
+            if header.topic == "T" and header.commit_offset == 1:
+                while broker.offsets[key] != 2:
+                    await asyncio.sleep(0)
+                broker.offsets[key] = 1
+                carried_out.set()
+                return None
+            return await broker._pull(command, connection)
+
+        broker.inject(RequestCode.PULL_MESSAGE, late, times=1000)
+        async with client.consumer("T", group="G", start="earliest", handler=nothing) as consumer:
+            broker.put("T", 0, b"first")
+            await eventually(lambda: consumer.stats.acked == 1, SECONDS)
+            broker.put("T", 0, b"second")
+            await eventually(lambda: consumer.stats.acked == 2, SECONDS)
+            await eventually(lambda: _brings(broker, 1), SECONDS)
+        assert carried_out.is_set()
+        assert broker.offsets[key] == 2
+
+
+def _brings(broker: ScriptedBroker, offset: int) -> bool:
+    return any(one.read(PullMessage).commit_offset == offset for one in broker.received(RequestCode.PULL_MESSAGE))
 
 
 async def test_an_operators_reset_is_obeyed_though_something_before_it_is_not_done_with() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import logging
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from orbitmq import (
     Client,
     ConsumeHook,
+    Consumer,
     Consuming,
     Message,
     QueueRef,
@@ -25,13 +27,14 @@ from orbitmq import (
     fastjson,
 )
 from orbitmq.clock import ManualClock
-from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, RequestFailed
+from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, MessageError, RequestFailed
 from orbitmq.message.record import encode_stored
 from orbitmq.protocol.bodies.groups import QueueKey
 from orbitmq.protocol.bodies.offsets import ConsumerStatusBody, QueueOffsets
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer, request
 from orbitmq.protocol.headers.groups import ConsumeDirectly, ConsumerRunningInfo, ConsumerStatus, ResetOffset
+from orbitmq.protocol.headers.offsets import OffsetFound
 from orbitmq.protocol.headers.pull import PULL_COMMIT_OFFSET, PullMessage
 from orbitmq.protocol.headers.send import SendBack, SendMessageV2, SendReceipt
 from orbitmq.testing import Server
@@ -309,6 +312,78 @@ async def test_a_consumer_that_is_closed_while_it_starts_says_so(cluster: Script
     with pytest.raises(AlreadyClosed, match="was closed while it started"):
         await starting
     assert cluster.broker.members["G"] == {}
+
+
+async def test_a_second_start_waits_for_the_first(cluster: ScriptedCluster, client: Client) -> None:
+    answered = asyncio.Event()
+
+    async def late(command: Command, connection: Connection) -> Command:
+        await answered.wait()
+        return answer(ResponseCode.SUCCESS, header=OffsetFound(offset=0))
+
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, late, times=2)
+    consumer = client.consumer("T", group="G", handler=Collected())
+    starts = [asyncio.create_task(consumer.start()) for _ in range(3)]
+    await eventually(lambda: len(cluster.broker.received(RequestCode.GET_MAX_OFFSET)) == 2)
+    starts[2].cancel()  # which is one that waits
+    await asyncio.sleep(0.05)
+    assert [start.done() for start in starts] == [False, False, True]
+    answered.set()
+    assert await starts[0] is await starts[1] is await consumer.start() is consumer
+    assert len(consumer.assigned) == 2
+
+
+async def test_starts_at_once_fail_together_and_can_be_tried_again(client: Client, cluster: ScriptedCluster) -> None:
+    port = cluster.name_server.port
+    await cluster.stop("name server")
+    consumer = client.consumer("T", group="G")
+    outcomes = await asyncio.gather(consumer.start(), consumer.start(), return_exceptions=True)
+    assert [type(one) for one in outcomes] == [ConnectFailed, ConnectFailed]
+    await cluster.start_name_server(port)
+    async with asyncio.timeout(10):
+        while not await _started(consumer):
+            await asyncio.sleep(0.01)
+    assert len(consumer.assigned) == 2
+
+
+async def _started(consumer: Consumer) -> bool:
+    try:
+        await consumer.start()
+    except ConnectFailed:
+        return False
+    return True
+
+
+async def test_who_waits_for_a_start_that_is_cancelled_hears_of_it(cluster: ScriptedCluster, client: Client) -> None:
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer, times=2)
+    consumer = client.consumer("T", group="G")
+    first, second = asyncio.create_task(consumer.start()), asyncio.create_task(consumer.start())
+    await eventually(lambda: cluster.broker.received(RequestCode.GET_MAX_OFFSET))
+    first.cancel()
+    with pytest.raises(AlreadyClosed, match="was cancelled"):
+        await second
+    assert consumer.closed
+
+
+async def test_a_thread_that_a_tool_made_work_before_the_start_had_ended_ends_with_the_consumer(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    def handler(message: ReceivedMessage) -> None:
+        pass
+
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer, times=2)
+    consumer = client.consumer("T", group="G", handler=handler)
+    starting = asyncio.create_task(consumer.start())
+    await eventually(lambda: cluster.broker.received(RequestCode.GET_MAX_OFFSET))
+    [connection] = cluster.broker.members["G"].values()
+    record = encode_stored(cluster.broker.put("Elsewhere", 0, b"x"))
+    header = ConsumeDirectly(consumer_group="G", broker_name="broker-a")
+    told = await connection.call(request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, record), 3)
+    assert "CR_SUCCESS" in told.body.decode()
+    await consumer.close()
+    with pytest.raises(AlreadyClosed):
+        await starting
+    await eventually(lambda: not any(one.name.startswith("orbitmq-G") for one in threading.enumerate()))
 
 
 async def test_latest_passes_over_nothing_of_a_queue_whose_beginning_no_broker_has_noted(
@@ -691,6 +766,23 @@ async def test_a_hanging_handler_does_not_hold_up_closing_for_ever(cluster: Scri
     assert cluster.broker.offsets.get(("G", "T", 0), 0) == 0
 
 
+async def test_handlers_may_close_their_own_consumer_at_once(cluster: ScriptedCluster, client: Client) -> None:
+    both = asyncio.Barrier(2)
+
+    async def handler(message: ReceivedMessage) -> None:
+        await both.wait()
+        if message.body == b"b":
+            await asyncio.sleep(0.05)  # the other one's closing is under way
+        await consumer.close()
+
+    for body in (b"a", b"b"):
+        cluster.broker.put("T", 0, body)
+    async with client.consumer("T", group="G", start="earliest", handler=handler, close_timeout=3600) as consumer:
+        async with asyncio.timeout(10):
+            await consumer.wait_closed()
+    assert cluster.broker.members["G"] == {}
+
+
 async def test_closing_lets_running_handlers_finish(cluster: ScriptedCluster, client: Client) -> None:
     started, release = asyncio.Event(), asyncio.Event()
 
@@ -762,7 +854,7 @@ async def test_broadcasting_has_no_retries(cluster: ScriptedCluster, client: Cli
 
     cluster.broker.put("T", 0, b"x")
     async with client.consumer(
-        "T", group="G", broadcasting=True, start="earliest", handler=handler, offset_directory=tmp_path
+        "T", group="G", broadcasting=True, start="earliest", handler=handler, offset_directory=str(tmp_path)
     ) as consumer:
         await eventually(lambda: consumer.stats.acked == 1)
     assert not cluster.broker.received(SEND_BACK)
@@ -1142,6 +1234,58 @@ def test_a_consumer_that_would_never_rest_is_refused(client: Client, option: str
         given: dict[str, Any] = {option: seconds}
         with pytest.raises(ConfigError, match=f"{option} is {seconds}"):
             client.consumer("T", group="G", **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"concurrency": 1.5}, "concurrency is 1.5, which is no whole number"),
+        ({"pull_batch_size": "32"}, "pull_batch_size is '32', which is no whole number"),
+        ({"max_retries": "3"}, "max_retries is '3'"),
+        ({"max_cached_messages": 1.5}, "max_cached_messages is 1.5"),
+        ({"max_span": -1}, "max_span is -1"),
+        ({"commit_every": timedelta(seconds=5)}, "commit_every is .* no number of seconds"),
+        ({"close_timeout": "5"}, "close_timeout is '5', which is no number of seconds"),
+        ({"strategy": 5}, "strategy 5 cannot be called"),
+        ({"handler": 5}, "5 cannot be called"),
+        ({"handler": lambda: None}, "cannot be called with a message: too many positional arguments"),
+        ({"handler": lambda message, more: None}, "cannot be called with a message: missing a required argument"),
+    ],
+)
+def test_options_of_a_wrong_type_are_named_when_a_consumer_is_made(
+    client: Client, options: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        client.consumer("T", group="G", **options)
+
+
+@pytest.mark.parametrize("handler", [dict.update, functools.partial(print, "seen"), [].append])
+def test_handlers_that_may_do_are_taken(client: Client, handler: Any) -> None:
+    client.consumer("T", group="G", handler=handler)
+    options: dict[str, Any] = {"concurrency": np.int64(3), "suspend": np.float32(1.5)}
+    client.consumer("T", group="G", handler=handler, **options)
+
+
+async def test_what_is_no_list_of_queues_is_not_paused(client: Client) -> None:
+    async with client.consumer("T", group="G") as consumer:
+        for wrong in ("T", ["T"], [0]):
+            with pytest.raises(ConfigError, match="no list of queues"):
+                consumer.pause(wrong)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match="no list of queues"):
+                consumer.resume(wrong)  # type: ignore[arg-type]
+        with pytest.raises(MessageError, match="not a valid name"):
+            await consumer.unsubscribe(5)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="time zone"):
+            await consumer.seek(consumer.assigned[0], datetime(2026, 1, 1))  # noqa: DTZ001 - it has none
+
+
+async def test_an_iteration_over_a_consumer_that_was_not_started_says_so(client: Client) -> None:
+    consumer = client.consumer("T", group="G")
+    with pytest.raises(AlreadyClosed, match="not started"):
+        await anext(consumer)
+    leases = client.lease_consumer("T", group="G")
+    with pytest.raises(AlreadyClosed, match="not started"):
+        await anext(leases)
 
 
 async def test_a_filter_that_is_no_text_is_named(client: Client) -> None:

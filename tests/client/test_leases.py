@@ -5,7 +5,7 @@ import dataclasses
 import logging
 from collections import Counter
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -24,7 +24,7 @@ from orbitmq.protocol.lease_texts import Handle
 from orbitmq.testing.server import Server
 from orbitmq.transport.address import Address, parse_address
 from tests.broker.kit import SEND_BATCH, Wire, send_header
-from tests.client.scripted import scripted_cluster
+from tests.client.scripted import eventually, scripted_cluster
 
 
 def on_the_clock_of(server: Server) -> Client:
@@ -137,9 +137,62 @@ async def test_brokers_that_are_away_for_a_while_do_not_end_an_iteration(
 
 async def _fetched(consumer: LeaseConsumer) -> list[LeasedMessage]:
     try:
-        return await consumer.fetch(max=1)
+        return await consumer.fetch(max=1, wait=0.1)
     except ConnectFailed:
         return []
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+async def test_a_topic_that_does_not_exist_yet_is_waited_for(
+    mq_session_server: Server, caplog: pytest.LogCaptureFixture, start: Literal["earliest", "latest"]
+) -> None:
+    topic = f"LeasedLater{start}"
+    async with (
+        connect(mq_session_server.address) as client,
+        client.lease_consumer(topic, group="g", start=start) as consumer,
+    ):
+        assert await consumer.fetch(wait=0) == []
+        assert await consumer.fetch(wait=0.01) == []
+        first = asyncio.create_task(anext(consumer))
+        await eventually(lambda: "does not exist yet" in caplog.text)
+        await put(client, topic, ["a"])
+        async with asyncio.timeout(30):
+            message = await first
+        assert message.body == b"a"
+        await message.ack()
+    assert caplog.text.count(f"topic {topic} does not exist yet: group g waits for it") == 1
+
+
+async def test_closing_ends_an_iteration_that_waits_for_its_topic(mq_session_server: Server) -> None:
+    async with connect(mq_session_server.address) as client:
+        consumer = await client.lease_consumer("LeasedNever", group="g").start()
+        iterating = asyncio.create_task(_all(consumer))
+        await eventually(lambda: consumer._missed)
+        await consumer.close()
+        async with asyncio.timeout(10):
+            assert await iterating == []
+
+
+async def test_name_servers_that_are_away_end_no_waiting_for_a_topic_though_none_at_all_shows_at_once() -> None:
+    async with scripted_cluster() as cluster, connect(cluster.address) as client:
+        port = cluster.name_server.port
+        await cluster.stop("name server")
+        async with client.lease_consumer("Later", group="g") as consumer:
+            with pytest.raises(ConnectFailed):
+                await consumer.fetch(wait=0)
+            await cluster.start_name_server(port)
+            async with asyncio.timeout(30):
+                while not consumer._missed:
+                    await _fetched(consumer)
+            iterating = asyncio.create_task(_all(consumer))
+            await eventually(lambda: consumer._missed > 2)
+            await cluster.stop("name server")
+            assert await consumer.fetch(wait=0) == []
+        assert await iterating == []
+
+
+async def _all(consumer: LeaseConsumer) -> list[LeasedMessage]:
+    return [one async for one in consumer]
 
 
 async def test_what_nobody_fetched_is_given_back_all_at_once(
@@ -379,9 +432,6 @@ async def test_mistakes_are_named(mq_session_server: Server) -> None:
             client.lease_consumer("T", group="g", prefetch=0)
         with pytest.raises(MessageError, match="not a valid name"):
             client.lease_consumer(["T"], group="g")  # type: ignore[arg-type]
-        async with client.lease_consumer("NoSuchTopic", group="g") as consumer:
-            with pytest.raises(RequestFailed, match="does not exist"):
-                await consumer.fetch()
         await put(client, "Mistaken", ["x"])
         async with client.lease_consumer("Mistaken", group="g", start="earliest") as consumer:
             with pytest.raises(ConfigError, match="max is 0"):

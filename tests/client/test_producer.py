@@ -552,6 +552,31 @@ async def test_slow_brokers_are_avoided_when_asked_to() -> None:
 # ---- life
 
 
+async def test_what_is_no_message_is_named(producer: Producer) -> None:
+    with pytest.raises(MessageError, match="'x' is no message"):
+        await producer.send_message("x")  # type: ignore[arg-type]
+    with pytest.raises(MessageError, match="'x', which is no bytes"):
+        await producer.send_message(Message("T", "x"))  # type: ignore[arg-type]
+    await producer.send_message(Message("T", bytearray(b"x")))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"timeout": "3"}, "timeout is '3', which is no number of seconds"),
+        ({"timeout": timedelta(seconds=3)}, "no number of seconds"),
+        ({"retries": "2"}, "retries is '2', which is no whole number"),
+        ({"max_in_flight": 1.5}, "max_in_flight is 1.5, which is no whole number"),
+    ],
+)
+async def test_options_of_a_wrong_type_are_named_when_a_producer_is_made(
+    cluster: ScriptedCluster, options: dict[str, Any], complaint: str
+) -> None:
+    async with connect(cluster.address) as client:
+        with pytest.raises(ConfigError, match=complaint):
+            client.producer("P", **options)
+
+
 async def test_a_closed_producer_says_so(cluster: ScriptedCluster) -> None:
     async with connect(cluster.address) as client:
         producer = client.producer("P")

@@ -220,6 +220,26 @@ async def test_a_reader_keeps_a_pause_for_a_queue_that_goes_and_comes_back(
         assert await one.poll()
 
 
+async def test_closing_ends_a_loop_of_polls(client: Client) -> None:
+    """Polls of a closed reader have nothing to wait for: between them nothing else would run, the closing neither."""
+    reader = await client.pull_consumer("G").start()
+    await reader.subscribe("T")
+    polled = 0
+
+    async def polling() -> None:
+        nonlocal polled
+        while polled < 1000:
+            await reader.poll(timeout=10)
+            polled += 1
+
+    loop = asyncio.create_task(polling())
+    await asyncio.sleep(0)
+    await reader.close()
+    with pytest.raises(AlreadyClosed):
+        await loop
+    assert polled <= 1
+
+
 async def test_readers_of_one_group_share_its_queues(cluster: ScriptedCluster, client: Client) -> None:
     async with client.pull_consumer("G") as one, client.pull_consumer("G") as other:
         await one.subscribe("T")
@@ -244,6 +264,25 @@ async def test_failures_are_told_with_code_and_hint(cluster: ScriptedCluster, cl
             await reader.fetch(FIRST, offset=0)
         assert caught.value.code == ResponseCode.NO_PERMISSION
         assert "credentials" in caught.value.hint
+
+
+async def test_what_is_no_queue_and_no_offset_is_named(cluster: ScriptedCluster, client: Client) -> None:
+    async with client.pull_consumer("G") as reader:
+        for offset, complaint in ((-1, "cannot be committed"), ("3", "no whole number"), (3.5, "no whole number")):
+            with pytest.raises(ConfigError, match=complaint):
+                await reader.commit_offset(FIRST, offset)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="'T' is no queue"):
+            await reader.max_offset("T")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="'T' is no queue"):
+            await reader.assign("T")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="no whole number"):
+            await reader.fetch(FIRST, offset=0, max=1.5)  # type: ignore[arg-type]
+        assert cluster.broker.received(RequestCode.UPDATE_CONSUMER_OFFSET) == []
+        await reader.assign([FIRST])
+        with pytest.raises(ConfigError, match="no list of queues"):
+            reader.pause("T")  # type: ignore[arg-type]
+    with pytest.raises(AlreadyClosed):
+        await reader.assign([FIRST])
 
 
 async def test_an_sql_filter_is_checked_before_anything_is_polled(cluster: ScriptedCluster, client: Client) -> None:

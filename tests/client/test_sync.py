@@ -1,6 +1,7 @@
 """The blocking face: same names, from any thread, after a fork. The cluster runs on an event loop in a thread of its own."""
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import itertools
@@ -31,7 +32,7 @@ from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.headers.send import SendBack
 from orbitmq.protocol.headers.transactions import EndTransaction
 from tests.client.cluster_thread import cluster_in_a_thread
-from tests.client.scripted import ScriptedCluster, eventually
+from tests.client.scripted import ScriptedCluster, eventually, never_answer
 
 
 @pytest.fixture
@@ -139,6 +140,26 @@ def test_blocking_handlers_get_messages_whose_methods_wait(cluster: ScriptedClus
     assert back.read(SendBack).delay_level == 5
 
 
+@pytest.mark.parametrize("closes_all", [False, True])
+def test_handlers_may_close_their_own_consumer(cluster: ScriptedCluster, closes_all: bool) -> None:
+    """Several at once, too: each would wait for the others."""
+    both = threading.Barrier(2)
+    with sync.connect(cluster.address) as client:
+        client.producer("P").send_batch("T", [b"a", b"b"], order_key="k")
+        consumer: sync.Consumer
+
+        def handler(message: sync.ReceivedMessage) -> None:
+            both.wait(10)
+            (client if closes_all else consumer).close()
+
+        consumer = client.consumer("T", group="G", handler=handler, start="earliest", close_timeout=3600)
+        consumer.__enter__()
+        with contextlib.suppress(AlreadyClosed):  # when that comes late
+            consumer.wait_closed()
+        consumer.close()
+    assert cluster.broker.members["G"] == {}
+
+
 def test_messages_of_the_blocking_client_say_which_they_are(cluster: ScriptedCluster) -> None:
     cluster.broker.put("T", 0, b"x")
     seen: list[str] = []
@@ -231,6 +252,89 @@ def test_who_waits_while_another_thread_closes_the_client_hears_of_it(cluster: S
         client.close()
         with pytest.raises(AlreadyClosed):
             asking.result(timeout=10)
+
+
+@pytest.mark.parametrize("closes_all", [False, True])
+def test_closing_ends_a_start_that_another_thread_waits_for(cluster: ScriptedCluster, closes_all: bool) -> None:
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer, times=2)
+    with sync.connect(cluster.address) as client, ThreadPoolExecutor(1) as threads:
+        consumer = client.consumer("T", group="G")
+        starting = threads.submit(consumer.__enter__)
+        while not cluster.broker.received(RequestCode.GET_MAX_OFFSET):
+            time.sleep(0.01)
+        (client if closes_all else consumer).close()
+        assert cluster.broker.members["G"] == {}
+        with pytest.raises(AlreadyClosed, match="closed while it started"):
+            starting.result(timeout=10)
+        with pytest.raises(AlreadyClosed):
+            consumer.pause()
+    assert "orbitmq" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_start_that_comes_beside_a_close_leaves_nothing_open(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client is closed when the start has looked whether it is, and before it begins."""
+    with sync.connect(cluster.address) as client:
+        client.producer("P").send("T", b"x")
+        consumer = client.consumer("T", group="G")
+        enter = portal.enter
+
+        def enter_late() -> portal.Portal:
+            consumer.close()
+            return enter()
+
+        monkeypatch.setattr(portal, "enter", enter_late)
+        with pytest.raises(AlreadyClosed):
+            consumer.pause()
+        assert cluster.broker.members["G"] == {}
+    assert "orbitmq" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="this system has no timers that signal")
+def test_a_signals_handler_may_close_what_its_thread_starts(cluster: ScriptedCluster) -> None:
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer, times=2)
+    with sync.connect(cluster.address) as client:
+        consumer = client.consumer("T", group="G")
+
+        def handler(*_: object) -> None:
+            while not cluster.broker.received(RequestCode.GET_MAX_OFFSET):
+                time.sleep(0.01)
+            consumer.close()
+
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(AlreadyClosed, match="closed while it started"):
+                consumer.__enter__()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert cluster.broker.members["G"] == {}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_made_while_another_thread_starts_something_can_start_and_close_it(cluster: ScriptedCluster) -> None:
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer, times=2)
+    with sync.connect(cluster.address) as client, ThreadPoolExecutor(1) as threads:
+        consumer = client.consumer("T", group="G")
+        starting = threads.submit(consumer.__enter__)
+        while not cluster.broker.received(RequestCode.GET_MAX_OFFSET):
+            time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            try:
+                consumer.__enter__()
+                client.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        assert status == 0
+        client.close()
+        with pytest.raises(AlreadyClosed):
+            starting.result(timeout=10)
 
 
 def test_what_is_settled_after_all_was_closed_does_no_harm(cluster: ScriptedCluster) -> None:

@@ -74,7 +74,7 @@ class SubscriberOptions(TypedDict, total=False):
     suspend: float
     commit_every: float
     close_timeout: float
-    offset_directory: Path | None
+    offset_directory: Path | str | None
     hooks: Sequence[ConsumeHook]
 
 
@@ -102,6 +102,7 @@ class App:
         self._producer: Producer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
+        self._starting: asyncio.Task[Any] | None = None
 
     # ---- declaring
 
@@ -199,19 +200,24 @@ class App:
 
     async def start(self) -> None:
         """Connect, run what `on_start` declared, join the groups."""
-        if self._client is not None:
-            raise ConfigError("the app is running already", hint="run it once")
-        client = self._client = self._connect()
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._check_idle()
         try:
-            self._producer = await client.producer(self._producer_group).start()
-            for function in self._at_start:
-                await function()
-            for make in self._subscribers:
-                await make(client).start()
+            await self._start()
         except BaseException:
             await self.stop()
             raise
+
+    def _check_idle(self) -> None:
+        if self._client is not None:
+            raise ConfigError("the app is running already", hint="run it once")
+
+    async def _start(self) -> None:
+        client = self._client = self._connect()
+        self._producer = await client.producer(self._producer_group).start()
+        for function in self._at_start:
+            await function()
+        for make in self._subscribers:
+            await make(client).start()
 
     async def stop(self) -> None:
         """Let running handlers end, commit what is done, close everything."""
@@ -227,27 +233,54 @@ class App:
                 await function()
 
     async def serve(self) -> None:
-        """Run until a signal (SIGINT, SIGTERM; in the main thread, which alone has them) or `shut_down` ends it."""
-        await self.start()
-        assert self._stopping is not None
-        loop = asyncio.get_running_loop()
+        """Run until a signal (SIGINT, SIGTERM; in the main thread, which alone has them) or `shut_down` ends it.
+
+        While it starts, too: what `on_start` declared is cancelled then, and what `on_stop` declared runs.
+        """
+        self._check_idle()
+        loop = self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
         signals = _STOPPING_SIGNALS if threading.current_thread() is threading.main_thread() else ()
         for number in signals:
-            loop.add_signal_handler(number, self._stopping.set)
+            loop.add_signal_handler(number, self._end_serving)
         try:
-            logger.info("app runs with %d subscribers", len(self._subscribers))
-            await self._stopping.wait()
+            if await self._started_untold(self._stopping):
+                logger.info("app runs with %d subscribers", len(self._subscribers))
+                await self._stopping.wait()
             logger.info("app stops")
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
             await self.stop()
 
+    async def _started_untold(self, stopping: asyncio.Event) -> bool:
+        """False when it was told to end before it had started. All in one task: what starts and stops may depend on that."""
+        task = self._starting = asyncio.current_task()
+        assert task is not None
+        try:
+            await self._start()
+        except asyncio.CancelledError:
+            if not stopping.is_set() or task.uncancel():
+                raise  # somebody else has cancelled it
+            return False
+        finally:
+            self._starting = None
+        if stopping.is_set():
+            task.uncancel()  # whatever was cancelled went on to its end
+        return True
+
+    def _end_serving(self) -> None:
+        if self._stopping is None or self._stopping.is_set():
+            return
+        self._stopping.set()
+        if self._starting is not None:
+            self._starting.cancel()
+
     def shut_down(self) -> None:
         """End `serve`, from a handler or anywhere else, in any thread."""
-        if self._loop is not None and self._stopping is not None:
+        if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, and `serve` with it
-                self._loop.call_soon_threadsafe(self._stopping.set)
+                self._loop.call_soon_threadsafe(self._end_serving)
 
     def run(self) -> None:
         """Run in this thread until the process is told to end; in any but the main one, until `shut_down`."""

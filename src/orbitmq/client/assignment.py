@@ -79,14 +79,17 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
     "circle": in_a_circle,
     "consistent-hash": consistent_hash,
 }
+_STRATEGY_HINT: Final = f"one of {', '.join(STRATEGIES)}, or a function"
 
 
 def strategy_from(given: str | Strategy) -> Strategy:
     if not isinstance(given, str):
+        if not callable(given):
+            raise ConfigError(f"strategy {given!r} cannot be called", hint=_STRATEGY_HINT)
         return given
     strategy = STRATEGIES.get(given)
     if strategy is None:
-        raise ConfigError(f"strategy {given!r} is unknown", hint=f"one of {', '.join(STRATEGIES)}, or a function")
+        raise ConfigError(f"strategy {given!r} is unknown", hint=_STRATEGY_HINT)
     return strategy
 
 

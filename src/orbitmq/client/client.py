@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeVar
 
 from orbitmq.client.assignment import strategy_from
@@ -32,7 +33,6 @@ from orbitmq.errors import AlreadyClosed
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
     from types import TracebackType
 
     from orbitmq.client.assignment import Strategy
@@ -214,7 +214,7 @@ class Client:
         suspend: float = 1.0,
         commit_every: float = 5.0,
         close_timeout: float = 30.0,
-        offset_directory: Path | None = None,
+        offset_directory: Path | str | None = None,
         hooks: Sequence[ConsumeHook] = (),
     ) -> Consumer:
         """A member of consumer group `group`, to be used as `async with client.consumer(...) as consumer`.
@@ -247,7 +247,7 @@ class Client:
             suspend_seconds=suspend,
             commit_seconds=commit_every,
             close_timeout_seconds=close_timeout,
-            offset_directory=offset_directory,
+            offset_directory=None if offset_directory is None else Path(offset_directory),
             hooks=hooks,
         )
         return self._keep(Consumer(self.config, group, wanted, options, handler))

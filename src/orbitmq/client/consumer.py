@@ -8,7 +8,7 @@ Java: DefaultMQPushConsumer, DefaultMQPushConsumerImpl
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from orbitmq.client import instance as instances
 from orbitmq.client import questions
@@ -25,7 +25,7 @@ from orbitmq.client.stats import ConsumerStats
 from orbitmq.client.watching import WatchedSettler, Watchers
 from orbitmq.client.workers import Workers
 from orbitmq.errors import AlreadyClosed, ConfigError
-from orbitmq.tasks import Once, Tasks, every
+from orbitmq.tasks import Once, Tasks, every, shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -74,6 +74,7 @@ class Consumer:
         self._settler: Settler | None = None
         self._watched: WatchedSettler | None = None  # what settles, where hooks look on and there is no handler
         self._workers: Workers | None = None
+        self._starting: asyncio.Future[None] | None = None  # under way, or done
         self._closed = asyncio.Event()
         self._closing = False
         self._ending = Once()
@@ -81,11 +82,33 @@ class Consumer:
     # ---- life
 
     async def start(self) -> Self:
-        """Join the group. Returns when the queues that are ours are being read, or after a few seconds if brokers do not answer."""
+        """Join the group. Returns when the queues that are ours are being read, or after a few seconds if brokers do not answer.
+
+        A second call meanwhile waits for the same, and fails with the first.
+        """
         if self._closing:
             raise AlreadyClosed(f"consumer {self.group!r} is closed", hint="make a new one")
-        if self._instance is not None:
+        if self._starting is not None:
+            await shared(
+                self._starting,
+                lambda: AlreadyClosed(f"the start of consumer {self.group!r} was cancelled", hint="make a new one"),
+            )
             return self
+        starting = self._starting = asyncio.get_running_loop().create_future()
+        try:
+            await self._start()
+        except BaseException as error:
+            self._starting = None  # one that could not join may try again
+            if isinstance(error, Exception):
+                starting.set_exception(error)
+                starting.exception()  # nobody may be waiting
+            else:
+                starting.cancel()
+            raise
+        starting.set_result(None)
+        return self
+
+    async def _start(self) -> None:
         options = self._options
         instance = instances.acquire(self._config, consumer_group=self.group, fixed_name=options.broadcasting)
         self._instance = instance
@@ -93,7 +116,7 @@ class Consumer:
             await self._join(instance)
         except BaseException:
             if not self._closing:  # else it leaves the instance, too
-                self._instance = self._member = None
+                self._instance = self._member = self._workers = None
                 await instances.release(instance, consumer_group=self.group)
             raise
         assert self._member is not None
@@ -107,7 +130,6 @@ class Consumer:
         # Nothing is awaited behind this: handlers may name the consumer, which their program has once this returns.
         if self._workers is not None:
             self._workers.start()
-        return self
 
     async def _join(self, instance: Instance) -> None:
         options = self._options
@@ -154,10 +176,11 @@ class Consumer:
         Who is cancelled meanwhile leaves it going on; a second call waits for its end.
         """
         self._closing = True
-        caller = asyncio.current_task()
-        await self._ending.run(lambda: self._end(caller), f"closing consumer {self.group}")
+        if self._workers is not None:
+            self._workers.excuse_caller()
+        await self._ending.run(self._end, f"closing consumer {self.group}")
 
-    async def _end(self, caller: asyncio.Task[Any] | None) -> None:
+    async def _end(self) -> None:
         member, instance = self._member, self._instance
         if member is None or instance is None:
             self._closed.set()
@@ -167,7 +190,7 @@ class Consumer:
             await member.stop_pulling()
             self._inbox.close()
             if self._workers is not None:
-                await self._workers.finish(self._options.close_timeout_seconds, caller)
+                await self._workers.finish(self._options.close_timeout_seconds)
             if isinstance(self._settler, ConcurrentSettler):
                 self._settler.close()
         finally:
@@ -205,12 +228,17 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        messages = self._inbox.take_now(1) or await self._inbox.take(1)
+        messages = self._inbox.take_now(1) or await self._taken()
         if not messages:
             raise StopAsyncIteration
         if self._watched is not None:
             self._watched.hand_out(messages[0])
         return messages[0]
+
+    async def _taken(self) -> list[ReceivedMessage]:
+        if self._starting is None and not self._closing:
+            self._running()  # which says that it is not
+        return await self._inbox.take(1)
 
     # ---- steering
 
@@ -231,6 +259,7 @@ class Consumer:
     async def unsubscribe(self, topic: str) -> None:
         """Consume this topic no longer. Do the same in every member of the group."""
         member = self._running()
+        check_topic_name(topic)
         member.unsubscribe(wrapped(self._config.namespace, topic))
         await member.subscriptions_changed()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal
 
+from orbitmq.client.option_checks import check_seconds, check_whole
 from orbitmq.client.process_queue import CacheLimits
 from orbitmq.errors import ConfigError
 from orbitmq.message.shares import averagely
@@ -22,6 +23,12 @@ Start = Literal["earliest", "latest"] | datetime
 
 DEFAULT_MAX_RETRIES: Final = 16
 _MAX_BATCH: Final = 1024
+_SECONDS: Final = {  # field -> option
+    "consume_timeout_seconds": "consume_timeout",
+    "suspend_seconds": "suspend",
+    "commit_seconds": "commit_every",
+    "close_timeout_seconds": "close_timeout",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,25 +55,37 @@ class ConsumerOptions:
     hooks: Sequence[ConsumeHook] = field(default=())
 
     def __post_init__(self) -> None:
+        self._check_numbers()
         if self.concurrency < 1:
             raise ConfigError(f"concurrency is {self.concurrency}", hint="give 1 or more")
         for name in ("batch_size", "pull_batch_size"):
             if not 1 <= getattr(self, name) <= _MAX_BATCH:
                 raise ConfigError(f"{name} is {getattr(self, name)}", hint=f"give 1 to {_MAX_BATCH}")
         check_start(self.start)
-        if isinstance(self.start, datetime) and self.start.tzinfo is None:
-            raise ConfigError("start has no time zone", hint="datetime.now(UTC), or .astimezone() for local time")
         # At zero nobody would rest in between, which costs a processor.
-        for name in ("consume_timeout", "suspend", "commit"):
-            if getattr(self, f"{name}_seconds") <= 0:
-                option = "commit_every" if name == "commit" else name
-                raise ConfigError(f"{option} is {getattr(self, f'{name}_seconds')}", hint="give seconds above 0")
+        for name, option in _SECONDS.items():
+            if name != "close_timeout_seconds" and getattr(self, name) <= 0:
+                raise ConfigError(f"{option} is {getattr(self, name)}", hint="give seconds above 0")
         if self.max_retries is not None and self.max_retries < 0:
             raise ConfigError(f"max_retries must not be negative: {self.max_retries}", hint="None is the default")
+
+    def _check_numbers(self) -> None:
+        for name in ("concurrency", "batch_size", "pull_batch_size"):
+            check_whole(name, getattr(self, name))
+        if self.max_retries is not None:
+            check_whole("max_retries", self.max_retries)
+        for name in ("messages", "bytes", "span"):
+            option, limit = "max_span" if name == "span" else f"max_cached_{name}", getattr(self.cache, name)
+            check_whole(option, limit)
+            if limit < 0:
+                raise ConfigError(f"{option} is {limit}", hint="give 0 or more")
+        for name, option in _SECONDS.items():
+            check_seconds(option, getattr(self, name))
 
 
 def check_count(wanted: int) -> None:
     """Of messages to fetch."""
+    check_whole("max", wanted)
     if wanted < 1:
         raise ConfigError(f"max is {wanted}: no message can be had", hint="give 1 or more")
 
@@ -74,6 +93,8 @@ def check_count(wanted: int) -> None:
 def check_start(start: Start) -> None:
     if not isinstance(start, datetime) and start not in ("earliest", "latest"):
         raise ConfigError(f"start {start!r} is unknown", hint='"earliest", "latest" or a datetime; to seek, an offset')
+    if isinstance(start, datetime) and start.tzinfo is None:
+        raise ConfigError("start has no time zone", hint="datetime.now(UTC), or .astimezone() for local time")
 
 
 def consume_from_where(start: Start) -> str:

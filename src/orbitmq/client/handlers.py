@@ -13,6 +13,7 @@ import typing
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from orbitmq.client.workers import function_behind, is_async
+from orbitmq.errors import ConfigError
 from orbitmq.message import Message
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ F = TypeVar("F", bound="Callable[[Any], Any]")
 
 def adapted(handler: F, codec: Codec, *, batches: bool = False) -> F:
     """A handler that takes messages, made of one that may want values."""
+    _check_takes_one(handler)
     wanted = wanted_by(handler, batches=batches)
     if wanted is None or wanted is Any or (isinstance(wanted, type) and issubclass(wanted, Message)):
         return handler
@@ -38,6 +40,18 @@ def adapted(handler: F, codec: Codec, *, batches: bool = False) -> F:
         return [value(message) for message in given] if batches else value(given)
 
     return cast("F", _composed(handler, convert))
+
+
+def _check_takes_one(handler: Callable[[Any], Any]) -> None:
+    hint = "give a function of one parameter, which gets the message"
+    if not callable(handler):
+        raise ConfigError(f"{handler!r} cannot be called", hint=hint)
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError as error:
+        raise ConfigError(f"{handler!r} cannot be called with a message: {error}", hint=hint) from None
+    except ValueError:
+        return  # of some built-in functions nobody knows
 
 
 def _composed(handler: Callable[[Any], Any], convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -66,7 +80,10 @@ def wanted_by(handler: Callable[[Any], Any], *, batches: bool = False) -> Any:
 
 
 def _annotation(handler: Callable[[Any], Any]) -> Any:
-    parameters = list(inspect.signature(handler).parameters)
+    try:
+        parameters = list(inspect.signature(handler).parameters)
+    except ValueError:
+        return None  # of some built-in functions nobody knows
     if not parameters:
         return None
     try:

@@ -26,12 +26,13 @@ from orbitmq.client.leaser import Leaser
 from orbitmq.client.leasing import Leasing
 from orbitmq.client.names import check_group, check_topic_name, retry_topic
 from orbitmq.client.namespaces import wrapped
+from orbitmq.client.option_checks import check_whole
 from orbitmq.client.stats import ConsumerStats
 from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed, TransportError
 from orbitmq.message import QueueRef
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.headers.leases import START_AT_MAX, START_AT_MIN
-from orbitmq.tasks import Once, Tasks, every
+from orbitmq.tasks import Once, Tasks, every, set_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,6 +52,7 @@ _SHORTEST_LEASE: Final = timedelta(seconds=1)
 _LONGEST_LEASE: Final = timedelta(days=3)
 _POLL_SECONDS: Final = 15.0
 _REST_SECONDS: Final = 0.5  # after a poll that ended early without a message
+_LONGEST_REST_SECONDS: Final = 20.0  # between two looks for a topic that does not exist
 _ANSWER_SECONDS: Final = 3.0
 _PASSING: Final = frozenset({
     ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL, ResponseCode.GO_AWAY,
@@ -82,6 +84,7 @@ class LeaseConsumer:
         if start not in ("earliest", "latest"):
             raise ConfigError(f"start {start!r} is unknown", hint='"earliest" or "latest"')
         _check_lease(lease)
+        check_whole("prefetch", prefetch)
         if prefetch < 1:
             raise ConfigError(f"prefetch is {prefetch}", hint="give 1 or more")
         self.group = wrapped(config.namespace, group)
@@ -100,7 +103,9 @@ class LeaseConsumer:
         self._leaser: Leaser | None = None
         self._here: deque[LeasedMessage] = deque()
         self._tasks = Tasks()
+        self._leaving = asyncio.Event()
         self._ending = Once()
+        self._missed = 0  # how often the topic was looked for and was not there
         self._failing: set[str] = set()  # brokers that were told of
         self._polls: dict[str, asyncio.Task[None]] = {}  # broker name -> the one poll that it holds
 
@@ -129,6 +134,7 @@ class LeaseConsumer:
         Who is cancelled meanwhile leaves it going on; a second call waits for its end.
         """
         self.closed = True
+        self._leaving.set()
         await self._ending.run(self._end, f"closing lease consumer {self.group}")
 
     async def _end(self) -> None:
@@ -155,7 +161,10 @@ class LeaseConsumer:
     # ---- messages
 
     async def fetch(self, *, max: int = 32, wait: float = _POLL_SECONDS) -> list[LeasedMessage]:  # noqa: A002
-        """Up to `max` messages, leased from now; with none there, wait up to `wait` seconds for the first."""
+        """Up to `max` messages, leased from now; with none there, wait up to `wait` seconds for the first.
+
+        A topic that does not exist yet has none.
+        """
         check_count(max)
         return await self._fetch(max, max, wait)
 
@@ -163,7 +172,9 @@ class LeaseConsumer:
         """Up to `count` of what is here, or of what polls for `poll_count` bring; each broker is polled at least once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
-        route = await self._route()
+        route = await self._route(deadline)
+        if route is None:
+            return []
         failures: dict[str, OrbitError] = {}
         mine: set[asyncio.Task[None]] = set()
         asked: set[str] = set()
@@ -215,6 +226,8 @@ class LeaseConsumer:
             try:
                 messages = await self._fetch(1, self._prefetch, _POLL_SECONDS)
             except AlreadyClosed:
+                if not self.closed:
+                    raise
                 raise StopAsyncIteration from None
             except OrbitError as error:
                 if not _may_pass(error) or not self.stats.pulls:
@@ -253,24 +266,41 @@ class LeaseConsumer:
     # ---- inside
 
     def _running(self) -> Leasing:
-        if self._instance is None or self._leasing is None:
+        if self._instance is None or self._leasing is None or self.closed:
             what = "closed" if self.closed else "not started"
             raise AlreadyClosed(
                 f"lease consumer {self.group!r} is {what}", hint="use it inside `async with client.lease_consumer(...)`"
             )
         return self._leasing
 
-    async def _route(self) -> Route:
-        self._running()
-        assert self._instance is not None
-        route = await self._instance.cluster.route(self._subscription.topic)
-        if route is None or not route.brokers:
-            raise RequestFailed(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic {self._topic!r} does not exist",
-                hint="create it, or send to it first",
-            )
-        return route
+    async def _route(self, deadline: float) -> Route | None:
+        """The topic's; None if it has none by then."""
+        loop, topic = asyncio.get_running_loop(), self._subscription.topic
+        rest = _REST_SECONDS
+        while True:
+            self._running()
+            assert self._instance is not None
+            try:
+                route = await self._instance.cluster.route(topic)
+            except OrbitError as error:
+                if not self._missed or not _may_pass(error):
+                    raise
+                logger.info("no word of topic %s: %s", self._topic, error)
+            else:
+                if route is not None and route.brokers:
+                    return route
+                self._tell_of_missing()
+            left = deadline - loop.time()
+            if left <= 0:
+                return None
+            await set_within(self._leaving, min(rest, left))
+            rest = min(2 * rest, _LONGEST_REST_SECONDS)
+
+    def _tell_of_missing(self) -> None:
+        """Not at the first look: a topic that was just made needs a moment to reach the name servers."""
+        self._missed += 1
+        if self._missed == 2:
+            logger.warning("topic %s does not exist yet: group %s waits for it", self._topic, self.group)
 
     async def _look_again(self) -> None:
         """After a rest: the brokers may be somewhere else by now. If nobody says so, what we know has to do."""

@@ -23,6 +23,7 @@ from orbitmq.client.figures import EVERY_SECONDS, Figures
 from orbitmq.client.incoming import Incoming
 from orbitmq.client.names import LIGHT_PREFIX, RETRY_PREFIX, retry_topic
 from orbitmq.client.namespaces import unwrapped
+from orbitmq.client.option_checks import queues_given
 from orbitmq.client.pauses import Pauses
 from orbitmq.client.process_queue import ProcessQueue
 from orbitmq.client.pulling import Puller
@@ -51,6 +52,7 @@ _REBALANCE_SECONDS: Final = 20.0
 _UNBALANCED_SECONDS: Final = 1.0
 _ROUND_SECONDS: Final = 3.0  # that a subscriber waits
 _COMMIT_AGAIN_SECONDS: Final = 1.0
+_BEHIND_PULLS_SECONDS: Final = 0.1  # by then a broker that answers commits has begun with every pull before them
 _HAND_OVER_SECONDS: Final = 20.0  # how long a running orderly handler may keep its queue from the next owner
 
 
@@ -184,7 +186,8 @@ class Membership:
     async def leave(self) -> None:
         """Save offsets, give up locks, tell the brokers."""
         try:
-            await self.save_offsets()  # of queues that were just being handed over, too
+            if await self.save_offsets():  # of queues that were just being handed over, too
+                await self._save_behind_pulls()
             for held in self.queues.values():
                 held.drop()
             if self._locks is not None:
@@ -257,21 +260,33 @@ class Membership:
     def _sample(self) -> None:
         self.figures.sample(asyncio.get_running_loop().time())
 
-    async def save_offsets(self) -> None:
+    async def save_offsets(self) -> bool:
         for held in self.queues.values():
             if _may_have_been_elsewhere(held):
                 self._offsets.forget(held.queue)  # until that is known: another member may be further
-        await self._offsets.save()
+        return await self._offsets.save()
+
+    async def _save_behind_pulls(self) -> None:
+        """Brokers carry out pulls and commits side by side: one that still brings an older offset may have taken it back."""
+        brought = [queue for queue in self.queues if self._puller.brings_another_commit(queue)]
+        if brought:
+            await asyncio.sleep(_BEHIND_PULLS_SECONDS)
+            for queue in brought:
+                offset = self._offsets.known(queue)
+                if offset is not None:
+                    self._offsets.forget(queue)
+                    self._offsets.set(queue, offset)
+            await self._offsets.save(brought)
 
     def pause(self, queues: Iterable[QueueRef] | None) -> None:
         """Pull no more from these, by their public names, or from all, until `resume`, whoever has them meanwhile."""
-        wanted = None if queues is None else set(queues)
+        wanted = None if queues is None else queues_given(queues)
         self._pauses.put(wanted, paused=True)
         for held in self._named(wanted):
             held.pause()
 
     def resume(self, queues: Iterable[QueueRef] | None) -> None:
-        wanted = None if queues is None else set(queues)
+        wanted = None if queues is None else queues_given(queues)
         self._pauses.put(wanted, paused=False)
         for held in self._named(wanted):
             held.resume()

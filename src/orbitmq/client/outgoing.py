@@ -45,6 +45,10 @@ class Compression:
 
 
 def check_body(body: bytes, max_bytes: int) -> None:
+    if body.__class__ is not bytes and not isinstance(body, bytes | bytearray | memoryview):
+        raise MessageError(
+            f"the body of a message is {body!r:.50}, which is no bytes", hint="send(topic, ...) encodes it"
+        )
     if not body:
         raise MessageError("a message needs a body", hint="brokers refuse empty ones")
     if len(body) > max_bytes:

@@ -201,6 +201,8 @@ class Producer:
     ) -> Receipt:
         """As `send`, of a message that is built already."""
         delivery = self._running()
+        if not isinstance(message, Message):
+            raise MessageError(f"{message!r:.50} is no message", hint="send(topic, body) makes one")
         if message.topic.__class__ is not str or message.topic not in self._checked_topics:
             check_topic(message.topic)
             self._checked_topics.add(message.topic)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from orbitmq.client.codecs import JSON, Codec
+from orbitmq.client.option_checks import check_seconds, check_whole
 from orbitmq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ CompressionKind = Literal["zlib", "lz4", "zstd"]
 
 _MAX_MESSAGE_BYTES: Final = 4 << 20
 _ZLIB_LEVELS: Final = 9
+_WHOLE: Final = (
+    "retries", "compress_over_bytes", "compression_level", "max_message_bytes", "max_batch_messages", "max_in_flight",
+    "max_in_flight_bytes", "create_queues", "accumulate_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,10 @@ class ProducerOptions:
     hooks: Sequence[SendHook] = field(default=())
 
     def __post_init__(self) -> None:
+        for name in _WHOLE:
+            check_whole(name, getattr(self, name))
+        check_seconds("timeout", self.timeout_seconds)
+        check_seconds("accumulate_seconds", self.accumulate_seconds)
         positive = ("timeout_seconds", "max_message_bytes", "max_batch_messages", "max_in_flight", "create_queues")
         for name in positive:
             if getattr(self, name) <= 0:

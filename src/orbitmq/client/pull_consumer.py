@@ -19,6 +19,7 @@ from orbitmq.client.membership import Membership
 from orbitmq.client.names import LIGHT_PREFIX, check_group, check_topic_name, retry_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.offsets import RemoteOffsets
+from orbitmq.client.option_checks import check_whole
 from orbitmq.client.stats import ConsumerStats
 from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed
 from orbitmq.message import QueueRef
@@ -155,6 +156,9 @@ class PullConsumer:
 
     async def commit_offset(self, queue: QueueRef, offset: int) -> None:
         """Say how far the group has come: everything before `offset` is done with."""
+        check_whole("offset", offset)
+        if offset < 0:
+            raise ConfigError(f"offset {offset} cannot be committed", hint="give 0 or more")
         wire = await self._known(queue)
         cluster = self._running().cluster
         address = cluster.vip(questions.any_address(cluster, wire.broker_name))
@@ -183,6 +187,7 @@ class PullConsumer:
 
     async def assign(self, queues: Iterable[QueueRef], filter: str | Sql | None = None) -> None:  # noqa: A002
         """Read exactly these queues, whoever else reads them."""
+        self._running()
         async with self._joining:
             if self._member is not None:
                 raise ConfigError("this pull consumer has its queues already", hint="assign or subscribe once")
@@ -262,7 +267,7 @@ class PullConsumer:
     # ---- inside
 
     def _running(self) -> Instance:
-        if self._instance is None:
+        if self._instance is None or self.closed:
             what = "closed" if self.closed else "not started"
             raise AlreadyClosed(
                 f"pull consumer {self.group!r} is {what}", hint="use it inside `async with client.pull_consumer(...)`"
@@ -285,6 +290,8 @@ class PullConsumer:
 
     async def _known(self, queue: QueueRef) -> QueueRef:
         """The queue under its name on the wire, its broker's address known."""
+        if not isinstance(queue, QueueRef):
+            raise ConfigError(f"{queue!r} is no queue", hint="`queues(topic)` lists them")
         wire = self._wire(queue)
         cluster = self._running().cluster
         if wire.broker_name not in cluster.brokers:

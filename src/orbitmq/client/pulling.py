@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orbitmq.client.process_queue import ProcessQueue
     from orbitmq.client.received import ReceivedMessage
     from orbitmq.client.stats import ConsumerStats
+    from orbitmq.message import QueueRef
     from orbitmq.protocol.command import Command
     from orbitmq.transport.address import Address
 
@@ -77,6 +78,11 @@ class Puller:
         self._says_filters = says_filters  # SQL ones, too: no heartbeat does
         self._deliver = deliver
         self._moved = moved
+        self._brought: dict[QueueRef, int] = {}  # commits that pulls bring which are not answered yet
+
+    def brings_another_commit(self, queue: QueueRef) -> bool:
+        """Whether a pull may still be on its way that commits something else than what is known now."""
+        return self._brought.get(queue, self._offsets.known(queue)) != self._offsets.known(queue)
 
     async def run(self, held: ProcessQueue, subscription: Callable[[], Subscription]) -> None:
         """Until the queue is dropped. Failures are reported when they begin and when they end."""
@@ -136,6 +142,7 @@ class Puller:
             if answer.code == ResponseCode.GO_AWAY:
                 return None
         self._stats.pulls += 1
+        self._brought.pop(held.queue, None)
         now = held.pulled_at = loop.time()
         if held.dropped:
             return None
@@ -173,6 +180,7 @@ class Puller:
         flags = PULL_SUSPEND
         if self._commits and commit_offset > 0 and broker_id == MASTER and self._offsets.has_table(queue):
             flags |= PULL_COMMIT_OFFSET
+            self._brought[queue] = commit_offset
         says_filter = self._says_filters or not subscription.is_sql
         if says_filter:
             # Said with each pull, a filter holds even while other members of the group still announce another one.

@@ -11,7 +11,9 @@ them.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -118,13 +120,45 @@ class _Here(Generic[A]):
         self.target = target
 
 
+class _Opening:
+    """An async object on its way to be made and started, which others may give up meanwhile."""
+
+    __slots__ = ("_given_up", "_task", "portal")
+
+    def __init__(self, entered: portal.Portal) -> None:
+        self.portal = entered
+        self._given_up = False
+        self._task: asyncio.Task[Any] | None = None
+
+    async def run(self, making: Coroutine[Any, Any, R]) -> R:
+        """AlreadyClosed when it was given up."""
+        self._task = asyncio.current_task()
+        try:
+            if not self._given_up:
+                return await making
+            making.close()
+        except asyncio.CancelledError:
+            if not self._given_up:
+                raise
+        raise AlreadyClosed("it was closed while it started", hint="make a new one")
+
+    async def give_up(self) -> None:
+        """Return when nothing of it goes on."""
+        self._given_up = True
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+
 class _Face(Generic[A]):
     """Opens its async object when first used, and again in a child process."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, A]]) -> None:
         """`make` is called in the thread that asks, the coroutine it returns runs on the loop."""
         self._make = make
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may close what its own thread opens
+        self._lock_pid = os.getpid()
+        self._opening: _Opening | None = None
         self._opened: _Here[A] | None = None
         self._closed = False
         self._left: Callable[[], object] | None = None  # tells who made it that it needs no closing any more
@@ -134,27 +168,46 @@ class _Face(Generic[A]):
         opened = self._opened
         if opened is not None and opened.pid == os.getpid():
             return opened
-        if self._closed:
-            raise AlreadyClosed(f"this {type(self).__name__.lower()} is closed", hint="make a new one")
-        if opened is not None:
-            self._lock = threading.Lock()  # a thread that does not exist here may hold the old one
+        self._check_open()
+        self._notice_fork()
         with self._lock:
             opened = self._opened
             if opened is None or opened.pid != os.getpid():
-                entered = portal.enter()
-                try:
-                    target = entered.run(self._make())
-                except BaseException:
-                    portal.leave(entered)
-                    raise
-                opened = self._opened = _Here(os.getpid(), entered, target)
+                opened = self._opened = self._open()
             return opened
+
+    def _open(self) -> _Here[A]:
+        entered = portal.enter()
+        try:
+            opening = self._opening = _Opening(entered)
+            self._check_open()  # who closes from now on gives this up
+            return _Here(os.getpid(), entered, entered.run(opening.run(self._make())))
+        except BaseException:
+            portal.leave(entered)
+            raise
+        finally:
+            self._opening = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed(f"this {type(self).__name__.lower()} is closed", hint="make a new one")
+
+    def _notice_fork(self) -> None:
+        """A thread that does not exist in this process may hold the lock, and be about to open."""
+        if self._lock_pid != os.getpid():
+            self._lock, self._opening = threading.RLock(), None
+            self._lock_pid = os.getpid()
 
     def close(self) -> None:
         """End it; see the method of the same name in the asyncio client."""
         self._closed = True
         if self._left is not None:
             self._left()
+        self._notice_fork()
+        opening = self._opening
+        if opening is not None:
+            with contextlib.suppress(AlreadyClosed):  # it has ended meanwhile, and its loop with it
+                opening.portal.run(opening.give_up())
         with self._lock:
             opened, self._opened = self._opened, None
         if opened is None or opened.pid != os.getpid():

@@ -10,7 +10,7 @@ import contextvars
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Awaitable[None] | None]
 """Takes a message, or a list of them when the consumer has a batch_size."""
+
+_call: contextvars.ContextVar[Sequence[asyncio.Task[Any]]] = contextvars.ContextVar("_call", default=())
+"""In a handler's thread, and in what it has the event loop do: the task that waits for it, as long as it does."""
 
 _TURNS: Final = 32  # calls in a row before others on the event loop get their turn
 
@@ -47,6 +50,8 @@ class Workers:
         if not is_async(handler):
             self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix=f"orbitmq-{group}")
         self._tasks: list[asyncio.Task[None]] = []
+        self._excused: set[asyncio.Task[Any]] = set()
+        self._one_more: asyncio.Future[None] | None = None  # is excused
 
     def start(self) -> None:
         self._tasks = [
@@ -54,26 +59,35 @@ class Workers:
             for number in range(self._count)
         ]
 
-    async def finish(self, seconds: float, caller: asyncio.Task[Any] | None) -> None:
-        """Wait for running handlers; the inbox must be closed already. Who takes longer is cancelled, its message comes again.
+    def excuse_caller(self) -> None:
+        """`finish` need not wait for the handler that runs here, if one does: it waits for that, as it closes its own consumer."""
+        call = _call.get()
+        task = call[0] if call else asyncio.current_task()
+        if task is not None:
+            self._excused.add(task)
+        if self._one_more is not None and not self._one_more.done():
+            self._one_more.set_result(None)
 
-        `caller` waits for this, and may be one of them: a handler that closes its own consumer.
-        """
-        if not self._tasks:
-            return
-        waiting = [task for task in self._tasks if task is not caller]
-        late: set[asyncio.Task[None]] = set()
-        if waiting:
-            _, late = await asyncio.wait(waiting, timeout=seconds)
+    async def finish(self, seconds: float) -> None:
+        """Wait for running handlers; the inbox must be closed already. Who takes longer is cancelled, its message comes again."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while (late := self._busy()) and (left := deadline - loop.time()) > 0:
+            self._one_more = loop.create_future()
+            await asyncio.wait([*late, self._one_more], timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if late:
             logger.warning("%d handlers of group %s did not end within %g s", len(late), self._group, seconds)
         for task in late:
             task.cancel()
-        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+        ended = [task for task in self._tasks if task not in self._excused]
+        for outcome in await asyncio.gather(*ended, return_exceptions=True):
             if isinstance(outcome, Exception):
                 logger.error("a worker of group %s ended with %r", self._group, outcome, exc_info=outcome)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _busy(self) -> list[asyncio.Task[None]]:
+        return [task for task in self._tasks if not task.done() and task not in self._excused]
 
     async def handle(self, messages: list[ReceivedMessage]) -> Exception | None:
         """Call the handler once; what it raised."""
@@ -84,8 +98,7 @@ class Workers:
                 if waiting is not None:
                     await waiting
             else:
-                loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-                found = await loop.run_in_executor(self._threads, lambda: context.run(self._handler, argument))
+                found = await self._handled_in_thread(argument)
                 if inspect.isawaitable(found):  # a lambda around an async function; any other value means nothing
                     await found
         except asyncio.CancelledError as error:
@@ -99,6 +112,15 @@ class Workers:
         except Exception as error:
             return error
         return None
+
+    async def _handled_in_thread(self, argument: Any) -> Any:
+        loop, context, task = asyncio.get_running_loop(), contextvars.copy_context(), asyncio.current_task()
+        call = [] if task is None else [task]
+        context.run(_call.set, call)
+        try:
+            return await loop.run_in_executor(self._threads, lambda: context.run(self._handler, argument))
+        finally:
+            call.clear()
 
     async def _work(self) -> None:
         turns = 0
