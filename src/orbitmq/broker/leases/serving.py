@@ -166,6 +166,11 @@ class Serving:
     def _notify(self, waiting: Waiting) -> bool:
         header = waiting.header
         assert isinstance(header, Notification)
+        try:
+            self._check_access(header.topic, header.consumer_group, header.queue_id)  # it may be forbidden meanwhile
+        except RequestFailed as refusal:
+            _fail(waiting, refusal)
+            return True
         if not self._has_message(header):
             return False
         waiting.connection.answer(waiting.request, ok(NotificationResult(has_msg=True)))
