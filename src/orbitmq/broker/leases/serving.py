@@ -290,10 +290,10 @@ class Serving:
         return topic
 
     def _hold(self, requests: WaitingRequests, waiting: Waiting) -> ResponseCode | None:
-        """None: it waits."""
+        """None: it waits; not longer than it said, where the asker's clock is ahead: what came then would be leased to nobody."""
         settings, header = self._configuration.settings, waiting.header
-        wait_ms = header.born_time + header.poll_time - self._clock.now_ms()
-        if header.poll_time <= 0 or wait_ms <= 0:
+        wait_ms = min(header.poll_time, header.born_time + header.poll_time - self._clock.now_ms())
+        if wait_ms <= 0:
             return ResponseCode.POLLING_TIMEOUT
         there = requests.at(header.topic, header.consumer_group, header.queue_id)
         if len(requests) >= settings.max_pop_polling_size or there > settings.pop_polling_size:
