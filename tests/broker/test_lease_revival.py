@@ -276,6 +276,37 @@ async def test_fewer_revive_queues_lose_no_lease_and_no_ack(tmp_path: Path, cloc
         assert {each.handle.revive_queue for each in came_back} == {0}
 
 
+async def test_leases_outlive_a_new_name_of_their_broker(tmp_path: Path, clock: MovableClock) -> None:
+    async with running(tmp_path, clock=clock, **QUICK) as broker, wire(broker) as client:
+        await send(client, b"acked", b"open")
+        consumer = LeaseClient(client)
+        leased = await pop_some(consumer)
+        assert (await consumer.ack(leased[0])).code == 0
+        assert (await consumer.extend(leased[1], LEASE_MS)).code == 0
+    async with running(tmp_path, clock=clock, **QUICK, brokerName="renamed") as broker, wire(broker) as client:
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        await settled(broker)
+        assert bodies(await LeaseClient(client, broker_name="renamed").pop(T)) == [b"open"]
+
+
+async def test_a_lease_that_another_broker_gave_is_not_taken_for_its_own(
+    broker: Broker, client: Wire, clock: MovableClock
+) -> None:
+    """As in a store of Apache's, whose brokers keep leases for each other."""
+    await send(client, b"never leased")
+    state = broker.state
+    log = LeaseLog(state.store, broker.configuration, state.statistics, clock, bytes(8))
+    state.groups.require("LG")
+    state.offsets.commit("LG", T, 0, 1)
+    others = Checkpoint(
+        broker_name="broker-b", group="LG", topic=T, queue_id=0, start_offset=0, pop_time_ms=clock.now_ms() - 60_000,
+        invisible_ms=LEASE_MS, count=1,
+    )  # fmt: skip
+    log.write_checkpoint(others, 3)
+    await settled(broker)
+    assert await LeaseClient(client).pop(T) == []
+
+
 async def test_leases_of_what_is_gone_are_dropped(
     broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock
 ) -> None:

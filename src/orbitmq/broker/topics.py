@@ -250,7 +250,7 @@ class Topics:
             (names.DELAY_TOPIC, len(settings.delay_levels_ms()), _READ_WRITE),
             (f"{cluster}_REPLY_TOPIC", 1, _READ_WRITE),
             (names.revive_topic(cluster), settings.revive_queue_num, _READ_WRITE),
-            (f"{names.SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
+            (names.members_topic(broker), 1, PERM_INHERIT),
             (names.HALF_TOPIC, 1, _READ_WRITE),
             (names.HALF_OP_TOPIC, 1, _READ_WRITE),
             (names.TIMER_TOPIC, 1, _READ_WRITE),

@@ -278,7 +278,7 @@ class Reviving:
         config = self._groups.get(group)
         if self._topics.get(normal_topic(topic, group)) is None or config is None:
             return
-        if checkpoint.broker_name not in ("", self._configuration.settings.broker_name):
+        if not self._is_our_own(checkpoint):
             logger.error("skipped a lease of %s: it is of broker %s", topic, checkpoint.broker_name)
             return
         if self._is_of_a_deleted_topic(checkpoint):
@@ -302,8 +302,7 @@ class Reviving:
 
     def unacked(self, checkpoint: Checkpoint, acked: set[int]) -> Iterator[RawRecord]:
         """The messages of a lease that are to be handed out again, as they stand in their topic."""
-        is_anothers = checkpoint.broker_name not in ("", self._configuration.settings.broker_name)
-        if is_anothers or self._is_of_a_deleted_topic(checkpoint):
+        if not self._is_our_own(checkpoint) or self._is_of_a_deleted_topic(checkpoint):
             return
         for index, offset in enumerate(checkpoint.offsets()):
             if checkpoint.bits >> index & 1 or offset in acked:
@@ -314,6 +313,12 @@ class Reviving:
                     yield decode_raw(found.buffers[0])
                 except MessageError as error:
                     logger.error("gave up a message of %s that cannot be read: %s", checkpoint.topic, error)
+
+    def _is_our_own(self, checkpoint: Checkpoint) -> bool:
+        """Whether it speaks of messages in this store, also if that was under another name: nobody else has them."""
+        name = checkpoint.broker_name
+        is_as_now = name in ("", self._configuration.settings.broker_name)
+        return is_as_now or self._topics.get(names.members_topic(name)) is not None
 
     def _is_of_a_deleted_topic(self, checkpoint: Checkpoint) -> bool:
         """Whether the topic was deleted since: if it was made again, other messages have those numbers.
