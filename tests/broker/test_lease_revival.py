@@ -15,7 +15,7 @@ from orbitmq.broker.leases.checkpoints import CHECKPOINT_TAG, Ack, Checkpoint
 from orbitmq.broker.leases.lease_log import NEXT_OFFSET, LeaseLog
 from orbitmq.broker.leases.positions import restore_positions
 from orbitmq.broker.leases.reviving import GROUP
-from orbitmq.errors import RequestFailed
+from orbitmq.errors import RequestFailed, StoreFull
 from orbitmq.message import properties as keys
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.testing.clock import MovableClock
@@ -274,6 +274,25 @@ async def test_fewer_revive_queues_lose_no_lease_and_no_ack(tmp_path: Path, cloc
         came_back = await consumer.pop(T)
         assert sorted(bodies(came_back)) == [b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"8"]
         assert {each.handle.revive_queue for each in came_back} == {0}
+
+
+async def test_of_an_extension_that_is_stored_by_half_nothing_comes_back_once_its_message_is_acknowledged(
+    broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await send(client, b"a")
+    (leased,) = await pop_some(consumer)
+
+    def full(*_: object) -> int:
+        raise StoreFull("no room for a second record", code=ResponseCode.SERVICE_NOT_AVAILABLE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.state.lease_log, "write_ack", full)
+        assert (await consumer.extend(leased, LEASE_MS)).code == 14
+    assert (await consumer.ack(leased)).code == 0
+    assert broker.state.open_leases.in_flight(T, "LG", 0) == 0
+    clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+    await settled(broker)
+    assert await consumer.pop(T) == []
 
 
 async def test_leases_outlive_a_new_name_of_their_broker(tmp_path: Path, clock: MovableClock) -> None:
