@@ -153,9 +153,9 @@ async def test_a_message_that_fails_too_often_is_a_dead_letter(
             await consumer.ack(leased[1])
         clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while broker.state.topics.get("%DLQ%LG") is None:
+        while broker.state.topics.get("%DLQ%LG") is None or not (letters := await client.messages("%DLQ%LG")):
             await asyncio.sleep(0.02)
-    (dead,) = await client.messages("%DLQ%LG")
+    (dead,) = letters
     assert (dead.body, dead.reconsume_times) == (b"poison", 3)
     assert dead.properties[keys.DLQ_ORIGIN_TOPIC] == T
     assert await consumer.pop(T) == []
@@ -170,6 +170,29 @@ async def test_a_waiting_pop_hears_of_a_message_that_comes_back(
     clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
     answer = await asyncio.wait_for(held, PATIENCE_SECONDS)
     assert bodies(consumer.leased(T, answer)) == [b"a"]
+
+
+@pytest.mark.parametrize(("retries", "goal"), [(16, f"%RETRY%LG_{T}"), (0, "%DLQ%LG")], ids=["retry", "dead letters"])
+async def test_the_topic_by_which_a_message_comes_back_is_kept_before_it_is_in_there(
+    tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, retries: int, goal: str
+) -> None:
+    """A broker that is killed in between knows of no such topic when it is back, and would give its messages to nobody."""
+    async with running(tmp_path, clock=clock, reviveInterval=3_600_000) as broker, wire(broker) as client:
+        await send(client, b"a", b"b")
+        await pop_some(LeaseClient(client))
+        broker.state.groups.require("LG").retry_max_times = retries
+        append, table = broker.state.store.append, tmp_path / "config" / "topics.json"
+        kept: list[bool] = []
+
+        def noted(topic: str, *details: Any) -> object:
+            if topic == goal:
+                kept.append(goal in table.read_text())
+            return append(topic, *details)
+
+        monkeypatch.setattr(broker.state.store, "append", noted)
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        await settled(broker)
+        assert kept == [True, True]
 
 
 @pytest.mark.parametrize("settings", [{"enableRetryTopicV2": True}, {"popResponseReturnActualRetryTopic": True}])
