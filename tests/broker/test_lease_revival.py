@@ -299,6 +299,19 @@ async def test_fewer_revive_queues_lose_no_lease_and_no_ack(tmp_path: Path, cloc
         assert {each.handle.revive_queue for each in came_back} == {0}
 
 
+async def test_fewer_revive_queues_lose_no_lease_after_a_kill_either(tmp_path: Path, clock: MovableClock) -> None:
+    async with running(tmp_path / "store", clock=clock, **QUICK, reviveQueueNum="1") as broker, wire(broker) as client:
+        await send(client, *(b"%d" % number for number in range(9)))
+    async with running(tmp_path / "store", clock=clock, **QUICK, reviveQueueNum="9") as broker, wire(broker) as client:
+        for _ in range(9):
+            await pop_some(LeaseClient(client), maxMsgNums=1)
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    async with running(tmp_path / "killed", clock=clock, **QUICK, reviveQueueNum="1") as broker, wire(broker) as client:
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        await settled(broker)
+        assert sorted(bodies(await LeaseClient(client).pop(T))) == [b"%d" % number for number in range(9)]
+
+
 async def test_of_an_extension_that_is_stored_by_half_nothing_comes_back_once_its_message_is_acknowledged(
     broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
