@@ -75,6 +75,15 @@ async def test_who_leases_shares_all_queues_or_those_of_some(broker: Broker) -> 
         await client.close()
 
 
+async def test_a_light_queue_which_stands_in_no_route_is_shared_as_one_of_this_broker(tmp_path: Path) -> None:
+    async with running(tmp_path, namesrvAddr="127.0.0.1:1") as broker:
+        clients = await members(broker, 2)
+        assert await assigned(clients[0], 0, topic="%LMQ%house") == [(0, "PULL")]
+        assert await assigned(clients[1], 1, topic="%LMQ%house") == []
+        for client in clients:
+            await client.close()
+
+
 async def test_what_cannot_be_answered_is_left_to_the_client(broker: Broker) -> None:
     (client,) = await members(broker, 1)
     assert await assigned(client, 0, topic="Nowhere") is None

@@ -118,3 +118,18 @@ async def test_a_pop_that_waits_when_it_is_forbidden_gets_nothing_that_comes_lat
         assert told(await held) == TOPIC_BAN
 
     assert len(await leases.pop("T")) == 1
+
+
+async def test_a_notification_that_waits_when_it_is_forbidden_tells_of_nothing_that_comes_later(
+    client: Wire, broker: Broker
+) -> None:
+    await client.send("T")
+    leases = LeaseClient(client, "G")
+    assert len(await leases.pop("T")) == 1
+    place = {"consumerGroup": "G", "topic": "T", "queueId": -1, "pollTime": 60_000, "bornTime": 0}
+    held = await client.start(NOTIFICATION, place)
+    await until(lambda: len(broker.state.pops.notifications) == 1)
+
+    async with forbidden(client):
+        await client.send("T")
+        assert told(await held) == TOPIC_BAN

@@ -15,7 +15,7 @@ from orbitmq.broker.leases.checkpoints import CHECKPOINT_TAG, Ack, Checkpoint
 from orbitmq.broker.leases.lease_log import NEXT_OFFSET, LeaseLog
 from orbitmq.broker.leases.positions import restore_positions
 from orbitmq.broker.leases.reviving import GROUP
-from orbitmq.errors import RequestFailed
+from orbitmq.errors import RequestFailed, StoreFull
 from orbitmq.message import properties as keys
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.testing.clock import MovableClock
@@ -153,9 +153,9 @@ async def test_a_message_that_fails_too_often_is_a_dead_letter(
             await consumer.ack(leased[1])
         clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while broker.state.topics.get("%DLQ%LG") is None:
+        while broker.state.topics.get("%DLQ%LG") is None or not (letters := await client.messages("%DLQ%LG")):
             await asyncio.sleep(0.02)
-    (dead,) = await client.messages("%DLQ%LG")
+    (dead,) = letters
     assert (dead.body, dead.reconsume_times) == (b"poison", 3)
     assert dead.properties[keys.DLQ_ORIGIN_TOPIC] == T
     assert await consumer.pop(T) == []
@@ -170,6 +170,29 @@ async def test_a_waiting_pop_hears_of_a_message_that_comes_back(
     clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
     answer = await asyncio.wait_for(held, PATIENCE_SECONDS)
     assert bodies(consumer.leased(T, answer)) == [b"a"]
+
+
+@pytest.mark.parametrize(("retries", "goal"), [(16, f"%RETRY%LG_{T}"), (0, "%DLQ%LG")], ids=["retry", "dead letters"])
+async def test_the_topic_by_which_a_message_comes_back_is_kept_before_it_is_in_there(
+    tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, retries: int, goal: str
+) -> None:
+    """A broker that is killed in between knows of no such topic when it is back, and would give its messages to nobody."""
+    async with running(tmp_path, clock=clock, reviveInterval=3_600_000) as broker, wire(broker) as client:
+        await send(client, b"a", b"b")
+        await pop_some(LeaseClient(client))
+        broker.state.groups.require("LG").retry_max_times = retries
+        append, table = broker.state.store.append, tmp_path / "config" / "topics.json"
+        kept: list[bool] = []
+
+        def noted(topic: str, *details: Any) -> object:
+            if topic == goal:
+                kept.append(goal in table.read_text())
+            return append(topic, *details)
+
+        monkeypatch.setattr(broker.state.store, "append", noted)
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        await settled(broker)
+        assert kept == [True, True]
 
 
 @pytest.mark.parametrize("settings", [{"enableRetryTopicV2": True}, {"popResponseReturnActualRetryTopic": True}])
@@ -274,6 +297,69 @@ async def test_fewer_revive_queues_lose_no_lease_and_no_ack(tmp_path: Path, cloc
         came_back = await consumer.pop(T)
         assert sorted(bodies(came_back)) == [b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"8"]
         assert {each.handle.revive_queue for each in came_back} == {0}
+
+
+async def test_fewer_revive_queues_lose_no_lease_after_a_kill_either(tmp_path: Path, clock: MovableClock) -> None:
+    async with running(tmp_path / "store", clock=clock, **QUICK, reviveQueueNum="1") as broker, wire(broker) as client:
+        await send(client, *(b"%d" % number for number in range(9)))
+    async with running(tmp_path / "store", clock=clock, **QUICK, reviveQueueNum="9") as broker, wire(broker) as client:
+        for _ in range(9):
+            await pop_some(LeaseClient(client), maxMsgNums=1)
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    async with running(tmp_path / "killed", clock=clock, **QUICK, reviveQueueNum="1") as broker, wire(broker) as client:
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        await settled(broker)
+        assert sorted(bodies(await LeaseClient(client).pop(T))) == [b"%d" % number for number in range(9)]
+
+
+async def test_of_an_extension_that_is_stored_by_half_nothing_comes_back_once_its_message_is_acknowledged(
+    broker: Broker, client: Wire, consumer: LeaseClient, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await send(client, b"a")
+    (leased,) = await pop_some(consumer)
+
+    def full(*_: object) -> int:
+        raise StoreFull("no room for a second record", code=ResponseCode.SERVICE_NOT_AVAILABLE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.state.lease_log, "write_ack", full)
+        assert (await consumer.extend(leased, LEASE_MS)).code == 14
+    assert (await consumer.ack(leased)).code == 0
+    assert broker.state.open_leases.in_flight(T, "LG", 0) == 0
+    clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+    await settled(broker)
+    assert await consumer.pop(T) == []
+
+
+async def test_leases_outlive_a_new_name_of_their_broker(tmp_path: Path, clock: MovableClock) -> None:
+    async with running(tmp_path, clock=clock, **QUICK) as broker, wire(broker) as client:
+        await send(client, b"acked", b"open")
+        consumer = LeaseClient(client)
+        leased = await pop_some(consumer)
+        assert (await consumer.ack(leased[0])).code == 0
+        assert (await consumer.extend(leased[1], LEASE_MS)).code == 0
+    async with running(tmp_path, clock=clock, **QUICK, brokerName="renamed") as broker, wire(broker) as client:
+        clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
+        await settled(broker)
+        assert bodies(await LeaseClient(client, broker_name="renamed").pop(T)) == [b"open"]
+
+
+async def test_a_lease_that_another_broker_gave_is_not_taken_for_its_own(
+    broker: Broker, client: Wire, clock: MovableClock
+) -> None:
+    """As in a store of Apache's, whose brokers keep leases for each other."""
+    await send(client, b"never leased")
+    state = broker.state
+    log = LeaseLog(state.store, broker.configuration, state.statistics, clock, bytes(8))
+    state.groups.require("LG")
+    state.offsets.commit("LG", T, 0, 1)
+    others = Checkpoint(
+        broker_name="broker-b", group="LG", topic=T, queue_id=0, start_offset=0, pop_time_ms=clock.now_ms() - 60_000,
+        invisible_ms=LEASE_MS, count=1,
+    )  # fmt: skip
+    log.write_checkpoint(others, 3)
+    await settled(broker)
+    assert await LeaseClient(client).pop(T) == []
 
 
 async def test_leases_of_what_is_gone_are_dropped(

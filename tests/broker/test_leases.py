@@ -149,6 +149,20 @@ async def test_a_pop_waits_no_longer_than_it_said(client: Wire, consumer: LeaseC
     assert (answer.code, answer.fields["msgOffsetInfo"]) == (210, "")
 
 
+async def test_who_waits_is_kept_no_longer_for_a_clock_that_is_ahead_of_the_brokers(
+    broker: Broker, client: Wire, consumer: LeaseClient
+) -> None:
+    """Else a message would be leased to a client that gave up long ago."""
+    await send(client, b"a")
+    await consumer.pop(T)
+    hour_ahead = broker.state.clock.now_ms() + 3_600_000
+    pop = await consumer.hold_pop(T, pollTime=300, bornTime=hour_ahead)
+    place = {"consumerGroup": "LG", "topic": T, "queueId": -1, "pollTime": 300, "bornTime": hour_ahead}
+    notification = await client.start(NOTIFICATION, place)
+    assert (await within_patience(pop)).code == 210
+    assert (await within_patience(notification)).fields["hasMsg"] == "false"
+
+
 async def test_no_more_may_wait_than_the_broker_allows(tmp_path: Path) -> None:
     async with running(tmp_path, popPollingSize=1) as broker, wire(broker) as client:
         consumer = LeaseClient(client)

@@ -78,6 +78,7 @@ class Broker:
             self._doorman = Doorman(lambda: self.configuration.settings, self._clock, self.state.refusals)
             is_guarded = self.state.gate is not None
             self._proxies = TrustedProxies(lambda: self.configuration.settings, is_guarded=is_guarded)
+            await self.state.topics.keep_system_topics()
             routes, express = build_routes(self.state), build_express(self.state)
             ha_port = await self._open_ha_port()
             listening = await self._listen(routes, express, settings.bind_address, settings.listen_port)

@@ -69,6 +69,11 @@ def revive_topic(cluster: str) -> str:
     return _REVIVE_PREFIX + cluster
 
 
+def members_topic(broker: str) -> str:
+    """Brokers of one name see each other by it. A store keeps those of all names that its broker ever had."""
+    return f"{SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{broker}"
+
+
 def is_closed(topic: str) -> bool:
     """Whether no client may send to it: what lies there is the broker's own word."""
     return topic in _BROKERS_OWN or topic.startswith(_REVIVE_PREFIX)

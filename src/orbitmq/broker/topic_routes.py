@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.broker import names
 from orbitmq.errors import OrbitError
 from orbitmq.message import QueueRef
 from orbitmq.protocol.bodies.route import TopicRoute
@@ -34,7 +35,12 @@ class TopicRoutes:
         self._known: dict[str, tuple[float, list[QueueRef]]] = {}
 
     async def readable_queues(self, topic: str) -> list[QueueRef] | None:
-        """Sorted; None when nobody knows the topic, or nobody can be asked. A broker without name server knows its own."""
+        """Sorted; None when nobody knows the topic, or nobody can be asked. A broker without name server knows its own.
+
+        Light queues stand in no route: who asks this broker for one means the one that it has.
+        """
+        if topic.startswith(names.LIGHT_PREFIX):
+            return [QueueRef(topic, self._broker_name, 0)]
         now = asyncio.get_running_loop().time()
         known = self._known.get(topic)
         if known is not None and known[0] > now:

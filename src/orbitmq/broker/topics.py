@@ -66,7 +66,7 @@ class Topics:
         self._saved = SavedTable(file, self._snapshot)
         self._on_change: Callable[[list[TopicConfig]], None] = lambda topics: None
         self._system: set[str] = set(names.SYSTEM_TOPICS)
-        self._create_system_topics()
+        self._made_at_start = self._create_system_topics()
 
     def when_changed(self, listener: Callable[[list[TopicConfig]], None]) -> None:
         """`listener` hears of created and changed topics, so that it can tell the name servers."""
@@ -199,6 +199,11 @@ class Topics:
             self._bump()
             self._saved.save_soon()
 
+    async def keep_system_topics(self) -> None:
+        """Before anything is in them: after a kill they say in which revive queues leases are, and of which names of the broker."""
+        if self._made_at_start:
+            await self.save()
+
     async def save(self) -> None:
         await self._saved.save_or_log()
 
@@ -241,8 +246,8 @@ class Topics:
         attributes = alter_attributes(current.attributes if current is not None else None, attribute_changes)
         return msgspec.structs.replace(wanted, attributes=attributes)
 
-    def _create_system_topics(self) -> None:
-        """What every broker has from the start. Queues and permissions as Java makes them."""
+    def _create_system_topics(self) -> bool:
+        """What every broker has from the start, queues and permissions as Java makes them. Whether some of it was not there."""
         settings = self._configuration.settings
         cluster, broker = settings.broker_cluster_name, settings.broker_name
         wanted = [
@@ -254,7 +259,7 @@ class Topics:
             (names.DELAY_TOPIC, len(settings.delay_levels_ms()), _READ_WRITE),
             (f"{cluster}_REPLY_TOPIC", 1, _READ_WRITE),
             (names.revive_topic(cluster), settings.revive_queue_num, _READ_WRITE),
-            (f"{names.SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
+            (names.members_topic(broker), 1, PERM_INHERIT),
             (names.HALF_TOPIC, 1, _READ_WRITE),
             (names.HALF_OP_TOPIC, 1, _READ_WRITE),
             (names.TIMER_TOPIC, 1, _READ_WRITE),
@@ -263,14 +268,17 @@ class Topics:
             wanted.append((names.AUTO_CREATE_TOPIC, settings.default_topic_queue_nums, _ALL))
         if settings.trace_topic_enable:
             wanted.append((settings.msg_trace_topic_name, 1, _READ_WRITE))
+        is_changed = False
         for topic, queues, perm in wanted:
             self._system.add(topic)
             known = self._topics.get(topic)
             # The revive topic remembers the most queues it ever had: leases may be in each of them.
             if known is None or (topic == names.revive_topic(cluster) and known.read_queue_nums < queues):
+                is_changed = True
                 self._topics[topic] = TopicConfig(
                     topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm
                 )
+        return is_changed
 
 
 def alter_attributes(current: dict[str, str] | None, changes: str) -> dict[str, str]:

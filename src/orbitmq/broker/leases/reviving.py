@@ -188,6 +188,7 @@ class Reviving:
             while self._read(queue):
                 await _others_turn()
             while self._revive(queue, done_ms):
+                await self._topics.settle()
                 await _others_turn()
 
     def lag(self) -> list[tuple[int, int, int]]:
@@ -265,24 +266,27 @@ class Reviving:
             lease = self._open_leases.get(checkpoint.key)
             # What is acknowledged counts from that moment on, however late its entry comes through the timer.
             acked = checkpoint.bits | (lease.acked if lease is not None else 0)
-            self._hand_out_again(queue.queue_id, checkpoint, acked)
+            if not self._hand_out_again(queue.queue_id, checkpoint, acked):
+                return True
             self._open_leases.close(checkpoint.key)
             queue.finish(checkpoint.key)
             if queue.done_to >= 0:
                 self._offsets.commit(GROUP, self._topic, queue.queue_id, queue.done_to)
         return True
 
-    def _hand_out_again(self, queue_id: int, checkpoint: Checkpoint, acked: int) -> None:
-        """StorageError when the store cannot take a message now; what was copied before it is marked, and not copied again."""
+    def _hand_out_again(self, queue_id: int, checkpoint: Checkpoint, acked: int) -> bool:
+        """False when a topic was made for it and has to be kept first: after a kill nobody would know of it, and of what lies in it.
+
+        StorageError when the store cannot take a message now. Either way what was copied before is marked, and not copied again.
+        """
         topic, group = checkpoint.topic, checkpoint.group
-        config = self._groups.get(group)
-        if self._topics.get(normal_topic(topic, group)) is None or config is None:
-            return
-        if checkpoint.broker_name not in ("", self._configuration.settings.broker_name):
+        if self._topics.get(normal_topic(topic, group)) is None or self._groups.get(group) is None:
+            return True
+        if not self._is_our_own(checkpoint):
             logger.error("skipped a lease of %s: it is of broker %s", topic, checkpoint.broker_name)
-            return
+            return True
         if self._is_of_a_deleted_topic(checkpoint):
-            return
+            return True
         for index, offset in enumerate(checkpoint.offsets()):
             if acked >> index & 1:
                 continue
@@ -291,19 +295,22 @@ class Reviving:
                 continue  # its file has expired, or a later message has replaced it
             try:
                 message = decode_record(found.buffers[0])
-                if 0 <= config.retry_max_times <= message.reconsume_times:
-                    self._put_to_dead_letters(checkpoint, message)
+                goal = self.topic_again(checkpoint, message.reconsume_times)
+                if self._make_if_need_be(goal, group):
+                    return False
+                if goal.startswith(names.DLQ_PREFIX):
+                    self._put_to_dead_letters(goal, checkpoint, message)
                 else:
-                    self._put_to_retry_topic(checkpoint, message)
+                    self._put_to_retry_topic(goal, checkpoint, message)
             except (MessageError, RequestFailed) as error:  # it, or the retry topic's name, is refused for good
                 logger.error("gave up message %d of %s, which cannot be handed out again: %s", offset, topic, error)
             checkpoint.bits |= 1 << index
             self._lease_log.write_done(_done(checkpoint, offset), queue_id)
+        return True
 
     def unacked(self, checkpoint: Checkpoint, acked: set[int]) -> Iterator[RawRecord]:
         """The messages of a lease that are to be handed out again, as they stand in their topic."""
-        is_anothers = checkpoint.broker_name not in ("", self._configuration.settings.broker_name)
-        if is_anothers or self._is_of_a_deleted_topic(checkpoint):
+        if not self._is_our_own(checkpoint) or self._is_of_a_deleted_topic(checkpoint):
             return
         for index, offset in enumerate(checkpoint.offsets()):
             if checkpoint.bits >> index & 1 or offset in acked:
@@ -314,6 +321,12 @@ class Reviving:
                     yield decode_raw(found.buffers[0])
                 except MessageError as error:
                     logger.error("gave up a message of %s that cannot be read: %s", checkpoint.topic, error)
+
+    def _is_our_own(self, checkpoint: Checkpoint) -> bool:
+        """Whether it speaks of messages in this store, also if that was under another name: nobody else has them."""
+        name = checkpoint.broker_name
+        is_as_now = name in ("", self._configuration.settings.broker_name)
+        return is_as_now or self._topics.get(names.members_topic(name)) is not None
 
     def _is_of_a_deleted_topic(self, checkpoint: Checkpoint) -> bool:
         """Whether the topic was deleted since: if it was made again, other messages have those numbers.
@@ -342,19 +355,22 @@ class Reviving:
         is_anothers = topic == retry_topic_v1(group, origin) and retry_topics.is_of_group(self._groups, topic)
         return retry_topic_v2(group, origin) if is_anothers else topic
 
-    def _put_to_retry_topic(self, checkpoint: Checkpoint, message: StoredMessage) -> None:
-        topic, group = self._retry_topic(checkpoint), checkpoint.group
-        if self._topics.get(topic) is None:
-            self._topics.create_internal(topic, 1)
-            if self._offsets.get(group, topic, 0) is None:
-                self._offsets.commit(group, topic, 0, 0)
+    def _make_if_need_be(self, topic: str, group: str) -> bool:
+        """Whether it was not there. RequestFailed if there can be no such topic."""
+        if self._topics.get(topic) is not None:
+            return False
+        self._topics.create_internal(topic, 1)
+        if topic.startswith(names.RETRY_PREFIX) and self._offsets.get(group, topic, 0) is None:
+            self._offsets.commit(group, topic, 0, 0)
+        return True
+
+    def _put_to_retry_topic(self, topic: str, checkpoint: Checkpoint, message: StoredMessage) -> None:
         marks = return_marks(checkpoint, message.reconsume_times, message.properties, len(message.raw_properties))
         self._put(topic, message, {**without_wishes(message.properties), **marks})
-        self._stats.counter(statistics.REVIVE_RETRY_NUMS, f"{checkpoint.topic}@{group}").add(1)
+        self._stats.counter(statistics.REVIVE_RETRY_NUMS, f"{checkpoint.topic}@{checkpoint.group}").add(1)
 
-    def _put_to_dead_letters(self, checkpoint: Checkpoint, message: StoredMessage) -> None:
+    def _put_to_dead_letters(self, topic: str, checkpoint: Checkpoint, message: StoredMessage) -> None:
         origin = normal_topic(checkpoint.topic, checkpoint.group)
-        topic = self._topics.create_internal(names.dead_letter_topic(checkpoint.group), 1).topic_name
         properties = without_wishes(message.properties)
         properties.setdefault(keys.RETRY_TOPIC, origin)
         properties.setdefault(keys.DLQ_ORIGIN_TOPIC, origin)

@@ -166,6 +166,11 @@ class Serving:
     def _notify(self, waiting: Waiting) -> bool:
         header = waiting.header
         assert isinstance(header, Notification)
+        try:
+            self._check_access(header.topic, header.consumer_group, header.queue_id)  # it may be forbidden meanwhile
+        except RequestFailed as refusal:
+            _fail(waiting, refusal)
+            return True
         if not self._has_message(header):
             return False
         waiting.connection.answer(waiting.request, ok(NotificationResult(has_msg=True)))
@@ -285,10 +290,10 @@ class Serving:
         return topic
 
     def _hold(self, requests: WaitingRequests, waiting: Waiting) -> ResponseCode | None:
-        """None: it waits."""
+        """None: it waits; not longer than it said, where the asker's clock is ahead: what came then would be leased to nobody."""
         settings, header = self._configuration.settings, waiting.header
-        wait_ms = header.born_time + header.poll_time - self._clock.now_ms()
-        if header.poll_time <= 0 or wait_ms <= 0:
+        wait_ms = min(header.poll_time, header.born_time + header.poll_time - self._clock.now_ms())
+        if wait_ms <= 0:
             return ResponseCode.POLLING_TIMEOUT
         there = requests.at(header.topic, header.consumer_group, header.queue_id)
         if len(requests) >= settings.max_pop_polling_size or there > settings.pop_polling_size:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from orbitmq.broker import statistics
 from orbitmq.broker.leases.checkpoints import LONGEST_LEASE_MS, MOST_MESSAGES, Ack, Checkpoint, LeaseKey
-from orbitmq.errors import OrbitError, RequestFailed
+from orbitmq.errors import OrbitError, RequestFailed, StorageError
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.protocol.headers.leases import ChangedInvisibleTime
 from orbitmq.protocol.lease_texts import ORDERED_REVIVE_QUEUE, Handle, real_topic
@@ -179,7 +179,14 @@ class Settling:
         self._lease_log.write_checkpoint(checkpoint, handle.revive_queue)
         self._count(statistics.GROUP_CK_NUMS, statistics.BROKER_CK_NUMS, topic, group, 1)
         self._open_leases.add(checkpoint)
-        end = self._ack(key, [offset], handle.revive_queue, handle.invisible_ms)
+        try:
+            end = self._ack(key, [offset], handle.revive_queue, handle.invisible_ms)
+        except StorageError:
+            # Nobody gets a handle of the new lease; by the old one, which goes on, the message may end yet.
+            unknown = self._open_leases.get(checkpoint.key)
+            if unknown is not None:
+                self._open_leases.settle(unknown, 1)
+            raise
         answer = ChangedInvisibleTime(
             pop_time=checkpoint.pop_time_ms, invisible_time=invisible_ms, revive_qid=handle.revive_queue
         )
