@@ -68,7 +68,7 @@ async def all_fired(broker: Broker, clock: ManualClock) -> None:
     await on_the_wheel(broker)
     while timers.turn() == 0:
         pass
-    assert timers.wheel.read_tick >= clock.now_ms() // 1000
+    assert timers.wheel.read_tick >= clock.now_ms() // timers.wheel.precision_ms
     broker.state.store.dispatch()
 
 
@@ -151,6 +151,43 @@ async def test_messages_of_one_moment_keep_their_order_whatever_the_file_they_ar
     clock.advance(seconds=3)
 
     assert await delivered(broker, client, 151) == [b"early", *wanted]
+
+
+@pytest.mark.parametrize("precision_ms", [100, 200, 500])
+async def test_a_finer_wheel_fires_when_its_own_slots_are_over_also_in_turns_and_after_a_restart(
+    tmp_path: Path, clock: ManualClock, precision_ms: int
+) -> None:
+    changes = {**SMALL, "timerPrecisionMs": precision_ms, "timerRollWindowSlot": 10}
+
+    async def step(broker: Broker) -> None:
+        clock.advance(ms=precision_ms)
+        await all_fired(broker, clock)
+
+    delays_ms = {b"at once": 1, b"one": precision_ms, b"next": precision_ms + 1, b"in turns": 35 * precision_ms - 1}
+    due_slots = {b"at once": 1, b"one": 1, b"next": 2, b"in turns": 35}
+    seen: dict[bytes, int] = {}
+    slot = 0
+    for stop in (1, 20, 40):
+        async with running(tmp_path, clock=clock, **changes) as broker, wire(broker) as client:
+            if slot == 0:
+                for body, delay_ms in delays_ms.items():
+                    assert (await client.send("T", body, TIMER_DELAY_MS=str(delay_ms))).code == 0
+                regretted = await client.send("T", b"regretted", TIMER_DELAY_MS=str(35 * precision_ms))
+                await on_the_wheel(broker)
+            while slot < stop:
+                await step(broker)
+                slot += 1
+                for body in await client.bodies("T"):
+                    seen.setdefault(body, slot)
+                if slot == 25:
+                    handle = regretted.fields["recallHandle"]
+                    assert (await client.ask(RECALL, {"topic": "T", "recallHandle": handle})).code == 0
+            assert len(await client.bodies("T")) == len(seen)
+            timers = broker.state.timers
+            assert timers is not None
+            assert timers.wheel.mark().read_until_ms == clock.now_ms()
+            waiting = timers.counts.total()
+    assert (seen, waiting) == (due_slots, 0)
 
 
 async def test_a_level_beats_a_timer(client: Wire, broker: Broker, clock: ManualClock) -> None:
@@ -278,6 +315,25 @@ async def test_recall_is_an_offer_of_the_operator(tmp_path: Path, clock: ManualC
         handle = (await client.send("T", b"x", TIMER_DELAY_SEC="5")).fields["recallHandle"]
 
         assert (await client.ask(RECALL, {"topic": "T", "recallHandle": handle})).code == FORBIDDEN
+
+
+@pytest.mark.parametrize(("allowed", "code"), [("true", 0), ("false", 14)])
+async def test_a_broker_that_takes_no_messages_lets_them_be_recalled_unless_told_otherwise(
+    tmp_path: Path, clock: ManualClock, allowed: str, code: int
+) -> None:
+    """As while it is emptied, before it is taken out of the cluster."""
+    changes = {**SMALL, "allowRecallWhenBrokerNotWriteable": allowed}
+    async with running(tmp_path, clock=clock, **changes) as broker, wire(broker) as client:
+        handle = (await client.send("T", b"x", TIMER_DELAY_SEC="5", UNIQ_KEY="K")).fields["recallHandle"]
+        assert (await client.ask(25, None, b"brokerPermission=4")).code == 0
+        assert (await client.send("T", b"y")).code == FORBIDDEN
+
+        answer = await client.ask(RECALL, {"topic": "T", "recallHandle": handle})
+
+        assert answer.code == code, answer.remark
+        clock.advance(seconds=6)
+        await all_fired(broker, clock)
+        assert await client.bodies("T") == ([] if code == 0 else [b"x"])
 
 
 async def test_a_broker_without_a_wheel_refuses_timers(tmp_path: Path) -> None:
