@@ -98,14 +98,26 @@ async def test_the_highest_level_stands_for_all_above_it(client: Wire, broker: B
     assert await delivered(broker, client, 1) == [b"x"]
 
 
-@pytest.mark.parametrize("level", ["0", "-1"])
+@pytest.mark.parametrize("level", ["+1", "01", "0" * 30 + "1"])
+async def test_a_level_is_read_as_java_reads_numbers(
+    client: Wire, broker: Broker, clock: ManualClock, level: str
+) -> None:
+    assert (await client.send("T", b"x", DELAY=level)).code == 0
+    assert await client.bodies("T") == []
+
+    clock.advance(seconds=1)
+
+    assert await delivered(broker, client, 1) == [b"x"]
+
+
+@pytest.mark.parametrize("level", ["0", "-1", "+0", str(-(2**31))])
 async def test_no_level_is_no_delay(client: Wire, level: str) -> None:
     await client.send("T", b"now", DELAY=level)
 
     assert await client.bodies("T") == [b"now"]
 
 
-@pytest.mark.parametrize("level", ["x", "1.5", "--3", "²", "9" * 5000, "٣"])
+@pytest.mark.parametrize("level", ["x", "1.5", "--3", "+", "²", "9" * 5000, "٣", str(2**31), str(-(2**31) - 1)])
 async def test_a_level_that_is_no_number_is_refused(client: Wire, level: str) -> None:
     answer = await client.send("T", b"x", DELAY=level)
 
