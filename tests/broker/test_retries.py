@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -236,7 +236,7 @@ async def test_what_a_consumer_sends_to_be_retried_is_no_half_message_though_it_
 ) -> None:
     """Java's clients before 4.6.1 send a committed message's properties as they got them; nobody would decide about it again."""
     header = {"reconsume_times": times, "max_reconsume_times": 16, "sys_flag": prepared_flag}
-    was_one: dict[str, str] = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "U", "REAL_TOPIC": "T", "REAL_QID": "0"}
+    was_one: dict[str, Any] = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "U", "REAL_TOPIC": "T", "REAL_QID": "0"}
 
     assert (await client.send("%RETRY%G", b"paid", header=header, DELAY="3", **was_one)).code == 0
 
