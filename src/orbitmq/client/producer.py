@@ -75,6 +75,7 @@ class Producer:
         self._accumulator: Accumulator | None = None
         self._checked_topics: set[str] = set()
         self._ending = Once()
+        self._asks = False  # whether it has sent a request
         self.closed = False
 
     # ---- life
@@ -357,6 +358,10 @@ class Producer:
         delivery, instance = self._running(), self._instance
         assert instance is not None
         check_topic(topic)
+        if not self._asks:
+            self._asks = True
+            # A reply may come through any broker of the cluster: whoever answers chooses it.
+            instance.introduce_to_brokers_of([TEMPLATE_TOPIC])
         message = self.message(topic, body, tag=tag, keys=keys, properties=properties)
         seconds = self._timeout(timeout)
         correlation_id = next(instance.unique_ids)
