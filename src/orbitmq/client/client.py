@@ -262,6 +262,7 @@ class Client:
         lease: timedelta = timedelta(minutes=1),
         orderly: bool = False,
         prefetch: int = 8,
+        hooks: Sequence[ConsumeHook] = (),
     ) -> LeaseConsumer:
         """A consumer that leases messages from brokers one by one, to be used as `async with client.lease_consumer(...)`.
 
@@ -272,7 +273,15 @@ class Client:
         """
         return self._keep(
             LeaseConsumer(
-                self.config, topic, group, wanted=filter, start=start, lease=lease, prefetch=prefetch, orderly=orderly
+                self.config,
+                topic,
+                group,
+                wanted=filter,
+                start=start,
+                lease=lease,
+                prefetch=prefetch,
+                orderly=orderly,
+                hooks=hooks,
             )
         )
 
