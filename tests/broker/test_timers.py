@@ -14,6 +14,7 @@ from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
 from orbitmq.storage.timer_store import Timer
 from tests.broker.kit import Wire, running, wire
+from tests.broker.test_delays import killed as killed_copy
 from tests.raw_client import until
 
 if TYPE_CHECKING:
@@ -459,6 +460,57 @@ async def test_a_restart_in_the_middle_delivers_the_rest_once(tmp_path: Path, cl
         assert (info["timerOffsetBehind"], info["timerCongestNum"]) == ("0", "0")
         checkpoint = struct.unpack(">7q", (await client.ask(TIMER_CHECK_POINT)).body)
         assert checkpoint[2] == 121
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(("precision_ms", "days"), [(1000, 8), (1000, 14), (1000, 40), (100, 1), (100, 9)])
+async def test_what_waited_longer_than_a_turn_of_the_wheel_is_delivered_by_a_broker_that_was_away(
+    tmp_path: Path, clock: ManualClock, precision_ms: int, days: int, *, killed: bool
+) -> None:
+    """A turn has seven days, or with the finest slots less than one. Apache's broker begins a turn before now, and loses the rest."""
+    changes = {**SMALL, "timerPrecisionMs": precision_ms}
+    store = tmp_path / "store"
+    async with running(store, clock=clock, **changes) as broker, wire(broker) as client:
+        for body, seconds in ((b"soon", 3600), (b"later", 7200), (b"rolls", 2 * 86_400 - 3600)):
+            assert (await client.send("T", body, TIMER_DELAY_SEC=str(seconds))).code == 0
+        await on_the_wheel(broker)
+        if killed:
+            topics = store / "config" / "topics.json"
+            await until(lambda: topics.exists() and '"T"' in topics.read_text(), what="saving the topic")
+            store = killed_copy(store, tmp_path / "killed")
+    clock.advance(seconds=days * 86_400)
+    async with running(store, clock=clock, **changes) as broker, wire(broker) as client:
+        await all_fired(broker, clock)
+        if days == 1:
+            assert sorted(await delivered(broker, client, 2)) == [b"later", b"soon"]
+            clock.advance(seconds=86_400)
+            await all_fired(broker, clock)
+
+        assert sorted(await delivered(broker, client, 3)) == [b"later", b"rolls", b"soon"]
+
+
+async def test_a_slot_of_two_turns_ago_fires_before_anything_is_put_into_it_again(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    two_turns_seconds = 14 * 86_400
+    async with running(tmp_path, clock=clock, **SMALL) as broker, wire(broker) as client:
+        assert (await client.send("T", b"old", TIMER_DELAY_SEC="3600")).code == 0
+        await on_the_wheel(broker)
+    clock.advance(seconds=two_turns_seconds)
+    async with running(tmp_path, clock=clock, **SMALL, timerStopDequeue="true") as broker, wire(broker) as client:
+        assert (await client.send("T", b"new", TIMER_DELAY_SEC="3600")).code == 0
+        timers = broker.state.timers
+        assert timers is not None
+        for _ in range(5):
+            timers.turn()
+        assert timers.queue_behind == 1
+
+        await client.ask(25, None, b"timerStopDequeue=false")
+
+        assert await delivered(broker, client, 1) == [b"old"]
+        await on_the_wheel(broker)
+        clock.advance(seconds=3600)
+        assert await delivered(broker, client, 2) == [b"old", b"new"]
 
 
 async def test_what_is_on_the_wheel_from_before_a_cut_of_the_log_counts_no_more(
