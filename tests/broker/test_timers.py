@@ -224,6 +224,23 @@ async def test_a_way_longer_than_the_window_is_gone_in_turns(tmp_path: Path, clo
         assert timers.counts.total() == 0
 
 
+async def test_a_timer_outlives_the_file_that_it_was_sent_to(tmp_path: Path, clock: ManualClock) -> None:
+    """Where files are kept for less time than the wheel's window, a message is put on the wheel again before its file expires."""
+    async with running(tmp_path, clock=clock, **SMALL, fileReservedTime=24) as broker, wire(broker) as client:
+        assert (await client.send("T", b"far", TIMER_DELAY_SEC=str(40 * 3600))).code == 0
+        log = broker.state.store.log
+        while len(log.files.segments) < 2:
+            assert (await client.send("Other", b"x" * 250_000)).code == 0
+        for hour in range(40):
+            if hour == 24:
+                log.files.delete_oldest()
+            assert broker.state.store.queue_range("T", 0).max_offset == 0
+            clock.advance(seconds=3600)
+            await all_fired(broker, clock)
+
+        assert await delivered(broker, client, 1) == [b"far"]
+
+
 async def test_a_recalled_message_never_comes(client: Wire, broker: Broker, clock: ManualClock) -> None:
     receipt = await client.send("T", b"regretted", TIMER_DELAY_SEC="5", UNIQ_KEY="K1")
     await client.send("T", b"kept", TIMER_DELAY_SEC="5", UNIQ_KEY="K2")

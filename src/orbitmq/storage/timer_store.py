@@ -53,6 +53,7 @@ _PROGRESS: Final = struct.Struct(
 _FIRED_BYTES: Final = 4
 _PROGRESS_MAGIC: Final = 0x4F524254
 _MAY_BE_LATE_MS: Final = 30_000  # how long after its time a slot may fire on a busy broker
+_HOUR_MS: Final = 3_600_000
 _SPARE_SLOTS: Final = 60  # of a turn of the wheel, kept free before its end
 _TURN: Final = SLOTS // 2
 _LONGEST_DELAY_MS: Final = 2**31 - 1  # that a unit can tell
@@ -97,7 +98,9 @@ class TimerStore:
         self.precision_ms = config.timer_precision_ms
         longest = _TURN - _SPARE_SLOTS
         window = config.timer_roll_window_slots
-        self._roll_window = window if 2 <= window <= longest else longest
+        window = window if 2 <= window <= longest else longest
+        # A message is put again, as a new record, well before its file may expire.
+        self._roll_window = max(2, min(window, config.keep_hours * _HOUR_MS * 3 // 4 // self.precision_ms))
         path = config.config_path / CHECKPOINT_NAME
         self.checkpoint = read_timer_checkpoint(disk, path)
         self.wheel = TimerWheel(disk, config.directory / "timerwheel")
