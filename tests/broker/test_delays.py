@@ -215,6 +215,18 @@ async def test_a_level_may_get_another_meaning_while_the_broker_runs(
     assert (await delivered(broker, client, 5))[4:] == [b"a day"]
 
 
+async def test_levels_that_are_longer_than_files_are_kept_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, messageDelayLevel="1s 3d 2h", fileReservedTime=72) as broker, wire(broker) as client:
+        assert "delay level 2 waits longer than files are kept" in caplog.text
+        assert "delay level 3" not in caplog.text
+        caplog.clear()
+        await client.ask(UPDATE_CONFIG, None, b"messageDelayLevel=1s 2d 73h")
+        assert "delay level 3 waits longer than files are kept" in caplog.text
+        assert "delay level 2" not in caplog.text
+
+
 async def test_what_waits_in_a_level_that_is_no_more_comes_also_after_a_restart(
     tmp_path: Path, clock: ManualClock
 ) -> None:
