@@ -98,14 +98,26 @@ async def test_the_highest_level_stands_for_all_above_it(client: Wire, broker: B
     assert await delivered(broker, client, 1) == [b"x"]
 
 
-@pytest.mark.parametrize("level", ["0", "-1"])
+@pytest.mark.parametrize("level", ["+1", "01", "0" * 30 + "1"])
+async def test_a_level_is_read_as_java_reads_numbers(
+    client: Wire, broker: Broker, clock: ManualClock, level: str
+) -> None:
+    assert (await client.send("T", b"x", DELAY=level)).code == 0
+    assert await client.bodies("T") == []
+
+    clock.advance(seconds=1)
+
+    assert await delivered(broker, client, 1) == [b"x"]
+
+
+@pytest.mark.parametrize("level", ["0", "-1", "+0", str(-(2**31))])
 async def test_no_level_is_no_delay(client: Wire, level: str) -> None:
     await client.send("T", b"now", DELAY=level)
 
     assert await client.bodies("T") == [b"now"]
 
 
-@pytest.mark.parametrize("level", ["x", "1.5", "--3", "²", "9" * 5000, "٣"])
+@pytest.mark.parametrize("level", ["x", "1.5", "--3", "+", "²", "9" * 5000, "٣", str(2**31), str(-(2**31) - 1)])
 async def test_a_level_that_is_no_number_is_refused(client: Wire, level: str) -> None:
     answer = await client.send("T", b"x", DELAY=level)
 
@@ -201,6 +213,18 @@ async def test_a_level_may_get_another_meaning_while_the_broker_runs(
     assert (await delivered(broker, client, 4))[2:] == [b"ten seconds", b"five seconds"]
     clock.advance(minutes=24 * 60)
     assert (await delivered(broker, client, 5))[4:] == [b"a day"]
+
+
+async def test_levels_that_are_longer_than_files_are_kept_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, messageDelayLevel="1s 3d 2h", fileReservedTime=72) as broker, wire(broker) as client:
+        assert "delay level 2 waits longer than files are kept" in caplog.text
+        assert "delay level 3" not in caplog.text
+        caplog.clear()
+        await client.ask(UPDATE_CONFIG, None, b"messageDelayLevel=1s 2d 73h")
+        assert "delay level 3 waits longer than files are kept" in caplog.text
+        assert "delay level 2" not in caplog.text
 
 
 async def test_what_waits_in_a_level_that_is_no_more_comes_also_after_a_restart(

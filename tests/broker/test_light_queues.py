@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbitmq.clock import ManualClock
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.ids import parse_offset_message_id
 from orbitmq.message.properties import encode_properties
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from tests.broker.kit import MAX_OFFSET, QUERY_OFFSET, SEND_BATCH, UPDATE_OFFSET, Wire, running, send_header, wire
 from tests.broker.test_transactions import COMMIT, ROLLBACK, _begin, _end
+from tests.raw_client import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -123,6 +125,31 @@ async def test_a_delayed_message_is_in_no_light_queue_whatever_its_producer_says
     assert [
         record.message for record in caplog.records if record.levelname == "ERROR"
     ] == []  # what is indexed with it is not lost
+
+
+@pytest.mark.parametrize(
+    "wait", [{"DELAY": "1"}, {"TIMER_DELAY_SEC": "1"}, {"TIMER_DELAY_SEC": "1", "TRAN_MSG": "true"}]
+)
+@pytest.mark.usefixtures("loops")
+async def test_what_waits_is_in_its_light_queues_when_it_is_delivered(tmp_path: Path, wait: dict[str, str]) -> None:
+    clock = ManualClock()
+    lights: dict[str, Any] = {"enableLmq": "true", "enableMultiDispatch": "true"}
+    properties: dict[str, Any] = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b", "PGROUP": "P", "UNIQ_KEY": "U", **wait}
+    async with running(tmp_path, clock=clock, **lights) as broker, wire(broker) as client:
+        receipt = await client.send("T", b"waited", **properties)
+        assert receipt.code == 0
+        if "TRAN_MSG" in wait:
+            assert (await _end(client, receipt, COMMIT)).code == 0
+        assert await client.bodies("%LMQ%a") == await client.bodies("%LMQ%b") == []
+
+        clock.advance(seconds=3)
+
+        store = broker.state.store
+        await until(lambda: store.queue_range("T", 0).max_offset == 1, what="delivery")
+        assert (await client.send("T", b"now", INNER_MULTI_DISPATCH="%LMQ%b")).code == 0
+        assert await client.bodies("%LMQ%a") == [b"waited"]
+        assert await client.bodies("%LMQ%b") == [b"waited", b"now"]
+        assert await client.bodies("T") == [b"waited", b"now"]
 
 
 async def test_a_half_message_is_in_no_light_queue_before_its_commit_and_once_after_it(client: Wire) -> None:

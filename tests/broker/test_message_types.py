@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.properties import encode_properties
 from orbitmq.protocol.codes import RequestCode, ResponseCode
-from tests.broker.kit import SEND_BATCH, Wire, send_header
+from orbitmq.protocol.command import Command
+from tests.broker.kit import SEND_BATCH, Wire, long_send_header, send_header
 
 if TYPE_CHECKING:
     from orbitmq.broker.broker import Broker
-    from orbitmq.protocol.command import Command
 
 pytestmark = pytest.mark.usefixtures("loops")
 
@@ -76,6 +76,46 @@ async def test_each_message_of_a_batch_needs_a_key_where_the_latest_of_each_is_k
     assert (await send_batch(client, {"KEYS": "a"}, {"KEYS": "b"})).code == 0
     assert (await send_batch(client, {}, outer={"KEYS": "of all"})).code == 0
     assert await client.bodies("Typed") == [b"0", b"1", b"0"]
+
+
+# What a message may be, and the types of topics that take it besides MIXED and UNSPECIFIED. An ordered topic takes plain ones, too.
+KINDS: Final[dict[str, tuple[dict[str, str], set[str]]]] = {
+    "plain": ({}, {"NORMAL", "FIFO"}),
+    "of a group": ({"__SHARDINGKEY": "g"}, {"FIFO"}),
+    "by level": ({"DELAY": "1"}, {"DELAY"}),
+    "by seconds": ({"TIMER_DELAY_SEC": "60"}, {"DELAY"}),
+    "by milliseconds": ({"TIMER_DELAY_MS": "60000"}, {"DELAY"}),
+    "by moment": ({"TIMER_DELIVER_MS": "9"}, {"DELAY"}),
+    "half": ({"TRAN_MSG": "true", "PGROUP": "P"}, {"TRANSACTION"}),
+    "half that waits": ({"TRAN_MSG": "true", "PGROUP": "P", "DELAY": "1"}, {"TRANSACTION"}),
+}
+
+
+@pytest.mark.parametrize("wanted", ["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED"])
+async def test_a_topic_takes_messages_of_its_kind_however_they_are_sent(
+    client: Wire, broker: Broker, wanted: str
+) -> None:
+    await create(client, f"+message.type={wanted}")
+    log = broker.state.store.log
+    for what, (properties, takers) in KINDS.items():
+        may = wanted in takers or wanted in ("MIXED", "UNSPECIFIED")
+        changes = {"sys_flag": 4} if "TRAN_MSG" in properties else {}
+        header = send_header("Typed", 0, properties, changes)
+        for code, fields in (
+            (RequestCode.SEND_MESSAGE, long_send_header("Typed", 0, properties)),
+            (RequestCode.SEND_MESSAGE_V2, header),
+            (RequestCode.SEND_REPLY_MESSAGE, long_send_header("Typed", 0, properties)),
+            (RequestCode.SEND_REPLY_MESSAGE_V2, header),
+        ):
+            end = log.end
+            answer = await client.ask(code, fields, b"x")
+            assert (answer.code == ResponseCode.MESSAGE_ILLEGAL) == (not may), (what, code.name, answer)
+            assert (log.end > end) == may, (what, code.name)
+        end = log.end
+        one_way = Command(RequestCode.SEND_MESSAGE_V2, fields=header.to_fields(), body=b"x")
+        (await client.connection()).notify(one_way)
+        await client.ask(RequestCode.GET_MAX_OFFSET, {"topic": "Typed", "queueId": 0})  # it was read before this
+        assert (log.end > end) == may, (what, "one-way")
 
 
 @pytest.mark.parametrize("attributes", ["+message.type=TRANSACTION", "+cleanup.policy=COMPACTION"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -227,3 +227,20 @@ async def test_a_copy_of_what_waited_says_so(client: Wire, broker: Broker, clock
     dead = await only_message(broker, client, "%DLQ%G")
     assert dead.properties["TIMER_OUT_MS"] == waited.properties["TIMER_OUT_MS"]
     assert dead.properties["TIMER_DELAY_SEC"] == "1"
+
+
+@pytest.mark.parametrize("prepared_flag", [0, 4])
+@pytest.mark.parametrize(("times", "goal"), [(1, "%RETRY%G"), (17, "%DLQ%G")])
+async def test_what_a_consumer_sends_to_be_retried_is_no_half_message_though_it_once_was_one(
+    client: Wire, broker: Broker, clock: ManualClock, prepared_flag: int, times: int, goal: str
+) -> None:
+    """Java's clients before 4.6.1 send a committed message's properties as they got them; nobody would decide about it again."""
+    header = {"reconsume_times": times, "max_reconsume_times": 16, "sys_flag": prepared_flag}
+    was_one: dict[str, Any] = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "U", "REAL_TOPIC": "T", "REAL_QID": "0"}
+
+    assert (await client.send("%RETRY%G", b"paid", header=header, DELAY="3", **was_one)).code == 0
+
+    clock.advance(seconds=10)
+    again = await only_message(broker, client, goal)
+    assert (again.body, again.sys_flag, again.reconsume_times) == (b"paid", 0, times)
+    assert len(broker.state.half_messages) == 0

@@ -176,6 +176,22 @@ def test_who_a_broker_is_and_how_its_store_was_written_is_not_guessed(tmp_path: 
         load(_file(tmp_path, **{key: value}))
 
 
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [("1", 100), ("199", 100), ("250", 200), ("500", 500), ("999", 500), ("60000", 1000), ("-5", 100)],
+)
+def test_a_wheel_is_opened_with_the_precision_that_apaches_broker_made_of_the_file(
+    tmp_path: Path, given: str, used: int
+) -> None:
+    """It knows four. With another the slots of its wheel would stand for other moments."""
+    loaded = load(_file(tmp_path, timerPrecisionMs=given))
+    assert loaded.settings.timer_precision_ms == used
+    said = [sentence for sentence in loaded.adjusted if f"timerPrecisionMs={given} " in sentence]
+    assert len(said) == (given != str(used))
+    with pytest.raises(ConfigError, match="timerPrecisionMs=250 cannot be"):
+        load(None, {"timerPrecisionMs": "250", "storePathRootDir": str(tmp_path)})
+
+
 def test_what_is_set_on_the_command_line_is_refused_out_of_bounds(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="maxIndexNum=60000000 is out of range"):
         load(_file(tmp_path, maxIndexNum="70000000"), {"maxIndexNum": "60000000"})

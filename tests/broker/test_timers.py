@@ -14,6 +14,7 @@ from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
 from orbitmq.storage.timer_store import Timer
 from tests.broker.kit import Wire, running, wire
+from tests.broker.test_delays import killed as killed_copy
 from tests.raw_client import until
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ async def all_fired(broker: Broker, clock: ManualClock) -> None:
     await on_the_wheel(broker)
     while timers.turn() == 0:
         pass
-    assert timers.wheel.read_tick >= clock.now_ms() // 1000
+    assert timers.wheel.read_tick >= clock.now_ms() // timers.wheel.precision_ms
     broker.state.store.dispatch()
 
 
@@ -153,6 +154,43 @@ async def test_messages_of_one_moment_keep_their_order_whatever_the_file_they_ar
     assert await delivered(broker, client, 151) == [b"early", *wanted]
 
 
+@pytest.mark.parametrize("precision_ms", [100, 200, 500])
+async def test_a_finer_wheel_fires_when_its_own_slots_are_over_also_in_turns_and_after_a_restart(
+    tmp_path: Path, clock: ManualClock, precision_ms: int
+) -> None:
+    changes = {**SMALL, "timerPrecisionMs": precision_ms, "timerRollWindowSlot": 10}
+
+    async def step(broker: Broker) -> None:
+        clock.advance(ms=precision_ms)
+        await all_fired(broker, clock)
+
+    delays_ms = {b"at once": 1, b"one": precision_ms, b"next": precision_ms + 1, b"in turns": 35 * precision_ms - 1}
+    due_slots = {b"at once": 1, b"one": 1, b"next": 2, b"in turns": 35}
+    seen: dict[bytes, int] = {}
+    slot = 0
+    for stop in (1, 20, 40):
+        async with running(tmp_path, clock=clock, **changes) as broker, wire(broker) as client:
+            if slot == 0:
+                for body, delay_ms in delays_ms.items():
+                    assert (await client.send("T", body, TIMER_DELAY_MS=str(delay_ms))).code == 0
+                regretted = await client.send("T", b"regretted", TIMER_DELAY_MS=str(35 * precision_ms))
+                await on_the_wheel(broker)
+            while slot < stop:
+                await step(broker)
+                slot += 1
+                for body in await client.bodies("T"):
+                    seen.setdefault(body, slot)
+                if slot == 25:
+                    handle = regretted.fields["recallHandle"]
+                    assert (await client.ask(RECALL, {"topic": "T", "recallHandle": handle})).code == 0
+            assert len(await client.bodies("T")) == len(seen)
+            timers = broker.state.timers
+            assert timers is not None
+            assert timers.wheel.mark().read_until_ms == clock.now_ms()
+            waiting = timers.counts.total()
+    assert (seen, waiting) == (due_slots, 0)
+
+
 async def test_a_level_beats_a_timer(client: Wire, broker: Broker, clock: ManualClock) -> None:
     await client.send("T", b"x", DELAY="1", TIMER_DELAY_SEC="1000")
 
@@ -184,6 +222,23 @@ async def test_a_way_longer_than_the_window_is_gone_in_turns(tmp_path: Path, clo
         timers = broker.state.timers
         assert timers is not None
         assert timers.counts.total() == 0
+
+
+async def test_a_timer_outlives_the_file_that_it_was_sent_to(tmp_path: Path, clock: ManualClock) -> None:
+    """Where files are kept for less time than the wheel's window, a message is put on the wheel again before its file expires."""
+    async with running(tmp_path, clock=clock, **SMALL, fileReservedTime=24) as broker, wire(broker) as client:
+        assert (await client.send("T", b"far", TIMER_DELAY_SEC=str(40 * 3600))).code == 0
+        log = broker.state.store.log
+        while len(log.files.segments) < 2:
+            assert (await client.send("Other", b"x" * 250_000)).code == 0
+        for hour in range(40):
+            if hour == 24:
+                log.files.delete_oldest()
+            assert broker.state.store.queue_range("T", 0).max_offset == 0
+            clock.advance(seconds=3600)
+            await all_fired(broker, clock)
+
+        assert await delivered(broker, client, 1) == [b"far"]
 
 
 async def test_a_recalled_message_never_comes(client: Wire, broker: Broker, clock: ManualClock) -> None:
@@ -278,6 +333,25 @@ async def test_recall_is_an_offer_of_the_operator(tmp_path: Path, clock: ManualC
         handle = (await client.send("T", b"x", TIMER_DELAY_SEC="5")).fields["recallHandle"]
 
         assert (await client.ask(RECALL, {"topic": "T", "recallHandle": handle})).code == FORBIDDEN
+
+
+@pytest.mark.parametrize(("allowed", "code"), [("true", 0), ("false", 14)])
+async def test_a_broker_that_takes_no_messages_lets_them_be_recalled_unless_told_otherwise(
+    tmp_path: Path, clock: ManualClock, allowed: str, code: int
+) -> None:
+    """As while it is emptied, before it is taken out of the cluster."""
+    changes = {**SMALL, "allowRecallWhenBrokerNotWriteable": allowed}
+    async with running(tmp_path, clock=clock, **changes) as broker, wire(broker) as client:
+        handle = (await client.send("T", b"x", TIMER_DELAY_SEC="5", UNIQ_KEY="K")).fields["recallHandle"]
+        assert (await client.ask(25, None, b"brokerPermission=4")).code == 0
+        assert (await client.send("T", b"y")).code == FORBIDDEN
+
+        answer = await client.ask(RECALL, {"topic": "T", "recallHandle": handle})
+
+        assert answer.code == code, answer.remark
+        clock.advance(seconds=6)
+        await all_fired(broker, clock)
+        assert await client.bodies("T") == ([] if code == 0 else [b"x"])
 
 
 async def test_a_broker_without_a_wheel_refuses_timers(tmp_path: Path) -> None:
@@ -403,6 +477,57 @@ async def test_a_restart_in_the_middle_delivers_the_rest_once(tmp_path: Path, cl
         assert (info["timerOffsetBehind"], info["timerCongestNum"]) == ("0", "0")
         checkpoint = struct.unpack(">7q", (await client.ask(TIMER_CHECK_POINT)).body)
         assert checkpoint[2] == 121
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(("precision_ms", "days"), [(1000, 8), (1000, 14), (1000, 40), (100, 1), (100, 9)])
+async def test_what_waited_longer_than_a_turn_of_the_wheel_is_delivered_by_a_broker_that_was_away(
+    tmp_path: Path, clock: ManualClock, precision_ms: int, days: int, *, killed: bool
+) -> None:
+    """A turn has seven days, or with the finest slots less than one. Apache's broker begins a turn before now, and loses the rest."""
+    changes = {**SMALL, "timerPrecisionMs": precision_ms}
+    store = tmp_path / "store"
+    async with running(store, clock=clock, **changes) as broker, wire(broker) as client:
+        for body, seconds in ((b"soon", 3600), (b"later", 7200), (b"rolls", 2 * 86_400 - 3600)):
+            assert (await client.send("T", body, TIMER_DELAY_SEC=str(seconds))).code == 0
+        await on_the_wheel(broker)
+        if killed:
+            topics = store / "config" / "topics.json"
+            await until(lambda: topics.exists() and '"T"' in topics.read_text(), what="saving the topic")
+            store = killed_copy(store, tmp_path / "killed")
+    clock.advance(seconds=days * 86_400)
+    async with running(store, clock=clock, **changes) as broker, wire(broker) as client:
+        await all_fired(broker, clock)
+        if days == 1:
+            assert sorted(await delivered(broker, client, 2)) == [b"later", b"soon"]
+            clock.advance(seconds=86_400)
+            await all_fired(broker, clock)
+
+        assert sorted(await delivered(broker, client, 3)) == [b"later", b"rolls", b"soon"]
+
+
+async def test_a_slot_of_two_turns_ago_fires_before_anything_is_put_into_it_again(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    two_turns_seconds = 14 * 86_400
+    async with running(tmp_path, clock=clock, **SMALL) as broker, wire(broker) as client:
+        assert (await client.send("T", b"old", TIMER_DELAY_SEC="3600")).code == 0
+        await on_the_wheel(broker)
+    clock.advance(seconds=two_turns_seconds)
+    async with running(tmp_path, clock=clock, **SMALL, timerStopDequeue="true") as broker, wire(broker) as client:
+        assert (await client.send("T", b"new", TIMER_DELAY_SEC="3600")).code == 0
+        timers = broker.state.timers
+        assert timers is not None
+        for _ in range(5):
+            timers.turn()
+        assert timers.queue_behind == 1
+
+        await client.ask(25, None, b"timerStopDequeue=false")
+
+        assert await delivered(broker, client, 1) == [b"old"]
+        await on_the_wheel(broker)
+        clock.advance(seconds=3600)
+        assert await delivered(broker, client, 2) == [b"old", b"new"]
 
 
 async def test_what_is_on_the_wheel_from_before_a_cut_of_the_log_counts_no_more(

@@ -325,6 +325,30 @@ async def test_what_nobody_decides_is_forgotten_when_its_file_has_expired(client
     assert await client.bodies("Pay") == [b"last"]
 
 
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+async def test_a_decision_about_a_message_whose_file_has_expired_is_refused_and_changes_nothing(
+    client: Wire, broker: Broker, decision: int
+) -> None:
+    log = broker.state.store.log
+    expired, decided = await _begin(client), await _begin(client, body=b"decided")
+    assert (await _end(client, decided, COMMIT)).code == 0
+    while len(log.files.segments) < 2:
+        assert (await client.send("T", b"x" * 250_000)).code == 0
+    await broker.state.half_messages.check_round()
+    log.files.delete_oldest()
+    end = log.end
+
+    for receipt in (expired, decided):
+        refused = await _end(client, receipt, decision)
+        assert (refused.code, "Find prepared transaction message failed" in str(refused.remark)) == (1, True)
+
+    await broker.state.half_messages.check_round()
+    assert (log.end, len(broker.state.half_messages)) == (end, 0)
+    later = await _begin(client, body=b"later")
+    assert (await _end(client, later, COMMIT)).code == 0
+    assert (await client.bodies("Pay", 0, 1)) == [b"later"]
+
+
 async def test_what_is_in_the_write_pool_still_is_not_taken_for_expired(tmp_path: Path) -> None:
     pool: dict[str, Any] = {
         "transientStorePoolEnable": "true",
@@ -357,8 +381,14 @@ async def test_after_enough_questions_the_message_is_put_aside(tmp_path: Path) -
         for _ in range(4):
             clock.advance(seconds=31)
             await broker.state.half_messages.check_round()
-        assert producer.questions.qsize() <= 2
-        assert await client.bodies(DISCARDED_TOPIC) == [b"half"]
+        await until(lambda: producer.questions.qsize() >= 2, what="both questions")
+        (given_up,) = await client.messages(DISCARDED_TOPIC)
+        assert (given_up.body, given_up.properties["REAL_TOPIC"], given_up.properties["PGROUP"]) == (
+            b"half",
+            "Pay",
+            "P",
+        )
+        assert producer.questions.qsize() == 2
         assert await client.bodies("Pay") == []
         assert len(broker.state.half_messages) == 0
         await producer.close()

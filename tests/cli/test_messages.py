@@ -183,14 +183,17 @@ def test_the_life_of_a_message_is_a_tree(orbitmq: Command) -> None:
     assert "TraceReaders: not read yet" in orbitmq.ok("msg", "trace", receipt_row.id, "--topic", "Traced").out
 
 
-async def test_what_clients_tell_is_in_the_tree(orbitmq: Command) -> None:
+@pytest.mark.parametrize("trace_topic", ["RMQ_SYS_TRACE_TOPIC", "TracesOfOurs"])
+async def test_what_clients_tell_is_in_the_tree(orbitmq: Command, trace_topic: str) -> None:
     async with (
         mq.connect(orbitmq.name_server) as client,
-        mq.Tracer(client) as tracer,
+        mq.Tracer(client, topic=trace_topic) as tracer,
         client.producer(group="Telling", hooks=[tracer]) as producer,
     ):
         receipt = await producer.send("Told", b"x", keys=["told"])
     command = [sys.executable, "-m", "orbitmq", "msg", "trace", receipt.message_id, "-n", orbitmq.name_server]
+    if trace_topic != "RMQ_SYS_TRACE_TOPIC":
+        command += ["--trace-topic", trace_topic]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert "sent by Telling from 127.0.0.1:" in done.stdout
     assert "no group reads this topic" in done.stdout

@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 import pytest
 
-from orbitmq import Client, LeaseConsumer, LeasedMessage, connect, fastjson, sync
+from orbitmq import Client, ConsumeHook, Consuming, LeaseConsumer, LeasedMessage, Tracer, connect, fastjson, sync
+from orbitmq.admin.session import open_session
+from orbitmq.admin.traces import trace_events
 from orbitmq.client.filters import subscription
 from orbitmq.client.leasing import Leasing
 from orbitmq.errors import AlreadyClosed, ConfigError, ConnectFailed, HeaderError, MessageError, RequestFailed
@@ -36,6 +38,76 @@ async def put(client: Client, topic: str, bodies: list[str], tag: str = "") -> N
     async with client.producer("P") as producer:
         for body in bodies:
             await producer.send(topic, body, tag=tag, order_key="one queue")
+
+
+class _Watching(ConsumeHook):
+    def __init__(self) -> None:
+        self.began: list[tuple[str, str, bytes]] = []
+        self.ended: list[tuple[bytes, str]] = []
+
+    def before_consume(self, consuming: Consuming) -> None:
+        (message,) = consuming.messages
+        self.began.append((consuming.group, message.topic, message.body))
+
+    def after_consume(self, consuming: Consuming) -> None:
+        (message,) = consuming.messages
+        self.ended.append((message.body, type(consuming.error).__name__))
+
+
+@pytest.mark.parametrize("face", ["async", "blocking"])
+async def test_hooks_see_a_leased_message_from_when_it_is_handed_out_until_it_is_settled(
+    mq_session_server: Server, face: str
+) -> None:
+    topic, hook = f"Watched{face}", _Watching()
+
+    def blocking() -> None:
+        with (
+            sync.connect(mq_session_server.address) as client,
+            client.lease_consumer(topic, group="watched", start="earliest", prefetch=1, hooks=[hook]) as consumer,
+        ):
+            for number, message in enumerate(consumer):
+                with message.process():
+                    if number == 1:
+                        raise ZeroDivisionError
+                if number == 2:
+                    break
+            consumer.ack(consumer.fetch(max=1))
+
+    async with connect(mq_session_server.address) as client:
+        await put(client, topic, ["0", "1", "2", "3"])
+        if face == "blocking":
+            await asyncio.to_thread(blocking)
+        else:
+            async with client.lease_consumer(topic, group="watched", start="earliest", hooks=[hook]) as consumer:
+                first, second, third, fourth = await consumer.fetch(max=4)
+                assert hook.ended == []
+                async with first.process():
+                    pass
+                async with second.process():
+                    raise ZeroDivisionError
+                await third.extend(timedelta(minutes=2))
+                await third.ack()
+                await consumer.ack([fourth])
+    assert hook.began == [("watched", topic, b"%d" % number) for number in range(4)]
+    errors = ["NoneType", "ZeroDivisionError", "NoneType", "NoneType"]
+    assert hook.ended == [(b"%d" % number, error) for number, error in enumerate(errors)]
+
+
+async def test_a_tracer_tells_what_was_leased_and_how_it_ended(mq_session_server: Server) -> None:
+    async with connect(mq_session_server.address) as client:
+        await put(client, "TracedLeases", ["good", "bad"])
+        async with (
+            Tracer(client, topic="TracesOfLeases") as tracer,
+            client.lease_consumer("TracedLeases", group="traced", start="earliest", hooks=[tracer]) as consumer,
+        ):
+            good, bad = await consumer.fetch(max=2)
+            await good.ack()
+            async with bad.process():
+                raise ZeroDivisionError
+    async with open_session(mq_session_server.address) as session:
+        for message, outcome in ((good, "success"), (bad, "exception")):
+            (event,) = await trace_events(session, message.message_id, "TracesOfLeases")
+            assert (event.kind, event.group, event.attempt, event.outcome) == ("consumed", "traced", 1, outcome)
 
 
 async def test_many_members_share_one_queue_and_each_message_goes_to_one(mq_session_server: Server) -> None:

@@ -662,6 +662,22 @@ async def test_only_those_hear_of_a_failed_batch_that_were_in_it(cluster: Script
     assert [type(one) for one in outcomes] == [Receipt, Receipt, RequestFailed, RequestFailed]
 
 
+async def test_what_is_gathered_is_one_request_however_much_its_properties_take(cluster: ScriptedCluster) -> None:
+    """Else those whose part was stored would hear of the failure of another, and send again."""
+    large = {"k": "v" * 6000}
+    cluster.topics["shop%T"] = 1
+    cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, cluster.broker._send_batch)
+    cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, refuse(ResponseCode.MESSAGE_ILLEGAL))
+    async with (
+        connect(cluster.address, namespace="shop") as client,
+        client.producer("P", accumulate=True, max_message_bytes=20_000) as producer,
+    ):
+        sends = [producer.send("T", b"%d" % number, properties=large) for number in range(6)]
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [Receipt] * 3 + [RequestFailed] * 3
+    assert len(cluster.broker.received(RequestCode.SEND_BATCH_MESSAGE)) == 2
+
+
 async def test_a_failed_accumulated_batch_fails_for_every_caller(cluster: ScriptedCluster) -> None:
     async with connect(cluster.address) as client, client.producer("P", accumulate=True) as producer:
         cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, refuse(ResponseCode.MESSAGE_ILLEGAL))

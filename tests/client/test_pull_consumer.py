@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orbitmq import Client, QueueRef, ReceivedMessage, Sql, connect
+from orbitmq import Client, ConsumeHook, Consuming, QueueRef, ReceivedMessage, Sql, connect
 from orbitmq.clock import ManualClock
 from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed, TransportError
 from orbitmq.protocol.codes import RequestCode, ResponseCode
@@ -60,6 +60,33 @@ async def test_offsets_can_be_asked_for_and_committed(cluster: ScriptedCluster, 
         assert await reader.committed(FIRST) is None
         await reader.commit_offset(FIRST, 4)
         assert await reader.committed(FIRST) == 4
+
+
+async def test_hooks_see_what_each_poll_gives(cluster: ScriptedCluster, client: Client) -> None:
+    """Java: DefaultLitePullConsumerImpl.poll, which tells that it was handled, too."""
+
+    class Watching(ConsumeHook):
+        def __init__(self) -> None:
+            self.seen: list[tuple[str, list[bytes]]] = []
+
+        def before_consume(self, consuming: Consuming) -> None:
+            self.seen.append((f"before {consuming.group}", [message.body for message in consuming.messages]))
+
+        def after_consume(self, consuming: Consuming) -> None:
+            assert consuming.error is None
+            self.seen.append(("after", [message.body for message in consuming.messages]))
+
+    hook, wanted = Watching(), []
+    for number in range(3):
+        cluster.broker.put("T", 0, str(number).encode())
+    async with client.pull_consumer("G", hooks=[hook]) as reader:
+        await reader.subscribe("T")
+        for count in (2, 1):
+            bodies = [message.body for message in await reader.poll(max=count)]
+            wanted += [("before G", bodies), ("after", bodies)]
+        assert await reader.poll(timeout=0.01) == []
+    assert hook.seen == wanted
+    assert len(wanted) == 4
 
 
 async def test_poll_gives_the_next_messages_and_commits_the_ones_before(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orbitmq as mq
@@ -19,8 +21,6 @@ from tests.broker.kit import MAX_OFFSET, QUERY_MESSAGE, QUERY_OFFSET, UPDATE_OFF
 from tests.replication.kit import Group, copied, until, wire
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
     from orbitmq.broker.broker import Broker
@@ -145,6 +145,34 @@ async def test_timers_that_the_master_delivered_are_not_delivered_by_its_heir(gr
     assert heir.state.timers.wheel.count_between(now_ms + FAR_MS // 2, now_ms + 2 * FAR_MS) == 1, (
         "the other waits on its wheel"
     )
+    await client.close()
+
+
+async def test_delays_that_the_master_delivered_are_not_delivered_by_its_heir_and_the_others_are(group: Group) -> None:
+    master, slave = await group.master(messageDelayLevel="1s 1h"), await group.slave(messageDelayLevel="1s 1h")
+    client = wire(master)
+    for body, level in ((b"soon", "1"), (b"far", "2"), (b"further", "2")):
+        assert (await client.send("T", body, DELAY=level)).code == ResponseCode.SUCCESS
+    await until(lambda: master.state.store.queue_range("T", 0).max_offset == 1, "the first is delivered")
+    await copied(master, slave)
+    assert slave.state.master_tables is not None
+    await slave.state.master_tables.sync()
+    await client.close()
+    await group.stop(master)
+    await group.stop(slave)
+    folder = Path(slave.configuration.settings.store_path_root_dir)
+    saved = json.loads((folder / "config" / "delayOffset.json").read_bytes())
+    assert saved["offsetTable"] == {"1": 1, "2": 0}
+    heir = await group.master(folder="slave-1", messageDelayLevel="1s 1h")
+    client = wire(heir)
+    assert heir.state.delayed.progress() == {1: (1, 1), 2: (0, 2)}
+    assert await client.bodies("T") == [b"soon"]
+
+    changed = await client.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"messageDelayLevel=1s 1s")
+
+    assert changed.code == ResponseCode.SUCCESS
+    await until(lambda: heir.state.store.queue_range("T", 0).max_offset == 3, "the others are delivered")
+    assert await client.bodies("T") == [b"soon", b"far", b"further"]
     await client.close()
 
 

@@ -41,6 +41,7 @@ _AFTER_FAILURE_SECONDS: Final = 0.1
 # What is due so soon after others were delivered waits for more. (Java looks ten times a second.)
 _TOGETHER_SECONDS: Final = 0.01
 _BATCH: Final = 256
+_HOUR_MS: Final = 3_600_000
 _AT_ONCE: Final = 0
 _DELAY_TOPIC: Final = names.DELAY_TOPIC.encode()
 
@@ -80,6 +81,7 @@ class DelayedMessages:
         # Levels in which something waits, and when to look at them again.
         self._look_at_ms = dict.fromkeys(self._offsets, _AT_ONCE)
         self._arrived.set()
+        self._warn_of_long_levels()
 
     def message_arrived(self, queue_id: int) -> None:
         """A message was parked. Where others wait already, it is not due before them."""
@@ -95,6 +97,17 @@ class DelayedMessages:
             self._offsets.setdefault(level, self._corrected(level, 0))
         self._look_at_ms = dict.fromkeys(self._offsets, _AT_ONCE)
         self._arrived.set()
+        self._warn_of_long_levels()
+
+    def _warn_of_long_levels(self) -> None:
+        kept_ms = self._store.config.keep_hours * _HOUR_MS
+        long = [level for level, delay_ms in enumerate(self._store.delay_levels_ms, 1) if delay_ms >= kept_ms]
+        if long:
+            logger.warning(
+                "delay level %d waits longer than files are kept (fileReservedTime), as %d levels do: messages may expire in them",
+                long[0],
+                len(long),
+            )
 
     def take_over(self, table: DelayTable) -> None:
         """A slave delivers nothing, but knows how far its master has come."""

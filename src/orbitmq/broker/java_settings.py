@@ -16,7 +16,6 @@ WITHOUT_EFFECT: Final[dict[str, str]] = {
     "adminBrokerThreadPoolNums": "16",
     "adminBrokerThreadPoolQueueCapacity": "10000",
     "allAckInSyncStateSet": "false",
-    "allowRecallWhenBrokerNotWriteable": "true",
     "appendAckAsync": "false",
     "appendCkAsync": "false",
     "asyncLearner": "false",

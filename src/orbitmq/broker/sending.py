@@ -53,8 +53,11 @@ _HALF: Final = "TRAN_MSG\x01"
 _INNER: Final = "INNER_NUM\x01"
 _HANDLE: Final = "POP_CK\x01"
 _SMALL_BYTES, _MIDDLE_BYTES = MessageSizes.BOUNDS[:2]
-_NUMBER: Final = re.compile(r"-?[0-9]{1,10}")
-_MOST_ATTEMPTS: Final = 2**31 - 1
+_NUMBER: Final = re.compile(r"([+-]?)0*([0-9]{1,10})")
+_INT: Final = range(-(2**31), 2**31)  # Java's
+_MOST_ATTEMPTS: Final = _INT[-1]
+# What consumers put there is no half message, though it may have been: clients before 4.6.1 send its properties as they got them.
+_GIVEN_BACK: Final = (names.RETRY_PREFIX, names.DLQ_PREFIX)
 _WISHES: Final = (keys.PREPARED, *timer_requests.REQUESTS, keys.TIMER_DELETE_UNIQUE_KEY)
 
 
@@ -292,7 +295,7 @@ class Sending:
             topic, queue_id, properties, due_ms = self._special(topic, queue_id, properties, sys_flag)
             if due_ms:
                 recall_handle = self._recall_handle(asked_for, due_ms, unique_key)
-        if topic == names.HALF_TOPIC:
+        if topic == names.HALF_TOPIC or asked_for.startswith(_GIVEN_BACK):
             sys_flag &= ~TRANSACTION_MASK
         encoded = properties.encode("utf-8", "replace")
         appended = self.store.append(
@@ -364,7 +367,7 @@ class Sending:
             raise RequestFailed(
                 ResponseCode.MESSAGE_ILLEGAL, f"topic {topic} does not take inner batches like this one"
             )
-        if parsed.get(keys.PREPARED, "").lower() == "true":
+        if parsed.get(keys.PREPARED, "").lower() == "true" and not topic.startswith(_GIVEN_BACK):
             if self._configuration.settings.reject_transaction_message:
                 raise RequestFailed(
                     ResponseCode.NO_PERMISSION,
@@ -381,11 +384,9 @@ class Sending:
 
     def parked(self, topic: str, queue_id: int, properties: str, parsed: dict[str, str]) -> Place | None:
         """Where a message waits that asks for a delay; None for one that does not. A level beats a timer."""
-        level = parsed.get(keys.DELAY, "0")
-        if _NUMBER.fullmatch(level) is None:
-            raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"delay level {level[:20]!r} is not a number")
-        if int(level) > 0 and topic != names.DELAY_TOPIC:
-            return park_delayed(topic, queue_id, properties, parsed, len(self.store.delay_levels_ms))
+        level = delay_level(parsed.get(keys.DELAY, "0"))
+        if level > 0 and topic != names.DELAY_TOPIC:
+            return park_delayed(topic, queue_id, properties, parsed, min(level, len(self.store.delay_levels_ms)))
         settings = self._configuration.settings
         return park_timer(topic, queue_id, properties, parsed, settings, self._clock.now_ms(), self.is_moment_full)
 
@@ -421,9 +422,17 @@ class Sending:
 _FIRST_WITH_MAX_RECONSUME: Final = 121  # 3.4.9
 
 
-def park_delayed(topic: str, queue_id: int, properties: str, parsed: Mapping[str, str], levels: int) -> Place:
+def delay_level(text: str) -> int:
+    """RequestFailed where Integer.parseInt fails."""
+    found = _NUMBER.fullmatch(text)
+    level = int(found[1] + found[2]) if found is not None else None
+    if level is None or level not in _INT:
+        raise RequestFailed(ResponseCode.SYSTEM_ERROR, f"delay level {text[:20]!r} is not a number")
+    return level
+
+
+def park_delayed(topic: str, queue_id: int, properties: str, parsed: Mapping[str, str], level: int) -> Place:
     """A delayed message waits in a topic of the broker's own, one queue per level, with its real goal in its properties."""
-    level = min(int(parsed[keys.DELAY]), levels)
     added = {keys.REAL_TOPIC: topic, keys.REAL_QUEUE_ID: str(queue_id)}
     if parsed[keys.DELAY] != str(level) or not parsed.keys().isdisjoint(timer_requests.REQUESTS):
         parsed = {key: value for key, value in parsed.items() if key not in timer_requests.REQUESTS}

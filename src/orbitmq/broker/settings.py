@@ -181,6 +181,7 @@ class Settings(AccessSettings, rename="camel", kw_only=True, frozen=True):
     timer_stop_dequeue: bool = False
     mapped_file_size_timer_log: int = 100 << 20
     recall_message_enable: bool = False
+    allow_recall_when_broker_not_writeable: bool = True
     # Compaction
     enable_compaction: bool = True
     compaction_schedule_internal: int = 900_000

@@ -28,6 +28,7 @@ _LONGEST_TEXT: Final = 255
 NO_HOUR: Final = 24  # of deleteWhen: it never comes
 _NUMBER: Final = re.compile(r"-?[0-9]+")
 _ENOUGH_DIGITS: Final = 9  # to see that a number is no hour
+_PRECISIONS_MS: Final = (100, 200, 500, 1000)
 _HOST: Final = re.compile(r"[A-Za-z0-9.:%_-]{0,255}")
 
 # By the names of the fields; the least and the most that they may be.
@@ -66,7 +67,6 @@ RANGES: Final = (
     ("max_error_rate_of_bloom_filter", 1, 99),
     ("expect_consumer_num_use_filter", 1, 27_000),  # at the least error rate their bits just fit beside a queue's entry
     ("filter_data_clean_time_span", 1, 1 << 62),
-    ("timer_precision_ms", 1, 60_000),
     ("timer_max_delay_sec", 1, 1 << 31),
     ("timer_roll_window_slot", 0, _INT),
     ("timer_flush_interval_ms", 10, _HOUR_MS),
@@ -121,12 +121,13 @@ RANGES: Final = (
     ("topics_created_per_minute", 0, 1 << 31),
     ("groups_created_per_minute", 0, 1 << 31),
 )
-CHOICES: Final = {
+CHOICES: Final[Mapping[str, tuple[object, ...]]] = {
     "flush_disk_type": ("ASYNC_FLUSH", "SYNC_FLUSH"),
     "broker_role": ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
     "store_type": ("default",),
     "metrics_exporter_type": ("DISABLE", "PROM"),
     "default_message_request_mode": ("PULL", "POP"),
+    "timer_precision_ms": _PRECISIONS_MS,
 }
 
 
@@ -140,7 +141,9 @@ def check_bounds(settings: msgspec.Struct) -> None:
     for name, choices in CHOICES.items():
         choice = getattr(settings, name)
         if choice not in choices:
-            raise ConfigError(f"{java_names[name]}={shown(choice)} cannot be", hint=f"one of {', '.join(choices)}")
+            raise ConfigError(
+                f"{java_names[name]}={shown(choice)} cannot be", hint=f"one of {', '.join(map(str, choices))}"
+            )
     for name, check in TEXTS.items():
         check(java_names[name], getattr(settings, name))
 
@@ -150,6 +153,7 @@ def fit(
 ) -> tuple[dict[str, str], list[str]]:
     """What a file says, brought into bounds except for the settings `kept`, and a sentence about each that was not."""
     fitted, adjusted = fit_numbers(kind, RANGES, properties, kept)
+    _fit_precision(fitted, adjusted)
     given = fitted.get("deleteWhen", "")
     hours = ";".join(str(NO_HOUR) if _is_no_hour(part) else part for part in given.split(";"))
     if hours != given:
@@ -158,6 +162,17 @@ def fit(
             f"deleteWhen={shown(given)} names hours that no day has: {shown(hours)} is used, and {NO_HOUR} never comes"
         )
     return fitted, adjusted
+
+
+def _fit_precision(fitted: dict[str, str], adjusted: list[str]) -> None:
+    """The wheel of such a file was written with what Apache's broker makes of it: MessageStoreConfig.setTimerPrecisionMs."""
+    given = fitted.get("timerPrecisionMs", "")
+    if _NUMBER.fullmatch(given) is None or len(given) > _ENOUGH_DIGITS:
+        return
+    used = max((known for known in _PRECISIONS_MS if known <= int(given)), default=min(_PRECISIONS_MS))
+    if used != int(given):
+        fitted["timerPrecisionMs"] = str(used)
+        adjusted.append(f"timerPrecisionMs={given} is none of {_PRECISIONS_MS}: {used} is used")
 
 
 def _is_no_hour(part: str) -> bool:

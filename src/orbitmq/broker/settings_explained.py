@@ -131,6 +131,7 @@ timerStopEnqueue | | put no more messages on the wheel
 timerStopDequeue | | deliver no messages from the wheel
 mappedFileSizeTimerLog | bytes | of a file of the timer log
 recallMessageEnable | | a message that waits can be called back
+allowRecallWhenBrokerNotWriteable | | also while brokerPermission says that the broker takes no messages
 
 # Compaction
 enableCompaction | | topics with cleanup.policy=COMPACTION keep the last message of each key

@@ -192,7 +192,8 @@ class Timers:
         """A piece of the work; seconds until there is more, None when nothing waits."""
         settings = self._configuration.settings
         try:
-            if not settings.timer_stop_enqueue and self._put_waiting():
+            fires_first = self.wheel.must_fire_first(self._clock.now_ms())
+            if not settings.timer_stop_enqueue and not fires_first and self._put_waiting():
                 return 0
             if not settings.timer_stop_dequeue and self._fire():
                 return 0

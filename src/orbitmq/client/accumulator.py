@@ -34,19 +34,23 @@ class _Gathering:
 
 
 class Accumulator:
-    """Gathers until `max_bytes` or `max_messages` are there or `seconds` have passed, whichever is first."""
+    """Gathers until `max_bytes` or `max_messages` are there or `seconds` have passed, whichever is first, and never more than a request holds."""
 
     def __init__(
         self,
         send: Callable[[list[Message], float], Awaitable[list[Receipt]]],
+        size_of: Callable[[Message], int],
         max_bytes: int,
         max_messages: int,
+        max_request_bytes: int,
         seconds: float,
     ) -> None:
-        """`send` takes messages and the seconds it has for them; a MessageError of it says that nothing was sent. Within both
-        limits they should be one request: when it fails, all are told so.
+        """`send` takes messages and the seconds it has for them; a MessageError of it says that nothing was sent. What is gathered
+        is one request: when it fails, all are told so. `size_of` says how many of its bytes a message takes, or more.
         """
         self._send = send
+        self._size_of = size_of
+        self._max_request_bytes = max_request_bytes
         self._max_bytes = max_bytes
         self._max_messages = max_messages
         self._seconds = seconds
@@ -59,15 +63,19 @@ class Accumulator:
 
     async def add(self, message: Message, timeout_seconds: float) -> Receipt:
         loop = asyncio.get_running_loop()
+        size = self._size_of(message)
         kind = (message.topic, message.properties.get(names.WAIT, ""), timeout_seconds)
         gathering = self._gathering.get(kind)
+        if gathering is not None and gathering.bytes + size > self._max_request_bytes:
+            self._flush(kind)
+            gathering = None
         if gathering is None:
             gathering = self._gathering[kind] = _Gathering(loop.time() + timeout_seconds)
             gathering.timer = loop.call_later(self._seconds, self._flush, kind)
         receipt: asyncio.Future[Receipt] = loop.create_future()
         gathering.messages.append(message)
         gathering.waiting.append(receipt)
-        gathering.bytes += len(message.body)
+        gathering.bytes += size
         if gathering.bytes >= self._max_bytes or len(gathering.messages) >= self._max_messages:
             self._flush(kind)
         return await receipt

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orbitmq.message import Message
 
 _ALONE: Final = "alone"
-_MEMBER_OVERHEAD: Final = 22  # five numbers and the length of the properties
+MEMBER_OVERHEAD: Final = 22  # five numbers and the length of the properties
 
 
 class Batch(msgspec.Struct):
@@ -62,7 +62,7 @@ def split(sendings: Sequence[Sending], flags: Sequence[int], max_bytes: int, max
     size, batch_kind = 0, _ALONE
     for sending, flag in zip(sendings, flags, strict=True):
         member = BatchMember(sending.body, properties_text(sending.properties).encode(), flag)
-        member_size = _MEMBER_OVERHEAD + len(member.body) + len(member.properties)
+        member_size = MEMBER_OVERHEAD + len(member.body) + len(member.properties)
         kind = _kind(sending.properties)
         if batch.members and (
             kind != batch_kind or kind == _ALONE or size + member_size > max_bytes or len(batch.members) >= max_messages
@@ -92,7 +92,7 @@ def alike(
     """Batches of bodies that differ in nothing else: their ids, and the encoded members. The properties' text is made once."""
     text = properties_text({**shared, names.UNIQUE_KEY: ids[0]}).encode()
     head, end = text[: -len(ids[0]) - 1], text[-1:]
-    overhead = _MEMBER_OVERHEAD + len(text)
+    overhead = MEMBER_OVERHEAD + len(text)
     start, size = 0, 0
     for number, body in enumerate(bodies):
         member_size = overhead + len(body)

@@ -262,6 +262,7 @@ class Client:
         lease: timedelta = timedelta(minutes=1),
         orderly: bool = False,
         prefetch: int = 8,
+        hooks: Sequence[ConsumeHook] = (),
     ) -> LeaseConsumer:
         """A consumer that leases messages from brokers one by one, to be used as `async with client.lease_consumer(...)`.
 
@@ -272,7 +273,15 @@ class Client:
         """
         return self._keep(
             LeaseConsumer(
-                self.config, topic, group, wanted=filter, start=start, lease=lease, prefetch=prefetch, orderly=orderly
+                self.config,
+                topic,
+                group,
+                wanted=filter,
+                start=start,
+                lease=lease,
+                prefetch=prefetch,
+                orderly=orderly,
+                hooks=hooks,
             )
         )
 
@@ -288,12 +297,13 @@ class Client:
         max_cached_messages: int = 1000,
         max_cached_bytes: int = 100 << 20,
         max_span: int = 2000,
+        hooks: Sequence[ConsumeHook] = (),
     ) -> PullConsumer:
         """A reader at one's own pace, to be used as `async with client.pull_consumer(...) as reader`.
 
         `fetch` reads any queue at any offset. `subscribe` or `assign`, then `poll`, read on from where the group left off,
         or from `start` when it is new. With `auto_commit` each poll says that the messages of the one before are done with;
-        without, `commit` does.
+        without, `commit` does. Hooks see what a poll gives, and that it is handled, at once: nobody says how that ends.
         """
         options = ConsumerOptions(
             start=start,
@@ -301,6 +311,7 @@ class Client:
             pull_batch_size=pull_batch_size,
             cache=CacheLimits(messages=max_cached_messages, bytes=max_cached_bytes, span=max_span),
             commit_seconds=commit_every,
+            hooks=hooks,
         )
         return self._keep(PullConsumer(self.config, group, options, auto_commit=auto_commit))
 

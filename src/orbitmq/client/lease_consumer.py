@@ -28,6 +28,7 @@ from orbitmq.client.names import check_group, check_topic_name, retry_topic
 from orbitmq.client.namespaces import wrapped
 from orbitmq.client.option_checks import check_whole
 from orbitmq.client.stats import ConsumerStats
+from orbitmq.client.watching import Watchers
 from orbitmq.errors import AlreadyClosed, ConfigError, OrbitError, RequestFailed, TransportError
 from orbitmq.message import QueueRef
 from orbitmq.protocol.codes import ResponseCode
@@ -35,12 +36,13 @@ from orbitmq.protocol.headers.leases import START_AT_MAX, START_AT_MIN
 from orbitmq.tasks import Once, Tasks, every, set_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Literal
 
     from orbitmq.client.config import ClientConfig
     from orbitmq.client.filters import Sql
+    from orbitmq.client.hooks import ConsumeHook
     from orbitmq.client.instance import Instance
     from orbitmq.client.routes import Route
     from orbitmq.message import StoredMessage
@@ -78,6 +80,7 @@ class LeaseConsumer:
         lease: timedelta,
         prefetch: int,
         orderly: bool,
+        hooks: Sequence[ConsumeHook],
     ) -> None:
         check_group(group)
         check_topic_name(topic)
@@ -97,6 +100,7 @@ class LeaseConsumer:
         self._orderly = orderly
         self._start: Literal["earliest", "latest"] = start
         self._subscription = subscription(wrapped(config.namespace, topic), wanted, config.clock.now_ms())
+        self._watchers = Watchers(hooks, self.group) if hooks else None
         self._incoming = Incoming(config.namespace, retry_topic(self.group))
         self._instance: Instance | None = None
         self._leasing: Leasing | None = None
@@ -200,10 +204,12 @@ class LeaseConsumer:
 
     async def ack(self, messages: Iterable[LeasedMessage]) -> None:
         """Ack many in one request a broker. Raises what the first broker answered that did not take its own, after telling all."""
+        leasing = self._running()
         offsets: dict[Lease, set[int]] = {}
         for message in messages:
+            message._handled(None)
             offsets.setdefault(message._lease, set()).add(message.queue_offset)
-        leasing, ended = self._running(), {lease: acked for lease, acked in offsets.items() if lease.open <= acked}
+        ended = {lease: acked for lease, acked in offsets.items() if lease.open <= acked}
         for lease, acked in offsets.items():
             if lease not in ended:
                 self._settled(lease, acked)
@@ -248,6 +254,7 @@ class LeaseConsumer:
     async def end_lease(self, message: LeasedMessage) -> None:
         """See `LeasedMessage.ack`."""
         leasing, lease, acked = self._running(), message._lease, {message.queue_offset}
+        message._handled(None)
         async with lease.changing:
             if lease.open <= acked:
                 await leasing.ack(lease.handle)
@@ -321,6 +328,9 @@ class LeaseConsumer:
             message = self._here.popleft()
             if message._lease.ends_at > now:  # else it is somebody else's by now
                 taken.append(message)
+        if self._watchers is not None:
+            for message in taken:
+                message._hand_out(self._watchers)
         return taken
 
     def _poll_soon(

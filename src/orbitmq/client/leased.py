@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from orbitmq.client.received import ReceivedMessage
+    from orbitmq.client.watching import Watch, Watchers
     from orbitmq.message import StoredMessage
     from orbitmq.protocol.lease_texts import Handle
 
@@ -48,7 +49,7 @@ class Landlord(Protocol):
 class LeasedMessage(Message):
     """A message that nobody else gets before its lease ends. Unless it is acked by then, it comes again, perhaps elsewhere."""
 
-    __slots__ = ("_landlord", "_lease", "_received", "attempt", "queue", "queue_offset", "stored")
+    __slots__ = ("_landlord", "_lease", "_received", "_watch", "attempt", "queue", "queue_offset", "stored")
 
     def __init__(self, received: ReceivedMessage, topic: str, lease: Lease, landlord: Landlord) -> None:
         stored = received.stored
@@ -62,6 +63,7 @@ class LeasedMessage(Message):
         self.attempt = stored.reconsume_times + 1
         self._lease = lease
         self._landlord = landlord
+        self._watch: Watch | None = None
 
     @property
     def handle(self) -> Handle:
@@ -98,6 +100,16 @@ class LeasedMessage(Message):
         """Let the lease end so long from now, later or sooner than it would; of a batch in one record, the lease of all."""
         await self._landlord.change_lease(self, duration)
 
+    def _hand_out(self, watchers: Watchers) -> None:
+        """It is about to be handed out."""
+        self._watch = watchers.begin([self._received])
+
+    def _handled(self, error: BaseException | None) -> None:
+        """It is about to be acked, or comes again because of `error`. Hooks hear of the first of these."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.end(error)
+
     def process(self) -> LeaseProcessing:
         """`async with message.process():` acks when the block ends. What it raises is logged, not passed on, and the message
         comes again when its lease ends; the same if the broker does not take the ack. Cancellation is passed on.
@@ -131,6 +143,7 @@ class LeaseProcessing:
             except OrbitError as failure:
                 logger.warning("%r is not acked, and comes again when its lease ends: %s", self._message, failure)
             return False
+        self._message._handled(error)
         if not isinstance(error, Exception):
             return False
         logger.error("%r failed, and comes again when its lease ends", self._message, exc_info=error)

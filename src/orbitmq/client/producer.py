@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from orbitmq.client import instance as instances
 from orbitmq.client.accumulator import Accumulator
-from orbitmq.client.batches import Batch, alike, batch_items, by_group, split
+from orbitmq.client.batches import MEMBER_OVERHEAD, Batch, alike, batch_items, by_group, split
 from orbitmq.client.delays import check_delay, check_level, level_property, timer_property
 from orbitmq.client.delivery import ANYWHERE, Delivered, Delivery, Destination, destination
 from orbitmq.client.hooks import Sending
@@ -56,6 +56,7 @@ Keys = str | list[str] | tuple[str, ...]
 
 _IDS_AT_ONCE: Final = 10_000
 _NO_KEYS: Final = ((), "", None)
+_ADDED_BYTES: Final = 64  # to the properties of a message: its id, and the name of its namespace's
 
 
 class Producer:
@@ -74,6 +75,7 @@ class Producer:
         self._accumulator: Accumulator | None = None
         self._checked_topics: set[str] = set()
         self._ending = Once()
+        self._asks = False  # whether it has sent a request
         self.closed = False
 
     # ---- life
@@ -90,8 +92,10 @@ class Producer:
                 options = self._options
                 self._accumulator = Accumulator(
                     self._send_accumulated,
+                    self._batched_bytes,
                     options.accumulate_bytes,
                     options.max_batch_messages,
+                    options.max_message_bytes,
                     options.accumulate_seconds,
                 )
         return self
@@ -356,6 +360,10 @@ class Producer:
         delivery, instance = self._running(), self._instance
         assert instance is not None
         check_topic(topic)
+        if not self._asks:
+            self._asks = True
+            # A reply may come through any broker of the cluster: whoever answers chooses it.
+            instance.introduce_to_brokers_of([TEMPLATE_TOPIC])
         message = self.message(topic, body, tag=tag, keys=keys, properties=properties)
         seconds = self._timeout(timeout)
         correlation_id = next(instance.unique_ids)
@@ -530,6 +538,11 @@ class Producer:
                 hook.after_send(sending)
 
     # ---- batches
+
+    def _batched_bytes(self, message: Message) -> int:
+        """At most."""
+        own = len(properties_text(message.properties).encode())
+        return MEMBER_OVERHEAD + len(message.body) + own + _ADDED_BYTES + len(self._config.namespace)
 
     async def _send_accumulated(self, messages: list[Message], seconds: float) -> list[Receipt]:
         return await self._send_messages(messages[0].topic, messages, ANYWHERE, seconds)

@@ -21,6 +21,7 @@ from orbitmq.client.namespaces import wrapped
 from orbitmq.client.offsets import RemoteOffsets
 from orbitmq.client.option_checks import check_whole
 from orbitmq.client.stats import ConsumerStats
+from orbitmq.client.watching import Watchers
 from orbitmq.errors import AlreadyClosed, ConfigError, RequestFailed
 from orbitmq.message import QueueRef
 from orbitmq.protocol.codes import ResponseCode
@@ -53,6 +54,7 @@ class PullConsumer:
         self._config = config
         self._options = options
         self._auto_commit = auto_commit
+        self._watchers = Watchers(options.hooks, self.group) if options.hooks else None
         self._instance: Instance | None = None
         self._fetcher: Fetcher | None = None
         self._offsets: RemoteOffsets | None = None
@@ -232,6 +234,8 @@ class PullConsumer:
             except TimeoutError:
                 return []
         self._polled += messages
+        if self._watchers is not None:
+            self._watchers.begin(messages).end(None)
         return messages
 
     async def commit(self) -> None:

@@ -53,6 +53,7 @@ _PROGRESS: Final = struct.Struct(
 _FIRED_BYTES: Final = 4
 _PROGRESS_MAGIC: Final = 0x4F524254
 _MAY_BE_LATE_MS: Final = 30_000  # how long after its time a slot may fire on a busy broker
+_HOUR_MS: Final = 3_600_000
 _SPARE_SLOTS: Final = 60  # of a turn of the wheel, kept free before its end
 _TURN: Final = SLOTS // 2
 _LONGEST_DELAY_MS: Final = 2**31 - 1  # that a unit can tell
@@ -97,7 +98,9 @@ class TimerStore:
         self.precision_ms = config.timer_precision_ms
         longest = _TURN - _SPARE_SLOTS
         window = config.timer_roll_window_slots
-        self._roll_window = window if 2 <= window <= longest else longest
+        window = window if 2 <= window <= longest else longest
+        # A message is put again, as a new record, well before its file may expire.
+        self._roll_window = max(2, min(window, config.keep_hours * _HOUR_MS * 3 // 4 // self.precision_ms))
         path = config.config_path / CHECKPOINT_NAME
         self.checkpoint = read_timer_checkpoint(disk, path)
         self.wheel = TimerWheel(disk, config.directory / "timerwheel")
@@ -118,11 +121,12 @@ class TimerStore:
             self.queue_offset = 0
         now = now_ms // self.precision_ms
         known = self.checkpoint.read_until_ms // self.precision_ms
-        self.read_tick = max(known, now - longest) if known or self.log.end else now
+        # However long ago that is: whatever is on the wheel was put there within a turn from then.
+        self.read_tick = known or (now - longest if self.log.end else now)
         self._notes_firing = not config.write_pool_buffers
         self._fired_units = 0  # of the slot at `read_tick`
         if last_exit is LastExit.KILLED and self.log.end >= self.checkpoint.log_synced_offset:
-            self._go_on(now - longest)
+            self._go_on(known)
         self._closed_to = self.read_tick  # nothing more comes into slots before it
         self.last_tick = NOWHERE  # of the latest slot in use
         self._saving = Lock()
@@ -143,6 +147,11 @@ class TimerStore:
     def is_over(self, due_ms: int, now_ms: int) -> bool:
         """Whether the slot of that moment has fired or is firing, and rightly so: a clock may have been set back."""
         return due_ms // self.precision_ms < min(self._closed_to, now_ms // self.precision_ms)
+
+    def must_fire_first(self, now_ms: int) -> bool:
+        """Whether what is put could come into a slot that is still in use for a moment two turns ago."""
+        now = now_ms // self.precision_ms
+        return self.is_waiting and now + self._roll_window - self.read_tick >= SLOTS
 
     def put_many(self, timers: Iterable[Timer], now_ms: int) -> int:
         """Put messages on the wheel, in their order: how many there was room for. StorageError when not even for one.
@@ -365,11 +374,7 @@ class TimerStore:
         magic, queue_offset, read_tick, fired = _PROGRESS.unpack(
             self._checkpoint_file.read(_PROGRESS.size, _PROGRESS_AT)
         )
-        if (
-            magic == _PROGRESS_MAGIC
-            and read_tick >= max(self.read_tick, earliest)
-            and queue_offset >= self.queue_offset
-        ):
+        if magic == _PROGRESS_MAGIC and read_tick >= earliest and queue_offset >= self.queue_offset:
             self.queue_offset, self.read_tick, self._fired_units = queue_offset, read_tick, fired
 
     def _recover_wheel(self) -> None:

@@ -35,7 +35,6 @@ _WRITES: Final = (
     RequestCode.ACK_MESSAGE,
     RequestCode.BATCH_ACK_MESSAGE,
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-    RequestCode.RECALL_MESSAGE,
     RequestCode.RESUME_CHECK_HALF_MESSAGE,
 )
 _CHANGES: Final = (

@@ -61,8 +61,14 @@ def _put_mark(
         raise RequestFailed(
             ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden", hint="set recallMessageEnable=true"
         )
-    starts_ms = settings.start_accept_send_request_time_stamp
-    if now_ms < starts_ms or not settings.broker_permission & PERM_WRITE:
+    if settings.is_slave:
+        raise RequestFailed(
+            ResponseCode.SLAVE_NOT_AVAILABLE,
+            "recall failed, broker service not available",
+            hint="this broker is a slave; ask its master, brokerId 0",
+        )
+    may_recall = settings.broker_permission & PERM_WRITE or settings.allow_recall_when_broker_not_writeable
+    if now_ms < settings.start_accept_send_request_time_stamp or not may_recall:
         raise RequestFailed(ResponseCode.SERVICE_NOT_AVAILABLE, "recall failed, broker service not available")
     if topics.get(header.topic) is None:
         raise RequestFailed(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic[:300]}] not exist")

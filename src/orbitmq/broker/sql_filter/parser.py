@@ -14,14 +14,16 @@ Java: SelectorParser
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, ParamSpec
 
 from orbitmq.broker.sql_filter import expressions as build
 from orbitmq.broker.sql_filter.expressions import BadExpression, Expression
-from orbitmq.broker.sql_filter.tokens import Kind, Tokens, kind_name
+from orbitmq.broker.sql_filter.tokens import Kind, Token, Tokens, kind_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_P = ParamSpec("_P")
 
 _MAX_DEPTH: Final = 100
 _MOST_OPERANDS: Final = 500  # a filter is evaluated for every message that it may want, while all others wait
@@ -43,42 +45,59 @@ class Parser:
 
     def parse(self) -> Expression:
         """RequestFailed (SUBSCRIPTION_PARSE_FAILED) says what is wrong, and where."""
-        try:
-            return build.condition(self._or())
-        except BadExpression as error:
-            raise self._tokens.error(str(error), self._tokens.peek().at) from None
+        at = self._here()
+        return self._built(at, build.condition, self._or())
 
     def _or(self) -> Expression:
-        parts = [self._and()]
+        starts, parts = [self._here()], [self._and()]
         while self._tokens.is_keyword("OR"):
             self._tokens.take()
+            starts.append(self._here())
             parts.append(self._and())
-        return build.either(*parts)
+        return self._joined(build.either, starts, parts)
 
     def _and(self) -> Expression:
-        parts = [self._equality()]
+        starts, parts = [self._here()], [self._equality()]
         while self._tokens.is_keyword("AND"):
             self._tokens.take()
+            starts.append(self._here())
             parts.append(self._equality())
-        return build.both(*parts)
+        return self._joined(build.both, starts, parts)
+
+    def _joined(self, join: Callable[..., Expression], starts: list[int], parts: list[Expression]) -> Expression:
+        if len(parts) == 1:
+            return parts[0]
+        conditions = [self._built(at, build.condition, part) for at, part in zip(starts, parts, strict=True)]
+        return self._built(starts[0], join, *conditions)
+
+    def _here(self) -> int:
+        return self._tokens.peek().at
+
+    def _built(self, at: int, make: Callable[_P, Expression], *parts: _P.args, **how: _P.kwargs) -> Expression:
+        """What cannot be made of them is complained of at that character."""
+        try:
+            return make(*parts, **how)
+        except BadExpression as error:
+            raise self._tokens.error(str(error), at) from None
 
     def _equality(self) -> Expression:
         tokens = self._tokens
         left = self._comparison()
         while True:
+            at = self._here()
             if tokens.is_symbol("="):
                 tokens.take()
-                left = build.equal(left, self._comparison())
+                left = self._built(at, build.equal, left, self._comparison())
             elif tokens.is_symbol("<>"):
                 tokens.take()
-                left = build.not_equal(left, self._comparison())
+                left = self._built(at, build.not_equal, left, self._comparison())
             elif tokens.is_keyword("IS"):
                 tokens.take()
                 negated = tokens.is_keyword("NOT")
                 if negated:
                     tokens.take()
                 tokens.expect(Kind.KEYWORD, "NULL")
-                left = build.is_not_null(left) if negated else build.is_null(left)
+                left = self._built(at, build.is_not_null if negated else build.is_null, left)
             else:
                 return left
 
@@ -89,7 +108,7 @@ class Parser:
             token = tokens.peek()
             if token.kind is Kind.SYMBOL and token.text in _ORDERINGS:
                 tokens.take()
-                left = _ORDERINGS[token.text](left, self._unary())
+                left = self._built(token.at, _ORDERINGS[token.text], left, self._unary())
                 continue
             negated = token == (Kind.KEYWORD, "NOT", token.at)
             word = tokens.peek(1) if negated else token
@@ -100,17 +119,17 @@ class Parser:
             if negated:
                 tokens.take()
             tokens.take()
-            left = self._worded(word.text, left, negated=negated)
+            left = self._worded(word, left, negated=negated)
 
-    def _worded(self, word: str, left: Expression, *, negated: bool) -> Expression:
-        if word == "BETWEEN":
+    def _worded(self, word: Token, left: Expression, *, negated: bool) -> Expression:
+        if word.text == "BETWEEN":
             low = self._unary()
             self._tokens.expect(Kind.KEYWORD, "AND")
             high = self._unary()
-            return build.between(left, low, high, negated=negated)
-        if word == "IN":
-            return build.within(left, self._texts(), negated=negated)
-        return build.text_test(left, self._text(), _TEXT_TESTS[word], negated=negated)
+            return self._built(word.at, build.between, left, low, high, negated=negated)
+        if word.text == "IN":
+            return self._built(word.at, build.within, left, self._texts(), negated=negated)
+        return self._built(word.at, build.text_test, left, self._text(), _TEXT_TESTS[word.text], negated=negated)
 
     def _unary(self) -> Expression:
         self._depth += 1
@@ -122,16 +141,19 @@ class Parser:
                 f"it compares more than {_MOST_OPERANDS} values, which takes too long; IN takes any number of texts",
                 self._tokens.peek().at,
             )
+        at = self._here()
         try:
             if self._tokens.is_symbol("+"):
                 self._tokens.take()
                 return self._unary()
             if self._tokens.is_symbol("-"):
                 self._tokens.take()
-                return build.minus(self._unary())
+                return self._built(at, build.minus, self._unary())
             if self._tokens.is_keyword("NOT"):
                 self._tokens.take()
-                return build.negation(self._unary())
+                operand_at = self._here()
+                operand = self._unary()
+                return self._built(at, build.negation, self._built(operand_at, build.condition, operand))
             return self._primary()
         finally:
             self._depth -= 1
@@ -141,9 +163,9 @@ class Parser:
         if token.kind is Kind.STRING:
             return build.text_constant(self._text())
         if token.kind is Kind.INTEGER:
-            return build.whole_number(self._tokens.take().text)
+            return self._built(token.at, build.whole_number, self._tokens.take().text)
         if token.kind is Kind.FLOAT:
-            return build.decimal_number(self._tokens.take().text)
+            return self._built(token.at, build.decimal_number, self._tokens.take().text)
         if token.kind is Kind.NAME:
             return build.property_named(self._tokens.take().text)
         if token.kind is Kind.KEYWORD and token.text in _WORDS:
