@@ -117,10 +117,13 @@ def test_the_address_is_wrong(address: str, code: int, words: list[str]) -> None
     assert all(word in outcome.err for word in words), outcome.err
 
 
-def test_a_broker_is_no_name_server(server: Server) -> None:
+def test_a_broker_is_no_name_server(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     outcome = Command(server.broker_address).failure("topic", "ls")
     assert outcome.code == FAILED
     assert "a broker where a name server is meant" in outcome.err
+    assert "refused request GET_BROKER_CLUSTER_INFO from 127.0.0.1" in caplog.text, (
+        "the broker's log names what was asked"
+    )
     assert "is a broker, not a name server" in Command(server.broker_address)("doctor").out
 
 
