@@ -117,10 +117,13 @@ def test_the_address_is_wrong(address: str, code: int, words: list[str]) -> None
     assert all(word in outcome.err for word in words), outcome.err
 
 
-def test_a_broker_is_no_name_server(server: Server) -> None:
+def test_a_broker_is_no_name_server(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     outcome = Command(server.broker_address).failure("topic", "ls")
     assert outcome.code == FAILED
     assert "a broker where a name server is meant" in outcome.err
+    assert "refused request GET_BROKER_CLUSTER_INFO from 127.0.0.1" in caplog.text, (
+        "the broker's log names what was asked"
+    )
     assert "is a broker, not a name server" in Command(server.broker_address)("doctor").out
 
 
@@ -436,7 +439,7 @@ def test_another_port_of_a_broker_in_use_is_told_with_the_setting_that_chooses_i
         (("broker", "--store", "a-file/store", "--port", "0"), ["a-file", "name another folder"]),
         (("nameserver", "-c", "a-folder"), ["a-folder"]),
         (("run", "nowhere:app"), ["cannot load 'nowhere:app'", "is this the right folder?"]),
-        (("dev", "--ephemeral", "--topics", "no-such-file"), ["no-such-file"]),
+        (("dev", "--ephemeral", "--topics", "no-such-file"), ["no-such-file", "--topics takes a TOML file"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -454,6 +457,10 @@ def test_a_folder_in_use_or_with_other_things_in_it_is_left_alone(tmp_path: Path
         code, line = started(tmp_path, "broker", "--store", "data/store", "--port", "0")
         assert code == FAILED
         assert "data/store" in line
+        code, line = started(tmp_path, "dev", "--data", "data", "--port", "0", "--broker-port", "0")
+        assert code == FAILED
+        assert "`orbitmq dev --data` names another folder" in line
+        assert is_answered(line)
     (tmp_path / "strange" / "commitlog").mkdir(parents=True)
     (tmp_path / "strange" / "commitlog" / "00000000000000000000").write_bytes(b"of another make")
     code, line = started(tmp_path, "broker", "--store", "strange", "--port", "0")

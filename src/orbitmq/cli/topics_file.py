@@ -48,7 +48,7 @@ def read_topics_file(path: Path) -> list[TopicPlan]:
         content = tomllib.loads(path.read_text())
         entries = msgspec.convert(content, _File).topics
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="--topics takes a TOML file") from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path}: {error}", hint="write [topics.NAME] with queues, ordered, attributes, messages"

@@ -43,7 +43,8 @@ def take_lock(disk: Disk, directory: Path) -> FileLock:
         owner = disk.lock_owner(path)
         who = f"process {owner}" if owner else "another process"
         raise StoreLocked(
-            f"{directory} is in use by {who}", hint="stop that broker, or give this one another storePathRootDir"
+            f"{directory} is in use by {who}",
+            hint="stop that broker, or give this one another storePathRootDir; `orbitmq dev --data` names another folder",
         )
     return lock
 

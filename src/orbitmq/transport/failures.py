@@ -32,5 +32,7 @@ def failure_answer(request: Command, error: Exception, peer: Address) -> Command
 
 
 async def refuse_unknown_code(request: Command, connection: Connection) -> Command:
-    logger.warning("refused request code %d from %s: nobody serves it", request.code, connection.peer)
+    logger.warning(
+        "refused request %s from %s: nobody here serves it", name_of(request.code, RequestCode), connection.peer
+    )
     return commands.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
