@@ -148,6 +148,32 @@ async def test_an_app_that_is_told_to_end_while_it_starts_ends_its_start_and_run
         await app.publish("Orders", b"x")
 
 
+async def test_what_on_stop_declared_runs_though_some_of_it_fails(
+    cluster: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App(cluster.address)
+    steps: list[int] = []
+
+    @app.on_stop
+    async def last() -> None:
+        steps.append(1)
+
+    @app.on_stop
+    async def fails_too() -> None:
+        raise ValueError("this one, too")
+
+    @app.on_stop
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    for turn in (1, 2):  # an app may start again
+        with pytest.raises(ZeroDivisionError):
+            async with app:
+                await app.publish("Orders", b"x")
+        assert len(steps) == turn
+    assert "this one, too" in caplog.text
+
+
 async def test_who_cancels_an_app_that_starts_hears_that_it_was_cancelled() -> None:
     app = App("127.0.0.1:1")
     steps: list[str] = []

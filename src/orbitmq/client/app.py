@@ -229,8 +229,20 @@ class App:
         finally:
             if self._client is None:  # else it was started again meanwhile
                 self._producer = None
-            for function in reversed(self._at_stop):
+            await self._run_at_stop()
+
+    async def _run_at_stop(self) -> None:
+        """All of it: one that fails must not keep the others from closing what is theirs."""
+        failures: list[Exception] = []
+        for function in reversed(self._at_stop):
+            try:
                 await function()
+            except Exception as error:
+                failures.append(error)
+        for failure in failures[1:]:
+            logger.error("what on_stop declared failed, too: %r", failure, exc_info=failure)
+        if failures:
+            raise failures[0]
 
     async def serve(self) -> None:
         """Run until a signal (SIGINT, SIGTERM; in the main thread, which alone has them) or `shut_down` ends it.
