@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
+import threading
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -18,11 +20,12 @@ from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
 from orbitmq.protocol.headers.admin import CreateTopic
 from orbitmq.protocol.headers.nameserver import BrokerRegistered
+from orbitmq.storage.json_file import JsonFile
 from orbitmq.transport.address import Address
 from orbitmq.transport.http import HttpServer, Page
 from orbitmq.transport.lookup import published_list
 from orbitmq.transport.server import Server
-from tests.broker.kit import running, wire
+from tests.broker.kit import PATIENCE_SECONDS, running, wire
 from tests.raw_client import until
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from orbitmq.storage import tables
     from orbitmq.transport.connection import Connection
 
-REGISTER, UNREGISTER = 103, 104
+REGISTER, UNREGISTER, GET_MAX_OFFSET = 103, 104, 30
 
 
 class Register:
@@ -145,6 +148,36 @@ async def test_a_new_topic_is_announced_at_once_and_alone(tmp_path: Path) -> Non
     async with register() as (heard, address), running(tmp_path, namesrvAddr=address) as broker, wire(broker) as client:
         await client.send("Brand_new")
         assert heard.topics(-1) == {"Brand_new"}, "its route is there when its sender may ask for it"
+
+
+async def test_a_new_topic_is_kept_before_it_is_announced_and_its_first_message_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is killed in between would have the message, and know of no such topic."""
+    may_save, save = threading.Event(), JsonFile.save
+
+    def slow(file: JsonFile[Any], table: Any) -> bool:
+        assert may_save.wait(PATIENCE_SECONDS)
+        return save(file, table)
+
+    async with (
+        register() as (heard, address),
+        running(tmp_path, namesrvAddr=str(address)) as broker,
+        wire(broker) as client,
+        wire(broker) as other,
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(JsonFile, "save", slow)
+            receipt = asyncio.ensure_future(client.send("New"))
+            await until(lambda: broker.state.topics.get("New") is not None, what="the topic")
+            for _ in range(50):  # all that would happen meanwhile
+                await other.ask(GET_MAX_OFFSET, {"topic": "New", "queueId": 0})
+            assert len(heard.registered) == 1
+            assert not receipt.done()
+            may_save.set()
+            assert (await receipt).code == 0
+        assert "New" in (tmp_path / "config" / "topics.json").read_text()
+        assert "New" in heard.topics(1)
 
 
 async def test_a_compressed_registration_says_the_same(tmp_path: Path) -> None:
