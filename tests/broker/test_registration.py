@@ -160,20 +160,24 @@ async def test_a_new_topic_is_kept_before_it_is_announced_and_its_first_message_
         assert may_save.wait(PATIENCE_SECONDS)
         return save(file, table)
 
-    async with register() as (heard, address), running(tmp_path, namesrvAddr=str(address)) as broker:
-        async with wire(broker) as client, wire(broker) as other:
-            with monkeypatch.context() as patch:
-                patch.setattr(JsonFile, "save", slow)
-                receipt = asyncio.ensure_future(client.send("New"))
-                await until(lambda: broker.state.topics.get("New") is not None, what="the topic")
-                for _ in range(50):  # all that would happen meanwhile
-                    await other.ask(GET_MAX_OFFSET, {"topic": "New", "queueId": 0})
-                assert len(heard.registered) == 1
-                assert not receipt.done()
-                may_save.set()
-                assert (await receipt).code == 0
-            assert "New" in (tmp_path / "config" / "topics.json").read_text()
-            assert "New" in heard.topics(1)
+    async with (
+        register() as (heard, address),
+        running(tmp_path, namesrvAddr=str(address)) as broker,
+        wire(broker) as client,
+        wire(broker) as other,
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(JsonFile, "save", slow)
+            receipt = asyncio.ensure_future(client.send("New"))
+            await until(lambda: broker.state.topics.get("New") is not None, what="the topic")
+            for _ in range(50):  # all that would happen meanwhile
+                await other.ask(GET_MAX_OFFSET, {"topic": "New", "queueId": 0})
+            assert len(heard.registered) == 1
+            assert not receipt.done()
+            may_save.set()
+            assert (await receipt).code == 0
+        assert "New" in (tmp_path / "config" / "topics.json").read_text()
+        assert "New" in heard.topics(1)
 
 
 async def test_a_compressed_registration_says_the_same(tmp_path: Path) -> None:

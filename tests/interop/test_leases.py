@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ pytestmark = INTEROP
 GROUP: Final = "LeaseGroup"
 PATIENCE_SECONDS: Final = 60.0
 POP, ACK, CHANGE_INVISIBLE, NOTIFICATION, POLLING_INFO, PEEK = 200050, 200051, 200053, 200054, 200055, 200052
-UPDATE_BROKER_CONFIG, MAX_OFFSET = 25, 30
+UPDATE_BROKER_CONFIG, MAX_OFFSET, UPDATE_GROUP, DELETE_TOPIC = 25, 30, 200, 215
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +294,45 @@ def test_ordered_leases_are_the_same_on_both_brokers(two: Two) -> None:
     theirs, ours = (in_order(two, consumer) for consumer in two.both())
     for number, (their, our) in enumerate(zip(theirs, ours, strict=True)):
         assert their == our, f"step {number}"
+
+
+def set_group(broker: Broker, *, enabled: bool) -> None:
+    body = json.dumps({"groupName": GROUP, "consumeEnable": enabled}).encode()
+    assert wire.ask(broker.address, UPDATE_GROUP, body=body).code == 0
+
+
+def codes_of_who_waits(two: Two, consumer: Consumer) -> dict[str, list[int]]:
+    """The answers to a pop and a notification that wait when what they read is taken away."""
+    address, told = consumer.broker.address, {}
+    # The deleted one last: Apache's broker forgets who waits for it if it looks after them for the first time just then.
+    for what in ("unreadable", "disabled", "fewer queues", "deleted"):
+        topic = f"Waited{what.replace(' ', '')}{consumer.broker.name}"
+        make_topic(two, consumer, topic, queues=2)
+        config = {"topicName": topic, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+        queue = {"consumerGroup": GROUP, "topic": topic, "queueId": "1"}
+        place = {**queue, "pollTime": "3000", "bornTime": "0"}
+        pop = {**place, "maxMsgNums": "1", "invisibleTime": "60000", "initMode": "0"}
+        with ThreadPoolExecutor(2) as threads:
+            waiting = [threads.submit(wire.ask, address, code, of) for code, of in ((POP, pop), (NOTIFICATION, place))]
+            number_of = partial(wire.ask, address, POLLING_INFO, queue)
+            eventually(number_of, lambda found: found.fields.get("pollingNum") == "1", 20.0, "a pop that waits")
+            if what == "deleted":
+                assert wire.ask(address, DELETE_TOPIC, {"topic": topic}).code == 0
+            elif what == "disabled":
+                set_group(consumer.broker, enabled=False)
+            else:
+                changed = {"perm": 2} if what == "unreadable" else {"readQueueNums": 1}
+                two.client.ask("admin", "createAndUpdateTopicConfig", address, {**config, **changed})
+            told[what] = [each.result().code for each in waiting]
+        set_group(consumer.broker, enabled=True)
+    return told
+
+
+def test_who_waits_when_reading_is_forbidden_hears_the_same_of_both_brokers(two: Two) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        theirs, ours = threads.map(partial(codes_of_who_waits, two), two.both())
+    assert ours == theirs
+    assert ours == {"deleted": [17, 17], "unreadable": [16, 16], "disabled": [16, 16], "fewer queues": [29, 29]}
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])

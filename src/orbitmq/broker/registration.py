@@ -109,7 +109,8 @@ class Registration:
                     await asyncio.sleep(_REJOIN_SECONDS)
                     await self._register_everywhere(None)
                 elif changed:
-                    await self._topics.settle()  # whoever made one waits for this: after a kill it has to be known here, too
+                    # Whoever made one waits for this: after a kill it has to be known here, too.
+                    await self._topics.settle()
                     await self._register_everywhere(list(changed.values()))
             finally:
                 self._forget(told)
