@@ -377,6 +377,24 @@ async def test_a_moment_may_be_full(tmp_path: Path, clock: ManualClock) -> None:
         assert timers.counts.total() <= 5  # twice the limit, and the other moment's
 
 
+async def test_a_message_can_be_recalled_from_a_moment_that_is_full(tmp_path: Path, clock: ManualClock) -> None:
+    async with running(tmp_path, clock=clock, **SMALL, timerCongestNumEachSlot=2) as broker, wire(broker) as client:
+        sent = [
+            await client.send("T", b"%d" % number, TIMER_DELAY_SEC="5", UNIQ_KEY=f"K{number}") for number in range(4)
+        ]
+        assert {answer.code for answer in sent} == {0}
+        await on_the_wheel(broker)
+        assert (await client.send("T", b"too many", TIMER_DELAY_SEC="5")).code == SYSTEM_ERROR
+
+        for answer in sent[1:]:
+            recalled = await client.ask(RECALL, {"topic": "T", "recallHandle": answer.fields["recallHandle"]})
+            assert recalled.code == 0, recalled
+
+        clock.advance(seconds=6)
+        await all_fired(broker, clock)
+        assert await client.bodies("T") == [b"0"]
+
+
 async def test_a_committed_transaction_waits_for_its_moment(client: Wire, broker: Broker, clock: ManualClock) -> None:
     half = await client.send("T", b"half", TIMER_DELAY_SEC="5", TRAN_MSG="true", PGROUP="P", UNIQ_KEY="K")
     clock.advance(seconds=10)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbitmq import Message, Producer, QueueRef, Receipt, SendHook, Sending, SendStatus, connect
+from orbitmq import Message, Producer, QueueRef, Receipt, ReceivedMessage, SendHook, Sending, SendStatus, connect
 from orbitmq.client.cluster import Cluster
 from orbitmq.client.queue_choice import queue_for_group
 from orbitmq.errors import AlreadyClosed, CallTimeout, ConfigError, ConnectFailed, MessageError, RequestFailed
@@ -23,6 +23,7 @@ from orbitmq.protocol import versions
 from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer, ok, request
 from orbitmq.protocol.headers.send import SendMessageV2, SendReceipt
+from orbitmq.testing.server import Server as OwnServer
 from orbitmq.transport.address import Address
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.server import Server
@@ -143,6 +144,30 @@ async def test_a_batch_is_split_by_size_and_by_count_and_around_delayed_messages
 async def test_a_batch_for_one_topic_refuses_messages_of_another(producer: Producer) -> None:
     with pytest.raises(MessageError, match="in a batch for 'T'"):
         await producer.send_batch("T", [Message("Other", b"x")])
+
+
+async def test_oneway_messages_can_be_delayed_and_grouped_as_others(mq_session_server: OwnServer) -> None:
+    async with connect(mq_session_server.address) as client, client.producer("P") as producer:
+        mq_session_server.create_topic("OneWay")
+        grouped = await producer.send("OneWay", b"first of its group", message_group="g")
+        await producer.send_oneway("OneWay", b"by level", delay_level=1)
+        await producer.send_oneway("OneWay", b"by timer", delay=timedelta(milliseconds=500))
+        await producer.send_oneway("OneWay", b"by moment", deliver_at=datetime.now(UTC) + timedelta(milliseconds=500))
+        await producer.send_oneway("OneWay", b"grouped", message_group="g")
+        with pytest.raises(MessageError, match="one delay"):
+            await producer.send_oneway("OneWay", b"x", delay_level=1, delay=timedelta(seconds=1))
+        seen: dict[bytes, ReceivedMessage] = {}
+
+        async def handler(message: ReceivedMessage) -> None:
+            seen[message.body] = message
+
+        async with client.consumer("OneWay", group="oneway", start="earliest", handler=handler):
+            await eventually(lambda: len(seen) == 5, 20)
+    assert seen[b"grouped"].queue == grouped.queue
+    waited = [seen[body].properties for body in (b"by level", b"by timer", b"by moment")]
+    assert [sorted({"DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"} & own.keys()) for own in waited] == [
+        ["DELAY"], ["TIMER_DELAY_MS"], ["TIMER_DELIVER_MS"],
+    ]  # fmt: skip
 
 
 async def test_oneway_messages_arrive_without_an_answer(cluster: ScriptedCluster, producer: Producer) -> None:

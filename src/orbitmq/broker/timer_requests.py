@@ -70,7 +70,7 @@ def park_timer(
     if asked_ms - now_ms > settings.timer_max_delay_sec * 1000:
         raise _illegal(settings, f"it asks for a delay of {asked_ms - now_ms} ms")
     due_ms = slot_ms(asked_ms, settings.timer_precision_ms)
-    if is_congested(due_ms):
+    if keys.TIMER_DELETE_UNIQUE_KEY not in parsed and is_congested(due_ms):  # a recall makes room
         limit = settings.timer_congest_num_each_slot
         raise RequestFailed(
             ResponseCode.SYSTEM_ERROR,

@@ -163,13 +163,9 @@ class Producer:
         4.x broker has some delay levels only, and any other delay is a MessageError. `timeout` spans all attempts, in seconds.
         """
         message = self.message(topic, body, tag=tag, keys=keys, properties=properties, flag=flag)
-        if delay_level:
-            check_level(delay_level)
-            message.properties[names.DELAY] = str(int(delay_level))
+        _give_wishes(message, delay_level, message_group)
         if not wait_stored:
             message.properties[names.WAIT] = "false"
-        if message_group not in (None, ""):
-            message.properties[names.SHARDING_KEY] = message_group
         return await self.send_message(
             message, order_key=order_key, queue=queue, delay=delay, deliver_at=deliver_at, timeout=timeout
         )
@@ -307,14 +303,21 @@ class Producer:
         keys: Keys = (),
         properties: Mapping[str, str] | None = None,
         order_key: str | None = None,
+        message_group: str | None = None,
         queue: QueueRef | None = None,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
+        delay_level: int = 0,
     ) -> None:
-        """Send without an answer: the fastest way, and nobody will know if the message is lost."""
+        """Send without an answer: the fastest way, and nobody will know if the message is lost, or refused."""
         delivery = self._running()
         message = self.message(topic, body, tag=tag, keys=keys, properties=properties)
+        _give_wishes(message, delay_level, message_group)
         check_topic(message.topic)
         check_body(message.body, self._options.max_message_bytes)
         sending = self._prepared(message)
+        if delay is not None or deliver_at is not None:
+            await self._delay(sending, delay, deliver_at, self._options.timeout_seconds)
         to = destination(topic, queue, order_key, message.properties.get(names.SHARDING_KEY))
         with self._watched([sending]):
             header, data = await self._encoded(sending, 0)
@@ -615,6 +618,14 @@ class Producer:
             receipts = batch_receipts_of(delivered.answer, topic, delivered.broker_name, batch.ids())
         self._tell(batch.sendings, receipts, delivered.address)
         return receipts
+
+
+def _give_wishes(message: Message, delay_level: int, message_group: str | None) -> None:
+    if delay_level:
+        check_level(delay_level)
+        message.properties[names.DELAY] = str(int(delay_level))
+    if message_group not in (None, ""):
+        message.properties[names.SHARDING_KEY] = message_group
 
 
 def _broken_off(error: BaseException) -> OrbitError:
