@@ -25,7 +25,6 @@ cdef enum:
     LEAST_BYTES = 91  # of a record: its head, and the lengths of topic and properties
     HOSTS_MASK = 0x30  # in a record's system flag: its hosts are longer
     MOST_TOPIC_BYTES = 127
-    MOST_LANES = 16
 
 cdef uint32_t MAGIC_V1 = 0xDAA320A7
 
@@ -354,7 +353,7 @@ cdef class Keys(KeyWriter):
 
 
 cdef class Lane:
-    """A queue that this pass has met, as whoever appends names it."""
+    """A queue that this pass has met."""
 
     cdef tuple queue
     cdef str topic
@@ -366,7 +365,7 @@ cdef class Lane:
 cdef class Entering:
     """One pass over records, in the order of the log."""
 
-    cdef dict tag_codes, queues, runs
+    cdef dict tag_codes, queues
     cdef object queue_type
     cdef str delay_topic
     cdef tuple delay_levels_ms
@@ -375,7 +374,7 @@ cdef class Entering:
     cdef Keys keys
     cdef list waiting_keys
 
-    cdef list lanes  # the first few; half messages and those that were committed, say, come by turns
+    cdef dict lanes  # by queue: half messages and those that were committed, say, come by turns
 
     # Of the record before.
     cdef Lane lane
@@ -385,26 +384,22 @@ cdef class Entering:
     cdef int64_t tag_code
 
     cdef int choose(self, tuple queue) except -1:
-        cdef Lane lane
-        if self.lane is not None and queue is self.lane.queue:
+        cdef Lane lane, before = self.lane
+        if before is not None and queue is before.queue:
             return 0
-        for known in self.lanes:
-            if (<Lane>known).queue is queue:
-                self.lane = <Lane>known
-                return 0
-        lane = Lane()
+        known = self.lanes.get(queue)
+        if known is not None:
+            self.lane = <Lane>known
+            return 0
+        lane = self.lane = self.lanes[queue] = Lane()
         lane.queue = queue
         lane.topic = queue[0]
-        lane.run = self.runs.get(queue)
-        if self.lane is not None and lane.topic is self.lane.topic:
-            lane.is_delayed, lane.topic_hash = self.lane.is_delayed, self.lane.topic_hash
+        if before is not None and lane.topic is before.topic:
+            lane.is_delayed, lane.topic_hash = before.is_delayed, before.topic_hash
         else:
             lane.is_delayed = lane.topic == self.delay_topic
             if self.keys is not None:
                 lane.topic_hash = <uint32_t><int64_t>self.keys.topic_hash(lane.topic)
-        self.lane = lane
-        if len(self.lanes) < MOST_LANES:
-            self.lanes.append(lane)
         return 0
 
     cdef bint enter(
@@ -434,7 +429,7 @@ cdef class Entering:
             opened = self.queues.get(lane.queue)
             if type(opened) is not self.queue_type:
                 return False
-            run = lane.run = self.runs[lane.queue] = Run(opened, queue_offset, offset)
+            run = lane.run = Run(opened, queue_offset, offset)
         elif run.next != queue_offset:
             return False
         packed_bytes = PyByteArray_GET_SIZE(run.packed)
@@ -492,7 +487,6 @@ cdef class Entering:
             before.next, before.end = next_before, end_before
             PyByteArray_Resize(before.packed, packed_before)
         else:
-            self.runs.pop(self.lane.queue, None)
             self.lane.run = None
         return is_usual
 
@@ -534,8 +528,7 @@ def usual_entries(
     cdef bytes properties
     entering.tag_codes = tag_codes
     entering.queues = queues
-    entering.runs = {}
-    entering.lanes = []
+    entering.lanes = {}
     entering.queue_type = queue_type
     entering.delay_topic = delay_topic
     entering.delay_levels_ms = delay_levels_ms
@@ -555,7 +548,7 @@ def usual_entries(
         elif not entering.enter_batch(entry[1], entry[3], entry[5], entry[6]):
             break
         at += 1
-    return at - start, list(entering.runs.values())
+    return at - start, [(<Lane>lane).run for lane in entering.lanes.values() if (<Lane>lane).run is not None]
 
 
 def index_copied(
