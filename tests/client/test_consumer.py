@@ -1279,6 +1279,33 @@ async def test_what_is_no_list_of_queues_is_not_paused(client: Client) -> None:
             await consumer.seek(consumer.assigned[0], datetime(2026, 1, 1))  # noqa: DTZ001 - it has none
 
 
+async def test_an_iteration_over_a_consumer_that_is_closed_before_it_was_started_ends(client: Client) -> None:
+    consumer = client.consumer("T", group="G")
+    await consumer.close()
+    async with asyncio.timeout(5):
+        assert [message async for message in consumer] == []
+
+
+async def test_an_iteration_during_a_start_that_fails_ends_when_the_consumer_is_closed(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    consumer = client.consumer("T", group="G")
+    starting = asyncio.create_task(consumer.start())
+    await asyncio.sleep(0)
+
+    async def iterate() -> list[bytes]:
+        return [message.body async for message in consumer]
+
+    iterating = asyncio.create_task(iterate())
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    await consumer.close()
+    async with asyncio.timeout(5):
+        assert await iterating == []
+
+
 async def test_an_iteration_over_a_consumer_that_was_not_started_says_so(client: Client) -> None:
     consumer = client.consumer("T", group="G")
     with pytest.raises(AlreadyClosed, match="not started"):
