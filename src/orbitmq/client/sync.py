@@ -181,6 +181,7 @@ class _Face(Generic[A]):
         try:
             opening = self._opening = _Opening(entered)
             self._check_open()  # who closes from now on gives this up
+            entered.check_thread()  # before something is made that nothing would ever run
             return _Here(os.getpid(), entered, entered.run(opening.run(self._make())))
         except BaseException:
             portal.leave(entered)
