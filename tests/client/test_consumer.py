@@ -1279,6 +1279,14 @@ async def test_what_is_no_list_of_queues_is_not_paused(client: Client) -> None:
             await consumer.seek(consumer.assigned[0], datetime(2026, 1, 1))  # noqa: DTZ001 - it has none
 
 
+async def test_workers_without_a_message_are_not_late_however_little_time_a_close_has(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with client.consumer("T", group="G", handler=[].append, concurrency=3, close_timeout=0):
+        await asyncio.sleep(0)
+    assert "did not end" not in caplog.text
+
+
 async def test_an_iteration_over_a_consumer_that_is_closed_before_it_was_started_ends(client: Client) -> None:
     consumer = client.consumer("T", group="G")
     await consumer.close()

@@ -72,9 +72,12 @@ class Workers:
         """Wait for running handlers; the inbox must be closed already. Who takes longer is cancelled, its message comes again."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while (late := self._busy()) and (left := deadline - loop.time()) > 0:
+        while late := self._busy():
             self._one_more = loop.create_future()
-            await asyncio.wait([*late, self._one_more], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            left = max(0.0, deadline - loop.time())  # those that have nothing to do end even without time
+            done, _ = await asyncio.wait([*late, self._one_more], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
         if late:
             logger.warning("%d handlers of group %s did not end within %g s", len(late), self._group, seconds)
         for task in late:
