@@ -192,6 +192,7 @@ def test_name_servers_come_from_the_call_or_the_environment(monkeypatch: pytest.
         ({"name_servers": [("127.0.0.1", 9876)]}, "are no text", "127.0.0.1:9876"),
         ({"credentials": "my-secret"}, "credentials are no pair of texts", 'credentials=("access key", "secret key")'),
         ({"credentials": ("key", b"my-secret")}, "credentials are no pair of texts", "secret key"),
+        ({"credentials": 7}, "credentials are no pair of texts", "secret key"),
         ({"credentials": ("key",)}, "credentials are no pair of texts", "secret key"),
         ({"tls": "/etc/ssl/ca.pem"}, "tls is '/etc/ssl/ca.pem'", "ssl.create_default_context(cafile="),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -68,7 +68,12 @@ def credentials_from(given: Credentials | tuple[str, str] | tuple[str, str, str]
     if given is None or isinstance(given, Credentials):
         return given
     # Two letters could be taken for a key and its secret. What is wrong is not shown: a secret is in it.
-    if isinstance(given, str) or not 2 <= len(given) <= 3 or not all(isinstance(part, str) for part in given):
+    if (
+        isinstance(given, str)
+        or not isinstance(given, Sequence)
+        or not 2 <= len(given) <= 3
+        or not all(isinstance(part, str) for part in given)
+    ):
         raise ConfigError("credentials are no pair of texts", hint='credentials=("access key", "secret key")')
     return Credentials(*given)
 
