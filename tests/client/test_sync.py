@@ -333,6 +333,33 @@ def test_a_producer_that_is_first_used_where_it_cannot_wait_leaves_nothing_behin
             portal.leave(entered)
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="this system has no timers that signal")
+def test_a_signals_handler_cannot_use_what_its_thread_starts(cluster: ScriptedCluster) -> None:
+    """It had begun a second start of the same, which nobody closed."""
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer)
+    refused: list[ConfigError] = []
+    with sync.connect(cluster.address) as client:
+        consumer = client.consumer("T", group="G")
+
+        def handler(*_: object) -> None:
+            while not cluster.broker.received(RequestCode.GET_MAX_OFFSET):
+                time.sleep(0.01)
+            try:
+                consumer.assigned  # noqa: B018 - asking is enough
+            except ConfigError as error:
+                refused.append(error)
+
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with consumer:
+                pass
+        finally:
+            signal.signal(signal.SIGALRM, before)
+    assert "is being started" in refused[0].message
+    assert portal._current is None
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_child_made_while_another_thread_starts_something_can_start_and_close_it(cluster: ScriptedCluster) -> None:
