@@ -1279,6 +1279,30 @@ async def test_what_is_no_list_of_queues_is_not_paused(client: Client) -> None:
             await consumer.seek(consumer.assigned[0], datetime(2026, 1, 1))  # noqa: DTZ001 - it has none
 
 
+async def test_a_handler_may_close_its_consumer_that_a_blocking_handler_of_another_has_started(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    cluster.broker.put("T", 0, b"x")
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    async def close(_: ReceivedMessage) -> None:
+        await inner.close()
+        ended.set()
+
+    inner = client.consumer("T", group="Inner", start="earliest", handler=close, close_timeout=6)
+
+    async def start_and_wait() -> None:
+        await inner.start()
+        await ended.wait()
+
+    def start(_: ReceivedMessage) -> None:
+        asyncio.run_coroutine_threadsafe(start_and_wait(), loop).result(timeout=5)
+
+    async with client.consumer("T", group="Outer", start="earliest", handler=start):
+        async with asyncio.timeout(5):
+            await ended.wait()
+
+
 async def test_workers_without_a_message_are_not_late_however_little_time_a_close_has(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

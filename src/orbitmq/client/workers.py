@@ -61,8 +61,8 @@ class Workers:
 
     def excuse_caller(self) -> None:
         """`finish` need not wait for the handler that runs here, if one does: it waits for that, as it closes its own consumer."""
-        call = _call.get()
-        task = call[0] if call else asyncio.current_task()
+        self._excused.update(_call.get())  # may be another consumer's, if its handler has started this one
+        task = asyncio.current_task()
         if task is not None:
             self._excused.add(task)
         if self._one_more is not None and not self._one_more.done():
