@@ -344,6 +344,30 @@ def end_frame(receipt: Mapping[str, str], group: str, decision: int, flag: int) 
     return commands.encode(Command(END_TRANSACTION, opaque=9999, flag=flag, fields=header.to_fields()))
 
 
+@pytest.mark.parametrize("sys_flag", [0, 4, 8, 12])
+@pytest.mark.parametrize("was_half", [True, False])
+async def test_what_is_sent_to_dead_letters_is_no_half_message_whichever_way_it_goes(
+    tmp_path: Path, accelerator: pytest.MonkeyPatch, sys_flag: int, was_half: bool
+) -> None:
+    properties = {"TRAN_MSG": "true", "PGROUP": "P"} if was_half else {}
+    header = send_header("%DLQ%G", 0, {"UNIQ_KEY": "U"} | properties, {"sys_flag": sys_flag})
+    frame = commands.encode(Command(SEND_V2, opaque=7, fields=header.to_fields(), body=b"paid"))
+    flags = []
+    for way in ("compiled", "python"):
+        async with running(tmp_path / way, clock=ManualClock()) as broker, wire(broker) as client:
+            await client.send("%DLQ%G", b"the topic is there")
+            await client.send("T", b"half", TRAN_MSG="true", PGROUP="P")
+            connection, line = connected(broker._servers[0])
+            connection.data_received(frame)
+            assert [commands.decode(answer).code for answer in FrameDecoder().feed(bytes(line.written))] == [0]
+            await asyncio.sleep(0)
+            flags += [message.sys_flag for message in await client.messages("%DLQ%G") if message.body == b"paid"]
+            assert broker.state.half_messages.by_topic() == {"T": 1}
+            connection.connection_lost(None)
+        accelerator.setenv(SWITCH, "0")
+    assert flags == [0, 0]
+
+
 @pytest.mark.parametrize("seed", range(2))
 async def test_decisions_between_half_messages_leave_the_same_bytes_both_ways(
     tmp_path: Path, seed: int, accelerator: pytest.MonkeyPatch

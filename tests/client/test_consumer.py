@@ -1279,6 +1279,65 @@ async def test_what_is_no_list_of_queues_is_not_paused(client: Client) -> None:
             await consumer.seek(consumer.assigned[0], datetime(2026, 1, 1))  # noqa: DTZ001 - it has none
 
 
+async def test_a_handler_may_close_its_consumer_that_a_blocking_handler_of_another_has_started(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    cluster.broker.put("T", 0, b"x")
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    async def close(_: ReceivedMessage) -> None:
+        await inner.close()
+        ended.set()
+
+    inner = client.consumer("T", group="Inner", start="earliest", handler=close, close_timeout=6)
+
+    async def start_and_wait() -> None:
+        await inner.start()
+        await ended.wait()
+
+    def start(_: ReceivedMessage) -> None:
+        asyncio.run_coroutine_threadsafe(start_and_wait(), loop).result(timeout=5)
+
+    async with client.consumer("T", group="Outer", start="earliest", handler=start):
+        async with asyncio.timeout(5):
+            await ended.wait()
+
+
+async def test_workers_without_a_message_are_not_late_however_little_time_a_close_has(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with client.consumer("T", group="G", handler=[].append, concurrency=3, close_timeout=0):
+        await asyncio.sleep(0)
+    assert "did not end" not in caplog.text
+
+
+async def test_an_iteration_over_a_consumer_that_is_closed_before_it_was_started_ends(client: Client) -> None:
+    consumer = client.consumer("T", group="G")
+    await consumer.close()
+    async with asyncio.timeout(5):
+        assert [message async for message in consumer] == []
+
+
+async def test_an_iteration_during_a_start_that_fails_ends_when_the_consumer_is_closed(
+    cluster: ScriptedCluster, client: Client
+) -> None:
+    consumer = client.consumer("T", group="G")
+    starting = asyncio.create_task(consumer.start())
+    await asyncio.sleep(0)
+
+    async def iterate() -> list[bytes]:
+        return [message.body async for message in consumer]
+
+    iterating = asyncio.create_task(iterate())
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    await consumer.close()
+    async with asyncio.timeout(5):
+        assert await iterating == []
+
+
 async def test_an_iteration_over_a_consumer_that_was_not_started_says_so(client: Client) -> None:
     consumer = client.consumer("T", group="G")
     with pytest.raises(AlreadyClosed, match="not started"):

@@ -6,9 +6,11 @@ import http.server
 import random
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from orbitmq import Sql, connect
@@ -24,6 +26,7 @@ from orbitmq.client.routes import route_from_template, route_of
 from orbitmq.errors import ConfigError, MessageError
 from orbitmq.message import QueueRef
 from orbitmq.protocol.bodies.route import BrokerData, QueueData, TopicRoute
+from orbitmq.protocol.signing import Credentials
 from orbitmq.transport.address import Address
 from tests.client.scripted import scripted_cluster
 
@@ -192,7 +195,11 @@ def test_name_servers_come_from_the_call_or_the_environment(monkeypatch: pytest.
         ({"name_servers": [("127.0.0.1", 9876)]}, "are no text", "127.0.0.1:9876"),
         ({"credentials": "my-secret"}, "credentials are no pair of texts", 'credentials=("access key", "secret key")'),
         ({"credentials": ("key", b"my-secret")}, "credentials are no pair of texts", "secret key"),
+        ({"credentials": 7}, "credentials are no pair of texts", "secret key"),
         ({"credentials": ("key",)}, "credentials are no pair of texts", "secret key"),
+        ({"timeout": timedelta(seconds=3)}, "no number of seconds", "total_seconds()"),
+        ({"timeout": "3"}, "timeout is '3', which is no number of seconds", "give one"),
+        ({"tls": 2}, "tls is 2", "ssl.create_default_context(cafile="),
         ({"tls": "/etc/ssl/ca.pem"}, "tls is '/etc/ssl/ca.pem'", "ssl.create_default_context(cafile="),
     ],
 )
@@ -203,6 +210,21 @@ def test_what_connect_is_given_of_a_wrong_kind_is_refused_there(wrong: dict[str,
     assert said in caught.value.message
     assert hint in caught.value.hint
     assert "my-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("yes", [1, np.True_])
+@pytest.mark.parametrize("no", [0, np.False_])
+async def test_a_number_may_say_whether_there_is_tls_as_settings_do(yes: Any, no: Any) -> None:
+    async with connect("127.0.0.1:9876", tls=yes) as guarded, connect("127.0.0.1:9876", tls=no) as plain:
+        assert guarded.config.tls is not None
+        assert plain.config.tls is None
+
+
+async def test_credentials_may_have_no_token() -> None:
+    """As `os.environ.get` says it."""
+    given: Any = ("key", "secret", None)
+    async with connect("127.0.0.1:9876", credentials=given) as client:
+        assert client.config.credentials == Credentials("key", "secret")
 
 
 @pytest.fixture

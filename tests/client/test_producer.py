@@ -703,6 +703,16 @@ async def test_what_is_gathered_is_one_request_however_much_its_properties_take(
     assert len(cluster.broker.received(RequestCode.SEND_BATCH_MESSAGE)) == 2
 
 
+async def test_as_many_bytes_of_bodies_are_gathered_as_asked_for(cluster: ScriptedCluster) -> None:
+    """Java: MessageAccumulator.holdSize, which counts bodies."""
+    async with (
+        connect(cluster.address) as client,
+        client.producer("P", accumulate=True, accumulate_bytes=1000, accumulate_seconds=30) as producer,
+    ):
+        await asyncio.gather(*(producer.send("T", b"x" * 100, properties={"k": "v" * 100}) for _ in range(20)))
+    assert len(cluster.broker.received(RequestCode.SEND_BATCH_MESSAGE)) == 2
+
+
 async def test_a_failed_accumulated_batch_fails_for_every_caller(cluster: ScriptedCluster) -> None:
     async with connect(cluster.address) as client, client.producer("P", accumulate=True) as producer:
         cluster.broker.inject(RequestCode.SEND_BATCH_MESSAGE, refuse(ResponseCode.MESSAGE_ILLEGAL))

@@ -89,6 +89,22 @@ async def test_hooks_see_what_each_poll_gives(cluster: ScriptedCluster, client: 
     assert len(wanted) == 4
 
 
+async def test_hooks_hear_nothing_of_a_poll_that_a_close_ends_without_messages(client: Client) -> None:
+    seen: list[Consuming] = []
+
+    class Watching(ConsumeHook):
+        def before_consume(self, consuming: Consuming) -> None:
+            seen.append(consuming)
+
+    async with client.pull_consumer("G", hooks=[Watching()]) as reader:
+        await reader.subscribe("T")
+        polling = asyncio.create_task(reader.poll(timeout=30))
+        await asyncio.sleep(0)
+        await reader.close()
+        assert await polling == []
+    assert not seen
+
+
 async def test_poll_gives_the_next_messages_and_commits_the_ones_before(
     cluster: ScriptedCluster, client: Client
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import inspect
 import itertools
 import operator
@@ -10,6 +11,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -310,6 +312,52 @@ def test_a_signals_handler_may_close_what_its_thread_starts(cluster: ScriptedClu
         finally:
             signal.signal(signal.SIGALRM, before)
         assert cluster.broker.members["G"] == {}
+
+
+def test_a_producer_that_is_first_used_where_it_cannot_wait_leaves_nothing_behind(cluster: ScriptedCluster) -> None:
+    with sync.connect(cluster.address) as client:
+        first, second = client.producer("P"), client.producer("Q")
+        entered = portal.enter()
+        try:
+
+            async def use() -> None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    with pytest.raises(ConfigError, match="own event loop"):
+                        first.send("T", b"a")
+
+            second.send("T", b"b")
+            entered.run(use())
+            gc.collect()
+        finally:
+            portal.leave(entered)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="this system has no timers that signal")
+def test_a_signals_handler_cannot_use_what_its_thread_starts(cluster: ScriptedCluster) -> None:
+    """It had begun a second start of the same, which nobody closed."""
+    cluster.broker.inject(RequestCode.GET_MAX_OFFSET, never_answer)
+    refused: list[ConfigError] = []
+    with sync.connect(cluster.address) as client:
+        consumer = client.consumer("T", group="G")
+
+        def handler(*_: object) -> None:
+            while not cluster.broker.received(RequestCode.GET_MAX_OFFSET):
+                time.sleep(0.01)
+            try:
+                consumer.assigned  # noqa: B018 - asking is enough
+            except ConfigError as error:
+                refused.append(error)
+
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with consumer:
+                pass
+        finally:
+            signal.signal(signal.SIGALRM, before)
+    assert "is being started" in refused[0].message
+    assert portal._current is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -149,6 +149,17 @@ def test_a_stranger_whose_address_leads_nowhere_is_told_no_more_than_that(url: s
         assert "OrbitMQ" not in page.text
 
 
+def test_who_asks_by_another_method_is_told_which_there_are(url: str) -> None:
+    host = url.removeprefix("http://")
+    answer = asked_raw(
+        url,
+        f"POST /groups HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    )
+    head = answer.partition("\r\n\r\n")[0].lower()
+    assert head.startswith("http/1.1 405")
+    assert "get" in head.partition("\r\nallow: ")[2].partition("\r\n")[0]
+
+
 def test_a_token_that_can_be_guessed_is_refused() -> None:
     with pytest.raises(ConfigError, match="can be guessed"):
         build_app(ConsoleSettings(lambda: None, "", "short"))  # type: ignore[arg-type,return-value]

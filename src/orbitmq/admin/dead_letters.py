@@ -6,6 +6,7 @@ Java: the dashboard's DlqMessageController; a group's dead-letter topic is `%DLQ
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from orbitmq.admin.session import Session
+    from orbitmq.admin.topics import QueueRow
 
 Destination = Literal["group", "topic"]
 _NEWEST: Final = 100
@@ -50,7 +52,7 @@ class DeadLetterRow(msgspec.Struct, frozen=True, kw_only=True):
 async def list_dead_letters(session: Session) -> list[DeadLetterRow]:
     """Every group that has dead letters."""
     topics = [row.topic for row in await list_topics(session) if row.kind == "dlq"]
-    found = await gathered(lambda topic: topic_queues(session, topic), topics)
+    found = await gathered(partial(_queues, session), topics)
     return [
         DeadLetterRow(
             group=topic.removeprefix(DLQ_PREFIX),
@@ -59,7 +61,18 @@ async def list_dead_letters(session: Session) -> list[DeadLetterRow]:
             last_stored_at=max((queue.last_stored_at for queue in queues if queue.last_stored_at), default=None),
         )
         for topic, queues in zip(topics, found, strict=True)
+        if queues is not None
     ]
+
+
+async def _queues(session: Session, topic: str) -> list[QueueRow] | None:
+    """None if no name server knows the topic: its broker has just made it, or somebody is deleting it."""
+    try:
+        return await topic_queues(session, topic)
+    except RequestFailed as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+        return None
 
 
 async def read_dead_letters(session: Session, group: str, window: Window) -> AsyncIterator[MessageRow]:

@@ -232,7 +232,7 @@ class Sending:
         if (
             config is None
             or names.is_closed(topic)
-            or topic.startswith(names.RETRY_PREFIX)
+            or topic.startswith(_GIVEN_BACK)
             or config.attributes
             or config.topic_filter_type == "MULTI_TAG"
             or not config.perm & settings.broker_permission & PERM_WRITE

@@ -23,18 +23,19 @@ _Kind = tuple[str, str, float]
 
 
 class _Gathering:
-    __slots__ = ("bytes", "deadline", "messages", "timer", "waiting")
+    __slots__ = ("body_bytes", "bytes", "deadline", "messages", "timer", "waiting")
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline  # of the first to come, by the event loop's clock
         self.messages: list[Message] = []
         self.waiting: list[asyncio.Future[Receipt]] = []
-        self.bytes = 0
+        self.body_bytes = 0
+        self.bytes = 0  # of the request
         self.timer: asyncio.TimerHandle | None = None
 
 
 class Accumulator:
-    """Gathers until `max_bytes` or `max_messages` are there or `seconds` have passed, whichever is first, and never more than a request holds."""
+    """Gathers until bodies of `max_bytes` or `max_messages` are there or `seconds` have passed, whichever is first, and never more than a request holds."""
 
     def __init__(
         self,
@@ -75,8 +76,9 @@ class Accumulator:
         receipt: asyncio.Future[Receipt] = loop.create_future()
         gathering.messages.append(message)
         gathering.waiting.append(receipt)
+        gathering.body_bytes += len(message.body)
         gathering.bytes += size
-        if gathering.bytes >= self._max_bytes or len(gathering.messages) >= self._max_messages:
+        if gathering.body_bytes >= self._max_bytes or len(gathering.messages) >= self._max_messages:
             self._flush(kind)
         return await receipt
 

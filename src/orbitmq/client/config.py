@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import random
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.client.option_checks import check_seconds
 from orbitmq.clock import Clock, SystemClock
 from orbitmq.errors import ConfigError
 from orbitmq.protocol.signing import Credentials
@@ -45,6 +46,7 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         for name in ("timeout_seconds", "route_refresh_seconds", "heartbeat_seconds", "lookup_seconds"):
+            check_seconds(name.removesuffix("_seconds"), getattr(self, name))
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0", hint="give seconds, for example 3.0")
 
@@ -68,16 +70,18 @@ def credentials_from(given: Credentials | tuple[str, str] | tuple[str, str, str]
     if given is None or isinstance(given, Credentials):
         return given
     # Two letters could be taken for a key and its secret. What is wrong is not shown: a secret is in it.
-    if isinstance(given, str) or not 2 <= len(given) <= 3 or not all(isinstance(part, str) for part in given):
-        raise ConfigError("credentials are no pair of texts", hint='credentials=("access key", "secret key")')
-    return Credentials(*given)
+    if not isinstance(given, str) and isinstance(given, Sequence) and 2 <= len(given) <= 3:
+        key, secret, token = (*given, "")[:3]
+        if all(isinstance(part, str) for part in (key, secret, token or "")):
+            return Credentials(key, secret, token or "")
+    raise ConfigError("credentials are no pair of texts", hint='credentials=("access key", "secret key")')
 
 
 def tls_from(given: ssl.SSLContext | bool | None) -> ssl.SSLContext | None:
     """True trusts the authorities that this machine trusts; a context says it in detail."""
     if isinstance(given, ssl.SSLContext):
         return given
-    if given is not None and not isinstance(given, bool):
+    if given is not None and given not in (True, False):  # 1 and 0, as settings say it, are equal to these
         raise ConfigError(f"tls is {given!r}", hint='True, or a context: ssl.create_default_context(cafile="ca.pem")')
     return ssl.create_default_context() if given else None
 

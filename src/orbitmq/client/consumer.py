@@ -183,6 +183,7 @@ class Consumer:
     async def _end(self) -> None:
         member, instance = self._member, self._instance
         if member is None or instance is None:
+            self._inbox.close()  # whoever iterates waits for nothing
             self._closed.set()
             return
         try:

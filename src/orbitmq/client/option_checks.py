@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def check_whole(option: str, value: object) -> None:
-    if not isinstance(value, SupportsIndex):  # numpy's whole numbers are such, too
+    # Asked at each poll, too, and Python takes its time to find out about protocols. Numpy's whole numbers are such, too.
+    if value.__class__ is not int and not isinstance(value, SupportsIndex):
         raise ConfigError(f"{option} is {value!r}, which is no whole number", hint="give one, such as 10")
 
 

@@ -38,11 +38,11 @@ class Portal:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for it; an interruption of the waiting thread cancels it."""
-        if threading.current_thread() is self._thread:
+        try:
+            self.check_thread()
+        except ConfigError:
             coroutine.close()
-            raise ConfigError(
-                "the blocking client cannot be used on its own event loop", hint="in async handlers use orbitmq.connect"
-            )
+            raise
         future = self.submit(coroutine)
         try:
             return future.result()
@@ -53,6 +53,13 @@ class Portal:
         except BaseException:
             future.cancel()
             raise
+
+    def check_thread(self) -> None:
+        """ConfigError in the one thread that cannot wait for the loop: its own."""
+        if threading.current_thread() is self._thread:
+            raise ConfigError(
+                "the blocking client cannot be used on its own event loop", hint="in async handlers use orbitmq.connect"
+            )
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin it, and go on."""

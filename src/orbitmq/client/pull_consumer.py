@@ -234,7 +234,7 @@ class PullConsumer:
             except TimeoutError:
                 return []
         self._polled += messages
-        if self._watchers is not None:
+        if self._watchers is not None and messages:  # a poll that `close` ends has none
             self._watchers.begin(messages).end(None)
         return messages
 

@@ -33,7 +33,7 @@ from orbitmq.client.received import ReceivedMessage as AsyncReceivedMessage
 from orbitmq.client.sync_messages import LeasedMessage, ReceivedMessage, Transaction, handing_out
 from orbitmq.client.transactions import TransactionProducer as AsyncTransactionProducer
 from orbitmq.client.workers import is_async
-from orbitmq.errors import AlreadyClosed
+from orbitmq.errors import AlreadyClosed, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -173,6 +173,10 @@ class _Face(Generic[A]):
         with self._lock:
             opened = self._opened
             if opened is None or opened.pid != os.getpid():
+                if self._opening is not None:  # by this very thread, which a signal has interrupted
+                    raise ConfigError(
+                        f"this {type(self).__name__.lower()} is being started", hint="a signal's handler may close it"
+                    )
                 opened = self._opened = self._open()
             return opened
 
@@ -181,6 +185,7 @@ class _Face(Generic[A]):
         try:
             opening = self._opening = _Opening(entered)
             self._check_open()  # who closes from now on gives this up
+            entered.check_thread()  # before something is made that nothing would ever run
             return _Here(os.getpid(), entered, entered.run(opening.run(self._make())))
         except BaseException:
             portal.leave(entered)

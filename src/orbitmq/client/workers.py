@@ -61,8 +61,8 @@ class Workers:
 
     def excuse_caller(self) -> None:
         """`finish` need not wait for the handler that runs here, if one does: it waits for that, as it closes its own consumer."""
-        call = _call.get()
-        task = call[0] if call else asyncio.current_task()
+        self._excused.update(_call.get())  # may be another consumer's, if its handler has started this one
+        task = asyncio.current_task()
         if task is not None:
             self._excused.add(task)
         if self._one_more is not None and not self._one_more.done():
@@ -72,9 +72,12 @@ class Workers:
         """Wait for running handlers; the inbox must be closed already. Who takes longer is cancelled, its message comes again."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while (late := self._busy()) and (left := deadline - loop.time()) > 0:
+        while late := self._busy():
             self._one_more = loop.create_future()
-            await asyncio.wait([*late, self._one_more], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            left = max(0.0, deadline - loop.time())  # those that have nothing to do end even without time
+            done, _ = await asyncio.wait([*late, self._one_more], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
         if late:
             logger.warning("%d handlers of group %s did not end within %g s", len(late), self._group, seconds)
         for task in late:

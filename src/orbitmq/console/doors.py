@@ -103,7 +103,9 @@ async def no_page(request: Request, error: Exception) -> Response:
     if _is_open(path):
         return Response(error.detail, error.status_code, error.headers, media_type="text/plain")
     values = {"problem": f"{path}: {error.detail}", "cure": "the pages that there are stand at the top"}
-    return page(request, "error.html", values, status=HTTPStatus(error.status_code))
+    answer = page(request, "error.html", values, status=HTTPStatus(error.status_code))
+    answer.headers.update(error.headers or {})  # by which methods there is one
+    return answer
 
 
 def _shown_token(request: Request) -> str | None:
