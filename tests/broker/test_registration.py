@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from orbitmq.broker import registration
 from orbitmq.broker.advertised import Advertised, advertised_host
 from orbitmq.broker.settings import Settings
 from orbitmq.errors import ConfigError
@@ -150,8 +151,11 @@ async def test_a_new_topic_is_announced_at_once_and_alone(tmp_path: Path) -> Non
         assert heard.topics(-1) == {"Brand_new"}, "its route is there when its sender may ask for it"
 
 
+@pytest.mark.parametrize(
+    "comes_back", [False, True], ids=["at once", "with all others, to a name server that was lost"]
+)
 async def test_a_new_topic_is_kept_before_it_is_announced_and_its_first_message_confirmed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, comes_back: bool
 ) -> None:
     """A broker that is killed in between would have the message, and know of no such topic."""
     may_save, save = threading.Event(), JsonFile.save
@@ -168,6 +172,8 @@ async def test_a_new_topic_is_kept_before_it_is_announced_and_its_first_message_
     ):
         with monkeypatch.context() as patch:
             patch.setattr(JsonFile, "save", slow)
+            patch.setattr(registration, "_REJOIN_SECONDS", 0.0)
+            broker.state.registration._lost = comes_back
             receipt = asyncio.ensure_future(client.send("New"))
             await until(lambda: broker.state.topics.get("New") is not None, what="the topic")
             for _ in range(50):  # all that would happen meanwhile

@@ -104,13 +104,14 @@ class Registration:
             changed, self._changed = self._changed, {}
             told, self._told = self._told, asyncio.Event()
             try:
+                if changed:
+                    # Whoever made one waits for this: after a kill it has to be known here, too.
+                    await self._topics.settle()
                 if self._lost:
                     self._lost = False
                     await asyncio.sleep(_REJOIN_SECONDS)
                     await self._register_everywhere(None)
                 elif changed:
-                    # Whoever made one waits for this: after a kill it has to be known here, too.
-                    await self._topics.settle()
                     await self._register_everywhere(list(changed.values()))
             finally:
                 self._forget(told)
