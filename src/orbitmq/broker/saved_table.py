@@ -63,6 +63,11 @@ class SavedTable(Generic[T]):
         except StorageError as error:
             logger.error("cannot save %s: %s", self._file.path, error)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether `settle` has nothing to wait for."""
+        return not self._changed and self._this_write is None
+
     async def settle(self) -> None:
         """Until what `save_soon` was told so far is on disk, or could not be put there; whatever changes meanwhile.
 
