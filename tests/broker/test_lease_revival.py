@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import threading
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,8 @@ from orbitmq.broker.leases.reviving import GROUP
 from orbitmq.errors import RequestFailed, StoreFull
 from orbitmq.message import properties as keys
 from orbitmq.protocol.codes import ResponseCode
-from orbitmq.storage.json_file import JsonFile
 from orbitmq.testing.clock import MovableClock
-from tests.broker.kit import MAX_OFFSET, PATIENCE_SECONDS, Wire, running, wire
+from tests.broker.kit import MAX_OFFSET, PATIENCE_SECONDS, Wire, no_table_saved, running, wire
 from tests.broker.lease_kit import LeaseClient, Leased
 from tests.raw_client import until
 
@@ -198,21 +196,12 @@ async def test_the_topic_by_which_a_message_comes_back_is_kept_before_it_is_in_t
         assert kept == [True, True]
 
 
-async def test_a_group_that_is_made_by_a_pop_is_kept_before_it_is_answered(
-    tmp_path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_group_that_is_made_by_a_pop_is_kept_before_it_is_answered(tmp_path: Path, clock: MovableClock) -> None:
     """A broker that is killed in between knows of no such group when it is back, and would drop its leases."""
-    may_save, save = threading.Event(), JsonFile.save
-
-    def slow(file: JsonFile[Any], table: Any) -> bool:
-        assert may_save.wait(PATIENCE_SECONDS)
-        return save(file, table)
-
     async with running(tmp_path, clock=clock, reviveInterval=3_600_000) as broker, wire(broker) as client:
         await send(client, b"a", b"b", b"c")
         consumer = LeaseClient(client)
-        with monkeypatch.context() as patch:
-            patch.setattr(JsonFile, "save", slow)
+        with no_table_saved() as may_save:
             answers = [await consumer.hold_pop(T, maxMsgNums=1, pollTime=0) for _ in range(2)]
             await until(lambda: broker.state.open_leases.in_flight(T, "LG", 0) == 2, what="the leases")
             await client.ask(MAX_OFFSET, {"topic": T, "queueId": 0})  # answered behind what could be answered before it

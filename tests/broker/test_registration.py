@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-import threading
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -21,12 +20,11 @@ from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
 from orbitmq.protocol.headers.admin import CreateTopic
 from orbitmq.protocol.headers.nameserver import BrokerRegistered
-from orbitmq.storage.json_file import JsonFile
 from orbitmq.transport.address import Address
 from orbitmq.transport.http import HttpServer, Page
 from orbitmq.transport.lookup import published_list
 from orbitmq.transport.server import Server
-from tests.broker.kit import PATIENCE_SECONDS, running, wire
+from tests.broker.kit import MAX_OFFSET, no_table_saved, running, wire
 from tests.raw_client import until
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from orbitmq.storage import tables
     from orbitmq.transport.connection import Connection
 
-REGISTER, UNREGISTER, GET_MAX_OFFSET = 103, 104, 30
+REGISTER, UNREGISTER = 103, 104
 
 
 class Register:
@@ -158,26 +156,19 @@ async def test_a_new_topic_is_kept_before_it_is_announced_and_its_first_message_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, comes_back: bool
 ) -> None:
     """A broker that is killed in between would have the message, and know of no such topic."""
-    may_save, save = threading.Event(), JsonFile.save
-
-    def slow(file: JsonFile[Any], table: Any) -> bool:
-        assert may_save.wait(PATIENCE_SECONDS)
-        return save(file, table)
-
+    monkeypatch.setattr(registration, "_REJOIN_SECONDS", 0.0)
     async with (
         register() as (heard, address),
         running(tmp_path, namesrvAddr=str(address)) as broker,
         wire(broker) as client,
         wire(broker) as other,
     ):
-        with monkeypatch.context() as patch:
-            patch.setattr(JsonFile, "save", slow)
-            patch.setattr(registration, "_REJOIN_SECONDS", 0.0)
+        with no_table_saved() as may_save:
             broker.state.registration._lost = comes_back
             receipt = asyncio.ensure_future(client.send("New"))
             await until(lambda: broker.state.topics.get("New") is not None, what="the topic")
             for _ in range(50):  # all that would happen meanwhile
-                await other.ask(GET_MAX_OFFSET, {"topic": "New", "queueId": 0})
+                await other.ask(MAX_OFFSET, {"topic": "New", "queueId": 0})
             assert len(heard.registered) == 1
             assert not receipt.done()
             may_save.set()

@@ -134,7 +134,7 @@ class Registration:
         self._wake.set()
 
     async def until_told(self, topic: str) -> None:
-        """Until the name servers know how the topic is now, or had time to hear of it.
+        """Until the topic is kept and the name servers know how it is now, or there was time for both. At once without any.
 
         Whoever made a topic may ask for its route next, and some clients (Go's) ask only once.
         """
