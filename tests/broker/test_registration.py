@@ -177,6 +177,27 @@ async def test_a_new_topic_is_kept_before_it_is_announced_and_its_first_message_
         assert "New" in heard.topics(1)
 
 
+@pytest.mark.usefixtures("loops")
+async def test_who_sends_to_a_topic_that_another_just_made_waits_for_it_as_well(tmp_path: Path) -> None:
+    async with (
+        register() as (_, address),
+        running(tmp_path, namesrvAddr=str(address)) as broker,
+        wire(broker) as client,
+        wire(broker) as other,
+    ):
+        with no_table_saved() as may_save:
+            first = asyncio.ensure_future(client.send("New"))
+            await until(lambda: broker.state.topics.get("New") is not None, what="the topic")
+            second = asyncio.ensure_future(other.send("New"))
+            await until(lambda: broker.state.store.queue_range("New", 0).max_offset == 2, what="both messages")
+            for _ in range(50):  # all that would happen meanwhile
+                await client.ask(MAX_OFFSET, {"topic": "New", "queueId": 0})
+            assert not first.done()
+            assert not second.done()
+            may_save.set()
+            assert [(await first).code, (await second).code] == [0, 0]
+
+
 async def test_a_compressed_registration_says_the_same(tmp_path: Path) -> None:
     async with register() as (heard, address), running(tmp_path, namesrvAddr=address, compressedRegister="true"):
         assert heard.registered[0].fields["compressed"] == "true"

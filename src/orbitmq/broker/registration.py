@@ -142,6 +142,10 @@ class Registration:
         if told is not None:
             await told.wait()
 
+    def is_awaited(self, topic: str) -> bool:
+        """Whether a topic was just made, and nobody's message to it is confirmed before it is kept. Not so when it only changed."""
+        return topic in self.untold and self._topics.is_unkept(topic)
+
     def _forget(self, told: asyncio.Event) -> None:
         """Nobody waits any longer for these changes to be told."""
         if not told.is_set():
