@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
+import threading
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from orbitmq.broker import settings
 from orbitmq.broker.broker import Broker
@@ -15,11 +18,12 @@ from orbitmq.protocol.headers.base import Header
 from orbitmq.protocol.headers.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
 from orbitmq.protocol.headers.send import SendMessage, SendMessageV2
 from orbitmq.protocol.versions import OURS
+from orbitmq.storage.json_file import JsonFile
 from orbitmq.transport.pool import Pool
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
     from orbitmq.clock import Clock
@@ -55,6 +59,23 @@ def configuration(directory: Path, changes: Mapping[str, object] | None = None) 
         **(changes or {}),
     }
     return settings.load(None, {key: str(value) for key, value in overrides.items()})
+
+
+@contextmanager
+def no_table_saved() -> Iterator[threading.Event]:
+    """No topic, group or position reaches its file before the event is set, as on a slow disk."""
+    may_save, save = threading.Event(), JsonFile.save
+
+    def slow(file: JsonFile[Any], table: Any) -> bool:
+        assert may_save.wait(PATIENCE_SECONDS)
+        return save(file, table)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JsonFile, "save", slow)
+        try:
+            yield may_save
+        finally:
+            may_save.set()
 
 
 @asynccontextmanager

@@ -19,8 +19,9 @@ from orbitmq.errors import RequestFailed, StoreFull
 from orbitmq.message import properties as keys
 from orbitmq.protocol.codes import ResponseCode
 from orbitmq.testing.clock import MovableClock
-from tests.broker.kit import PATIENCE_SECONDS, Wire, running, wire
+from tests.broker.kit import MAX_OFFSET, PATIENCE_SECONDS, Wire, no_table_saved, running, wire
 from tests.broker.lease_kit import LeaseClient, Leased
+from tests.raw_client import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -193,6 +194,21 @@ async def test_the_topic_by_which_a_message_comes_back_is_kept_before_it_is_in_t
         clock.advance(ms=LEASE_MS, seconds=SURELY_BACK_SECONDS)
         await settled(broker)
         assert kept == [True, True]
+
+
+async def test_a_group_that_is_made_by_a_pop_is_kept_before_it_is_answered(tmp_path: Path, clock: MovableClock) -> None:
+    """A broker that is killed in between knows of no such group when it is back, and would drop its leases."""
+    async with running(tmp_path, clock=clock, reviveInterval=3_600_000) as broker, wire(broker) as client:
+        await send(client, b"a", b"b", b"c")
+        consumer = LeaseClient(client)
+        with no_table_saved() as may_save:
+            answers = [await consumer.hold_pop(T, maxMsgNums=1, pollTime=0) for _ in range(2)]
+            await until(lambda: broker.state.open_leases.in_flight(T, "LG", 0) == 2, what="the leases")
+            await client.ask(MAX_OFFSET, {"topic": T, "queueId": 0})  # answered behind what could be answered before it
+            assert not any(answer.done() for answer in answers)
+            may_save.set()
+            assert [(await answer).code for answer in answers] == [0, 0]
+        assert "LG" in (tmp_path / "config" / "subscriptionGroup.json").read_text()
 
 
 @pytest.mark.parametrize("settings", [{"enableRetryTopicV2": True}, {"popResponseReturnActualRetryTopic": True}])

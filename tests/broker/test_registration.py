@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-import threading
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from orbitmq.broker import registration
 from orbitmq.broker.advertised import Advertised, advertised_host
 from orbitmq.broker.settings import Settings
 from orbitmq.errors import ConfigError
@@ -20,12 +20,11 @@ from orbitmq.protocol.codes import RequestCode, ResponseCode
 from orbitmq.protocol.command import Command, answer, ok
 from orbitmq.protocol.headers.admin import CreateTopic
 from orbitmq.protocol.headers.nameserver import BrokerRegistered
-from orbitmq.storage.json_file import JsonFile
 from orbitmq.transport.address import Address
 from orbitmq.transport.http import HttpServer, Page
 from orbitmq.transport.lookup import published_list
 from orbitmq.transport.server import Server
-from tests.broker.kit import PATIENCE_SECONDS, running, wire
+from tests.broker.kit import MAX_OFFSET, no_table_saved, running, wire
 from tests.raw_client import until
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from orbitmq.storage import tables
     from orbitmq.transport.connection import Connection
 
-REGISTER, UNREGISTER, GET_MAX_OFFSET = 103, 104, 30
+REGISTER, UNREGISTER = 103, 104
 
 
 class Register:
@@ -150,34 +149,53 @@ async def test_a_new_topic_is_announced_at_once_and_alone(tmp_path: Path) -> Non
         assert heard.topics(-1) == {"Brand_new"}, "its route is there when its sender may ask for it"
 
 
+@pytest.mark.parametrize(
+    "comes_back", [False, True], ids=["at once", "with all others, to a name server that was lost"]
+)
 async def test_a_new_topic_is_kept_before_it_is_announced_and_its_first_message_confirmed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, comes_back: bool
 ) -> None:
     """A broker that is killed in between would have the message, and know of no such topic."""
-    may_save, save = threading.Event(), JsonFile.save
-
-    def slow(file: JsonFile[Any], table: Any) -> bool:
-        assert may_save.wait(PATIENCE_SECONDS)
-        return save(file, table)
-
+    monkeypatch.setattr(registration, "_REJOIN_SECONDS", 0.0)
     async with (
         register() as (heard, address),
         running(tmp_path, namesrvAddr=str(address)) as broker,
         wire(broker) as client,
         wire(broker) as other,
     ):
-        with monkeypatch.context() as patch:
-            patch.setattr(JsonFile, "save", slow)
+        with no_table_saved() as may_save:
+            broker.state.registration._lost = comes_back
             receipt = asyncio.ensure_future(client.send("New"))
             await until(lambda: broker.state.topics.get("New") is not None, what="the topic")
             for _ in range(50):  # all that would happen meanwhile
-                await other.ask(GET_MAX_OFFSET, {"topic": "New", "queueId": 0})
+                await other.ask(MAX_OFFSET, {"topic": "New", "queueId": 0})
             assert len(heard.registered) == 1
             assert not receipt.done()
             may_save.set()
             assert (await receipt).code == 0
         assert "New" in (tmp_path / "config" / "topics.json").read_text()
         assert "New" in heard.topics(1)
+
+
+@pytest.mark.usefixtures("loops")
+async def test_who_sends_to_a_topic_that_another_just_made_waits_for_it_as_well(tmp_path: Path) -> None:
+    async with (
+        register() as (_, address),
+        running(tmp_path, namesrvAddr=str(address)) as broker,
+        wire(broker) as client,
+        wire(broker) as other,
+    ):
+        with no_table_saved() as may_save:
+            first = asyncio.ensure_future(client.send("New"))
+            await until(lambda: broker.state.topics.get("New") is not None, what="the topic")
+            second = asyncio.ensure_future(other.send("New"))
+            await until(lambda: broker.state.store.queue_range("New", 0).max_offset == 2, what="both messages")
+            for _ in range(50):  # all that would happen meanwhile
+                await client.ask(MAX_OFFSET, {"topic": "New", "queueId": 0})
+            assert not first.done()
+            assert not second.done()
+            may_save.set()
+            assert [(await first).code, (await second).code] == [0, 0]
 
 
 async def test_a_compressed_registration_says_the_same(tmp_path: Path) -> None:

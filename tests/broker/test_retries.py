@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from orbitmq.message.batch import BatchMember, encode_batch
 from orbitmq.message.ids import parse_offset_message_id
 from orbitmq.message.properties import encode_properties
 from orbitmq.message.record import decode_records
-from tests.broker.kit import LOCK, SEND_BACK, SEND_BATCH, Wire, running, send_header, wire
+from tests.broker.kit import LOCK, MAX_OFFSET, SEND_BACK, SEND_BATCH, Wire, no_table_saved, running, send_header, wire
 from tests.raw_client import until
 
 if TYPE_CHECKING:
@@ -60,6 +61,25 @@ async def test_a_message_comes_back_later_with_one_more_attempt(
     assert again.properties["ORIGIN_MESSAGE_ID"] == sent.fields["msgId"]
     assert again.properties["UNIQ_KEY"] == first.properties["UNIQ_KEY"]
     assert (again.properties["KEYS"], again.properties["TAGS"]) == ("k", "t")
+
+
+@pytest.mark.parametrize(("delay_level", "goal"), [(0, "%RETRY%G"), (-1, "%DLQ%G")])
+async def test_where_a_message_is_sent_back_to_is_kept_before_its_consumer_moves_on(
+    tmp_path: Path, client: Wire, broker: Broker, delay_level: int, goal: str
+) -> None:
+    """A broker that is killed in between would have the copy, and know of no such topic."""
+    await client.send("T", b"try")
+    (first,) = await client.messages("T")
+    async with wire(broker) as other:
+        with no_table_saved() as may_save:
+            answer = asyncio.ensure_future(send_back(client, first, delay_level))
+            await until(lambda: broker.state.topics.get(goal) is not None, what="the topic")
+            for _ in range(50):  # all that would happen meanwhile
+                await other.ask(MAX_OFFSET, {"topic": "T", "queueId": 0})
+            assert not answer.done()
+            may_save.set()
+            assert (await answer).code == 0
+    assert goal in (tmp_path / "store" / "config" / "topics.json").read_text()
 
 
 async def parked_is_delivered(broker: Broker) -> None:

@@ -178,7 +178,16 @@ def test_who_a_broker_is_and_how_its_store_was_written_is_not_guessed(tmp_path: 
 
 @pytest.mark.parametrize(
     ("given", "used"),
-    [("1", 100), ("199", 100), ("250", 200), ("500", 500), ("999", 500), ("60000", 1000), ("-5", 100)],
+    [
+        ("1", 100),
+        ("199", 100),
+        ("250", 200),
+        ("500", 500),
+        ("999", 500),
+        ("60000", 1000),
+        ("-5", 100),
+        ("2147483647", 1000),
+    ],
 )
 def test_a_wheel_is_opened_with_the_precision_that_apaches_broker_made_of_the_file(
     tmp_path: Path, given: str, used: int

@@ -72,6 +72,13 @@ def place_at_start(broker: Broker, *groups: str) -> None:
             broker.state.offsets.commit(group, "T", queue_id, 0)
 
 
+async def make_groups(broker: Broker, *groups: str) -> None:
+    """As of any but their first pop, which waits for the disk, and is never a compiled one."""
+    for group in groups:
+        broker.state.groups.require(group)
+    await broker.state.groups.settle()
+
+
 class Both:
     """A broker whose pops are asked for in both ways."""
 
@@ -100,6 +107,7 @@ async def both_ways(tmp_path: Path) -> AsyncIterator[Both]:
     async with running(tmp_path, clock=ManualClock(), **UNTOUCHED) as broker, wire(broker) as client:
         await fill(client, broker)
         place_at_start(broker, "LG", "PG")
+        await make_groups(broker, "LG", "PG")
         ordinary = Server(build_routes(broker.state))
         await ordinary.start("127.0.0.1", 0)
         yield Both(broker, ordinary)
@@ -118,8 +126,21 @@ async def test_pops_of_a_compacted_topic_go_the_ordinary_way(tmp_path: Path, pol
         await client.send("T", b"x", KEYS="k")
         broker.state.store.dispatch()
         broker.state.offsets.commit("LG", "T", 0, 0)
+        await make_groups(broker, "LG")
         taken, _ = swift_answer(broker, frame(1, pop_fields()))
         assert bool(taken) == (policy == "DELETE")
+
+
+@pytest.mark.usefixtures("accelerator")
+async def test_pops_of_a_group_that_is_new_go_the_ordinary_way_until_it_is_kept(tmp_path: Path) -> None:
+    async with both_ways(tmp_path) as both:
+        groups = both.broker.state.groups
+        place_at_start(both.broker, "New")
+        for number in range(2):
+            assert both.swift(frame(number, pop_fields("New"))) == (0, b"")
+            assert groups.get("New") is not None
+        await groups.settle()
+        assert both.swift(frame(3, pop_fields("New")))[0] > 0
 
 
 @pytest.mark.usefixtures("accelerator")
@@ -220,6 +241,7 @@ async def test_an_unusual_pop_is_left_to_the_ordinary_way_untouched(tmp_path: Pa
         ):
             assert both.swift(odd) == (0, b"")
         assert both.state_of("LG") == before
+        await both.broker.state.groups.settle()  # one of them made a group
         assert both.swift(usual)[0] == len(usual)
 
 
@@ -287,6 +309,7 @@ async def story(directory: Path, seed: int) -> Told:
     clock = ManualClock()
     async with running(directory, clock=clock, **UNTOUCHED) as broker, wire(broker) as client:
         await fill(client, broker)
+        await make_groups(broker, *groups)
         broker.state.pops.popping._random = random.Random(seed)
         readers = {group: LeaseClient(client, group) for group in groups}
         connection, line = connected(broker._servers[0])

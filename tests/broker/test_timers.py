@@ -13,6 +13,7 @@ import pytest
 from orbitmq.clock import ManualClock
 from orbitmq.errors import StoreFull
 from orbitmq.storage.timer_store import Timer
+from orbitmq.storage.timer_wheel import SLOTS
 from tests.broker.kit import Wire, running, wire
 from tests.broker.test_delays import killed as killed_copy
 from tests.raw_client import until
@@ -239,6 +240,29 @@ async def test_a_timer_outlives_the_file_that_it_was_sent_to(tmp_path: Path, clo
             await all_fired(broker, clock)
 
         assert await delivered(broker, client, 1) == [b"far"]
+
+
+async def test_what_waited_for_the_wheel_for_weeks_loses_no_slot_to_what_waits_beside_it(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """Two moments that are two turns of the wheel apart have one slot. The first of them fires before the second is put."""
+    stopped: dict[str, Any] = {
+        **SMALL,
+        "fileReservedTime": 1000,
+        "timerStopEnqueue": "true",
+        "timerStopDequeue": "true",
+    }
+    days = 13
+    async with running(tmp_path, clock=clock, **stopped) as broker, wire(broker) as client:
+        assert (await client.send("T", b"early", TIMER_DELAY_SEC="5")).code == 0
+    clock.advance(seconds=days * 86_400)
+    async with running(tmp_path, clock=clock, **stopped) as broker, wire(broker) as client:
+        delay = SLOTS - days * 86_400 + 5
+        assert (await client.send("T", b"late", TIMER_DELAY_SEC=str(delay))).code == 0
+    async with running(tmp_path, clock=clock, **SMALL, fileReservedTime=1000) as broker, wire(broker) as client:
+        assert await delivered(broker, client, 1) == [b"early"]
+        clock.advance(seconds=delay + 1)
+        assert await delivered(broker, client, 2) == [b"early", b"late"]
 
 
 async def test_a_recalled_message_never_comes(client: Wire, broker: Broker, clock: ManualClock) -> None:

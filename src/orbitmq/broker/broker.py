@@ -246,6 +246,7 @@ class Broker:
         state.store.on_flushed = dispatch_from_flusher
         state.topics.when_changed(state.registration.topics_changed)
         state.sending.on_half_message = state.half_messages.taken
+        state.sending.is_awaited = state.registration.is_awaited
         if (gate := state.gate) is not None:
             state.half_messages.may_see = lambda producer, topic: gate.allows(
                 RequestCode.HEART_BEAT,

@@ -176,6 +176,10 @@ class Groups:
     async def save(self) -> None:
         await self._saved.save_or_log()
 
+    @property
+    def is_settled(self) -> bool:
+        return self._saved.is_settled
+
     async def settle(self) -> None:
         await self._saved.settle()
 

@@ -104,13 +104,14 @@ class Registration:
             changed, self._changed = self._changed, {}
             told, self._told = self._told, asyncio.Event()
             try:
+                if changed:
+                    # Whoever made one waits for this: after a kill it has to be known here, too.
+                    await self._topics.settle()
                 if self._lost:
                     self._lost = False
                     await asyncio.sleep(_REJOIN_SECONDS)
                     await self._register_everywhere(None)
                 elif changed:
-                    # Whoever made one waits for this: after a kill it has to be known here, too.
-                    await self._topics.settle()
                     await self._register_everywhere(list(changed.values()))
             finally:
                 self._forget(told)
@@ -133,13 +134,17 @@ class Registration:
         self._wake.set()
 
     async def until_told(self, topic: str) -> None:
-        """Until the name servers know how the topic is now, or had time to hear of it.
+        """Until the topic is kept and the name servers know how it is now, or there was time for both. At once without any.
 
         Whoever made a topic may ask for its route next, and some clients (Go's) ask only once.
         """
         told = self.untold.get(topic)
         if told is not None:
             await told.wait()
+
+    def is_awaited(self, topic: str) -> bool:
+        """Whether a topic was just made, and nobody's message to it is confirmed before it is kept. Not so when it only changed."""
+        return topic in self.untold and self._topics.is_unkept(topic)
 
     def _forget(self, told: asyncio.Event) -> None:
         """Nobody waits any longer for these changes to be told."""

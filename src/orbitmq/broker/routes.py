@@ -36,6 +36,7 @@ from orbitmq.broker.handlers.ack_express import AckExpress
 from orbitmq.broker.handlers.end_express import EndExpress
 from orbitmq.broker.handlers.pull_express import PullExpress
 from orbitmq.broker.handlers.send_express import SendExpress
+from orbitmq.broker.leases.serving import QuickServing
 from orbitmq.broker.permissions import AUDITED, needs_of_broker
 from orbitmq.protocol.codes import RequestCode
 from orbitmq.protocol.command import OK_HEADER
@@ -150,7 +151,8 @@ def _swift_acks(s: State, codes: Collection[int]) -> SwiftHandler | None:
         return None
     book = leases.LeaseBook(s.store, s.configuration, s.lease_log, s.open_leases, s.statistics, s.clock.now_ms)
     popped = s.times.of(Kind(RequestCode.POP_MESSAGE))
-    swift_pops = pops.SwiftPops(s.pops, s.pops.popping, s.topics, s.groups, s.offsets, s.store, book, popped)
+    serving = QuickServing(s.pops, s.groups)
+    swift_pops = pops.SwiftPops(serving, s.pops.popping, s.topics, s.groups, s.offsets, s.store, book, popped)
     handler: SwiftHandler = acks.SwiftAcks(
         AckExpress(s.settling, s.topics, s.store, s.durability).together,
         s.settling,

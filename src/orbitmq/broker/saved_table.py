@@ -29,6 +29,8 @@ class SavedTable(Generic[T]):
         self._in_thread = Lock()  # a save whose task was cancelled goes on, and the next must not meet it
         self._changed = False
         self._soon: asyncio.Task[None] | None = None
+        self._next_write = asyncio.Event()  # set once the write is over that what changed now is in
+        self._this_write: asyncio.Event | None = None  # the same of the one that goes on
 
     async def save(self) -> None:
         """On disk on return, with everything that was so when it was called. StorageError when it cannot be."""
@@ -48,7 +50,12 @@ class SavedTable(Generic[T]):
     async def _save_while_changing(self) -> None:
         while self._changed:  # a change that came while the last one was being written is not in that file
             self._changed = False
-            await self.save_or_log()
+            self._this_write, self._next_write = self._next_write, asyncio.Event()
+            try:
+                await self.save_or_log()
+            finally:
+                self._this_write.set()
+                self._this_write = None
 
     async def save_or_log(self) -> None:
         try:
@@ -56,7 +63,16 @@ class SavedTable(Generic[T]):
         except StorageError as error:
             logger.error("cannot save %s: %s", self._file.path, error)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether `settle` has nothing to wait for."""
+        return not self._changed and self._this_write is None
+
     async def settle(self) -> None:
-        """Wait for what `save_soon` began."""
-        if self._soon is not None:
-            await self._soon
+        """Until what `save_soon` was told so far is on disk, or could not be put there; whatever changes meanwhile.
+
+        Who waits may be cancelled: others wait for the same write.
+        """
+        write = self._next_write if self._changed else self._this_write
+        if write is not None:
+            await write.wait()

@@ -146,6 +146,8 @@ class Sending:
         self.refusal = ""  # why every send is refused; empty: none is
         self.stalled_ms = 0  # how long the broker stood still just now; sends are refused until it runs again
         self.on_half_message: Callable[[Appended, str], None] = lambda appended, topic: None
+        # Whether whoever sends to a topic has to wait, with the one who just made it.
+        self.is_awaited: Callable[[str], bool] = lambda topic: False
         self.is_moment_full: Callable[[int], bool] = lambda due_ms: False  # whether no more timers are taken for it
         self._puts: dict[str, TopicCounters] = {}
         self._plain: dict[str, PlainTopic] = {}
@@ -237,6 +239,7 @@ class Sending:
             or config.topic_filter_type == "MULTI_TAG"
             or not config.perm & settings.broker_permission & PERM_WRITE
             or settings.start_accept_send_request_time_stamp
+            or self.is_awaited(topic)
         ):
             return None
         queues = max(config.write_queue_nums, config.read_queue_nums)

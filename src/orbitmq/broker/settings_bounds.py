@@ -27,7 +27,7 @@ _DAY_MS: Final = 24 * _HOUR_MS
 _LONGEST_TEXT: Final = 255
 NO_HOUR: Final = 24  # of deleteWhen: it never comes
 _NUMBER: Final = re.compile(r"-?[0-9]+")
-_ENOUGH_DIGITS: Final = 9  # to see that a number is no hour
+_ENOUGH_DIGITS: Final = 9  # to see that a number is no hour, and no precision
 _PRECISIONS_MS: Final = (100, 200, 500, 1000)
 _HOST: Final = re.compile(r"[A-Za-z0-9.:%_-]{0,255}")
 
@@ -167,12 +167,13 @@ def fit(
 def _fit_precision(fitted: dict[str, str], adjusted: list[str]) -> None:
     """The wheel of such a file was written with what Apache's broker makes of it: MessageStoreConfig.setTimerPrecisionMs."""
     given = fitted.get("timerPrecisionMs", "")
-    if _NUMBER.fullmatch(given) is None or len(given) > _ENOUGH_DIGITS:
+    if _NUMBER.fullmatch(given) is None:
         return
-    used = max((known for known in _PRECISIONS_MS if known <= int(given)), default=min(_PRECISIONS_MS))
-    if used != int(given):
+    number = int(given[:_ENOUGH_DIGITS])
+    used = max((known for known in _PRECISIONS_MS if known <= number), default=min(_PRECISIONS_MS))
+    if used != number:
         fitted["timerPrecisionMs"] = str(used)
-        adjusted.append(f"timerPrecisionMs={given} is none of {_PRECISIONS_MS}: {used} is used")
+        adjusted.append(f"timerPrecisionMs={shown(given)} is none of {_PRECISIONS_MS}: {used} is used")
 
 
 def _is_no_hour(part: str) -> bool:

@@ -260,7 +260,9 @@ class Timers:
             end = number + 1
             if not ready:
                 wheel.queue_offset = end
-        put = wheel.put_many([each.timer for each in ready], now_ms)
+        # The first on an idle wheel may be of weeks ago. Then it fires before others come, which its slot could be for as well.
+        together = ready if wheel.is_waiting else ready[:1]
+        put = wheel.put_many([each.timer for each in together], now_ms)
         for _, timer, goal, asked_seconds in ready[:put]:
             self._taken(goal, asked_seconds)
             self.counts.add(goal, -1 if timer.recall else 1)

@@ -64,6 +64,7 @@ class Topics:
             refusals or Refusals(),
         )
         self._saved = SavedTable(file, self._snapshot)
+        self._new: set[str] = set()  # and perhaps not on disk yet
         self._on_change: Callable[[list[TopicConfig]], None] = lambda topics: None
         self._system: set[str] = set(names.SYSTEM_TOPICS)
         self._made_at_start = self._create_system_topics()
@@ -80,6 +81,12 @@ class Topics:
             # In no table: there may be more of them than topics, and a message makes one by naming it.
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return config
+
+    def is_unkept(self, topic: str) -> bool:
+        """Whether it was just made, and a broker that is killed now would not know of it."""
+        if self._new and self._saved.is_settled:
+            self._new.clear()
+        return topic in self._new
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """One that is read or written."""
@@ -211,6 +218,7 @@ class Topics:
         await self._saved.settle()
 
     def _put(self, config: TopicConfig) -> None:
+        self._new.add(config.topic_name)
         self._topics[config.topic_name] = config
         self._bump()
         self._saved.save_soon()

@@ -280,6 +280,7 @@ async def send_back(
         message.sys_flag,
         attempt_after(message.reconsume_times),
     )
+    await topics.settle()  # after a kill nobody would know of a topic that was made for it, and of what lies in it
     if not durability.is_immediate:
         await durability.keep_promise(appended.end)
     stats.counter(statistics.SEND_BACK_NUMS, f"{message.topic}@{header.group}").add(1)

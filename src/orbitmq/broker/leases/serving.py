@@ -92,6 +92,7 @@ class Serving:
             return answer(refusal.code, str(refusal), PopResult())
         popped = self.popping.pop(header, wishes)
         if popped.count:
+            await self._groups.settle()  # after a kill leases of a group that nobody knows would be dropped
             if not self._durability.is_immediate:
                 await self._durability.keep_promise(popped.end)
             if popped.rest:
@@ -300,6 +301,22 @@ class Serving:
             return ResponseCode.POLLING_FULL
         requests.hold(waiting, wait_ms / 1000)
         return None
+
+
+class QuickServing:
+    """What compiled pops ask for. They cannot wait: while a group is new, its pops go the ordinary way, which does."""
+
+    def __init__(self, serving: Serving, groups: Groups) -> None:
+        self.wake_others = serving.wake_others
+        self._check_pop = serving.check_pop
+        self._groups = groups
+
+    def check_pop(self, header: PopMessage) -> Wanted:
+        """Asked once for many pops alike, not for each."""
+        wishes = self._check_pop(header)
+        if not self._groups.is_settled:
+            raise RequestFailed(ResponseCode.SYSTEM_BUSY, "the groups are still being saved")
+        return wishes
 
 
 def _result(header: PopMessage, popped: Popped) -> PopResult:
