@@ -69,7 +69,7 @@ CASES = {
     "longest header in a small frame": Case(struct.pack(">II", 20, 0xFFFFFF) + bytes(30), None, "announces a header"),
     "unknown codec": Case(struct.pack(">II", 20, 2 << 24 | 8) + bytes(30), None, "codec 2 is unknown"),
     "a lying length swallows the next frame": Case(
-        struct.pack(">II", 4 + 21 + len(BINARY), 21) + b'{"code":1,"opaque":7}' + BINARY, 3, "request code 1"
+        struct.pack(">II", 4 + 21 + len(BINARY), 21) + b'{"code":1,"opaque":7}' + BINARY, 3, "refused request 1 from"
     ),
     "HTTP": Case(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", None, "does not speak RocketMQ"),
     "a TLS hello on a plain port": Case(b"\x16\x03\x01\x02\x00\x01\x00" + bytes(60), None, "no certificate is configured"),
@@ -91,9 +91,9 @@ CASES = {
         BINARY[:-5] + struct.pack(">i", 1 << 30) + BINARY[-1:], 29, "binary header announces a text"
     ),
     # the request
-    "unknown code": Case(request(4711), 3, "request code 4711"),
-    "a code of the broker": Case(request(RequestCode.SEND_MESSAGE), 3, "request code 10"),
-    "a negative code": Case(request(-5), 3, "request code -5"),
+    "unknown code": Case(request(4711), 3, "refused request 4711 from"),
+    "a code of the broker": Case(request(RequestCode.SEND_MESSAGE), 3, "refused request SEND_MESSAGE from"),
+    "a negative code": Case(request(-5), 3, "refused request -5 from"),
     "no fields": Case(request(105), 29, "topic"),
     "fields that are no map": Case(header(b'{"code":105,"opaque":7,"extFields":[1]}'), 29, "extFields"),
     "a missing field": Case(request(REGISTER, without("clusterName")), 29, "clusterName"),
