@@ -216,9 +216,12 @@ cdef class SwiftReader:
             self.serve(seat, descriptor, events, now)
         except Exception as error:
             self.close_run()
-            message = {"message": "reading a connection failed", "exception": error, "protocol": seat.connection}
-            self.loop.call_exception_handler(message)
-            seat.connection.abort()
+            self.give_up(seat, "reading a connection failed", error)
+        return 0
+
+    cdef int give_up(self, Seat seat, str message, error) except -1:
+        self.loop.call_exception_handler({"message": message, "exception": error, "protocol": seat.connection})
+        seat.connection.abort()
         return 0
 
     cdef int serve(self, Seat seat, int descriptor, uint32_t events, now) except -1:
@@ -342,13 +345,18 @@ cdef class SwiftReader:
         return 0
 
     cdef int send_owed(self) except -1:
-        """Nobody is given back before this, so each descriptor is still its seat's."""
+        """Nobody is given back before this, so each descriptor is still its seat's. What fails for one is no matter of the others."""
         cdef int number, count = self.owed_count
+        cdef Seat seat
         if not count:
             return 0
         seats, self.owed_seats, self.owed_count = self.owed_seats, [], 0
         for number in range(count):
-            self.send_now(<Seat>seats[number], self.owed[number].descriptor, self.owed_answers[number], self.owed[number].size)
+            seat = <Seat>seats[number]
+            try:
+                self.send_now(seat, self.owed[number].descriptor, self.owed_answers[number], self.owed[number].size)
+            except Exception as error:
+                self.give_up(seat, "answering a connection failed", error)
         return 0
 
     cdef int send_now(self, Seat seat, int descriptor, const uint8_t *answers, Py_ssize_t size) except -1:
